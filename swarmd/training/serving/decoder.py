@@ -33,6 +33,7 @@ PREFILL_TOKENS_MAX = 8192  # of the prompts that are read in one pass, padding i
 SCORED_LOGITS_MAX = 1 << 28  # tokens x vocabulary of a prompt that is scored: 1 GiB in float32
 CACHE_SHARE = 0.5  # of the memory that is free beside the weights
 CONTEXT_UNKNOWN = 8192  # tokens, of a model that does not say what it reads
+STOPPING = "the server is stopping"
 INCOMPLETE = "\ufffd"  # what the bytes of half a character decode to
 
 log = get_logger(__name__)
@@ -171,6 +172,7 @@ class Decoder:
     Attributes:
         context: most tokens of a prompt and its completion.
         vocabulary: token ids are below it.
+        is_closed: whether nothing more is drawn.
 
     Raises ModelUnfit if the model's cache does not give what whole forward passes give.
     """
@@ -188,7 +190,7 @@ class Decoder:
         self._going: list[Completion] = []
         self._batch: DecodingBatch | None = None
         self._wake = threading.Event()
-        self._closed = False
+        self.is_closed = False
         if not Sampler(policy).shares_prefill:
             raise ModelUnfit(
                 f"{policy.name} cannot be drawn from here: its cache does not give what whole passes give",
@@ -209,6 +211,9 @@ class Decoder:
             group.append(Completion(request, notify, generator, reader))
         self._waiting.append(group)
         self._wake.set()
+        if self.is_closed:  # `run` may have ended
+            for completion in group:
+                completion.fail(STOPPING)
         return group
 
     @property
@@ -218,16 +223,16 @@ class Decoder:
 
     def run(self) -> None:
         """Draw until `close`, then fail what is left."""
-        while not self._closed:
+        while not self.is_closed:
             self._wake.clear()
-            while not self._closed and self.step():
+            while not self.is_closed and self.step():
                 continue
-            if not self._closed:
+            if not self.is_closed:
                 self._wake.wait()
-        self._fail("the server is stopping")
+        self._fail(STOPPING)
 
     def close(self) -> None:
-        self._closed = True
+        self.is_closed = True
         self._wake.set()
 
     def step(self) -> bool:

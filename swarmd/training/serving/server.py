@@ -175,6 +175,7 @@ class Drawing:
 
     def __init__(self, decoder: Decoder, wanted: Sequence[GenerationRequest]) -> None:
         loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        self._decoder = decoder
 
         def notify() -> None:
             loop.call_soon_threadsafe(self._changed.set)
@@ -187,7 +188,7 @@ class Drawing:
         self._changed.clear()
         failed = next((each.failure for each in self.completions if each.failure), "")
         if failed:
-            raise HttpRefusal(500, failed)
+            raise HttpRefusal(503 if self._decoder.is_closed else 500, failed)
         return all(each.finish for each in self.completions)
 
     async def finish(self, request: Request) -> Sequence[Completion]:

@@ -1,7 +1,13 @@
 """Sequences that join a batch, leave it, and are drawn as if they were alone."""
 
-import torch
+import shutil
+from pathlib import Path
 
+import pytest
+import torch
+from transformers import MistralConfig, MistralForCausalLM
+
+from swarmd.config import TrainingConfig
 from swarmd.training.models.model import Policy
 from swarmd.training.serving.decoder import (
     Completion,
@@ -11,6 +17,7 @@ from swarmd.training.serving.decoder import (
     _choose_tokens,
     _keep_likeliest,
 )
+from swarmd.training.serving.loading import choose_directory, load_chosen
 from tests.training.serving.conftest import score
 
 PROMPTS = [[5, 60, 70, 80, 90, 100], [7], [9, 30, 40], [200, 201] * 20]
@@ -39,6 +46,33 @@ def test_a_sequence_that_joins_later_is_drawn_as_it_would_be_alone(served: Polic
         expected = torch.tensor(score(served, prompt, completion.tokens))
         torch.testing.assert_close(torch.tensor(completion.logps), expected, atol=1e-4, rtol=0)
         assert [len(each) for each in completion.likeliest] == [2] * len(completion.tokens)
+
+
+def test_a_cache_that_cannot_be_joined_takes_new_sequences_when_the_batch_is_done(llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "sliding")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = MistralConfig(vocab_size=259, num_key_value_heads=2, sliding_window=16, initializer_range=0.2, **sizes)
+    MistralForCausalLM(config).save_pretrained(tmp_path / "sliding")
+    policy = load_chosen(choose_directory(tmp_path / "sliding", TrainingConfig(device="cpu")))
+    decoder = Decoder(policy)
+    drawn = [*decoder.submit(GenerationRequest([5] * 30, 6)), *decoder.submit(GenerationRequest([6] * 4, 40))]
+    decoder.step()
+    drawn += decoder.submit(GenerationRequest([7] * 10, 20))
+    decoder.step()
+    assert [len(each.tokens) for each in drawn] == [2, 2, 0]
+    finish(decoder)
+    for each in drawn:
+        expected = score(policy, list(each.request.prompt), each.tokens)
+        assert each.logps == pytest.approx(expected, abs=1e-4) and len(each.tokens) == each.request.tokens_max
+
+
+def test_what_comes_after_the_end_fails_at_once(served: Policy) -> None:
+    decoder = Decoder(served)
+    (before,) = decoder.submit(GenerationRequest([5], 3))
+    decoder.close()
+    decoder.run()
+    (after,) = decoder.submit(GenerationRequest([5], 3))
+    assert before.failure == after.failure == "the server is stopping"
 
 
 def test_the_cache_shrinks_when_the_longest_sequence_ends(served: Policy) -> None:
