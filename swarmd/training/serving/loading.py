@@ -88,18 +88,28 @@ def load_chosen(chosen: ModelChosen) -> Policy:
     source = frozen.source if chosen.adapters is None else str(chosen.adapters)
     revision = commit_of(training) if chosen.adapters is None else ""
     tokenizer = load_tokenizer(source, training.model, revision, chats=False)
-    model = frozen.model
-    if chosen.adapters is not None:
-        peft = require("peft", "lora", f"the adapters in {chosen.adapters}")
-        settings = peft.LoraConfig.from_pretrained(str(chosen.adapters))
-        settings.inference_mode = False  # else its parameters do not count as trained, and have no place to load to
-        model = peft.get_peft_model(model, settings)
+    model = frozen.model if chosen.adapters is None else _add_saved(frozen.model, training.model, chosen.adapters)
     markers = find_markers(tokenizer)
-    policy = Policy(training.model, model, tokenizer, frozen.device, "", markers, frozen.precision)
-    if chosen.adapters is not None:
-        policy.load_weights(load_file(chosen.adapters / WEIGHTS))
-    policy.model.eval()
-    return policy
+    return Policy(training.model, model.eval(), tokenizer, frozen.device, "", markers, frozen.precision)
+
+
+def _add_saved(model: Any, base: str, checkpoint: Path) -> Any:
+    """Add the adapters of a checkpoint to their base.
+
+    Raises ConfigError without PEFT, and ModelError if they do not fit.
+    """
+    peft = require("peft", "lora", f"the adapters in {checkpoint}")
+    model = peft.get_peft_model(model, peft.LoraConfig.from_pretrained(str(checkpoint)))
+    saved = load_file(checkpoint / WEIGHTS)
+    own = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
+    shapes, found = ({name: weight.shape for name, weight in each.items()} for each in (own, saved))
+    if other := sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name)):
+        raise ModelError(
+            f"the adapters in {checkpoint} do not fit {base}: {other[:3]} are missing, or not the model's",
+            "Put the model there that they were trained on",
+        )
+    peft.set_peft_model_state_dict(model, saved)
+    return model
 
 
 def encode_chat(policy: Policy, messages: Sequence[Message]) -> list[int]:

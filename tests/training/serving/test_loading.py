@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ModelError
@@ -65,6 +65,20 @@ def test_damaged_adapters_are_refused(make_engine: Callable[..., TrainingEngine]
         choose_directory(checkpoint, TrainingConfig())
     with pytest.raises(ModelError, match=r"no checkpoint in .* is complete"):
         choose_checkpoint(tmp_path / "a" / "checkpoints", TrainingConfig())
+
+
+def test_adapters_of_another_base_are_refused(
+    make_engine: Callable[..., TrainingEngine], llama: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(llama, tmp_path / "base"))
+    engine = make_engine(model=str(base), steps=1, lora=LoraConfig(rank=1))
+    train_stage(engine)
+    engine.close()
+    config = LlamaConfig.from_pretrained(base)
+    config.intermediate_size = 32
+    LlamaForCausalLM(config).save_pretrained(base)
+    with pytest.raises(ModelError, match="do not fit"):
+        load_chosen(choose_checkpoint(tmp_path / "a" / "checkpoints", TrainingConfig(device="cpu")))
 
 
 def test_a_model_without_a_template_goes_on_with_the_text(llama: Path, tmp_path: Path) -> None:
