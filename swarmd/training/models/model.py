@@ -36,6 +36,7 @@ from swarmd.training.models.device import (
 )
 from swarmd.training.models.files import check_quantization, no_template
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
+from swarmd.training.models.hub import ask_hub
 from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_room, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
@@ -50,6 +51,7 @@ from swarmd.training.models.source import (
     find_directory,
     find_snapshot,
     is_gguf,
+    list_embedded,
     locate_configured,
     locate_model,
     prefer_cache,
@@ -301,6 +303,8 @@ def load_frozen(training: TrainingConfig) -> FrozenModel:
         ConfigError: there is no such device.
     """
     name, commit = training.model, commit_of(training)
+    if find_snapshot(training) is None:
+        ask_hub(name, training.revision, list_embedded())  # once, while transformers would try for a minute
     source = prefer_cache(unpack_model(locate_configured(training)), commit)
     device = choose_device(training.device)
     shape = inspect_model(source, name, commit)
