@@ -114,6 +114,8 @@ def chat(
                 conversation.answer(line)
             except ConversationTooLong as error:
                 typer.echo(f"{error.message}. {error.fix}", err=True)
+            except KeyboardInterrupt:  # before the first token
+                typer.echo()
 
 
 def _read_lines(prompt: str) -> Iterator[str]:
@@ -177,7 +179,7 @@ class Conversation:
             completion.cancelled = True
             decoder.step()  # it leaves the batch
         typer.echo()
-        if completion.failure:
+        if completion.failure and not completion.cancelled:
             raise GenerationFailed(f"no answer could be drawn: {completion.failure}", "Try a shorter conversation")
         if completion.finish == "length":
             typer.echo(f"(cut after {len(completion.tokens)} tokens)", err=True)

@@ -246,6 +246,9 @@ class Decoder:
             log.exception("requests failed")
             self._fail(f"{type(error).__name__}: {str(error)[:200]}", waiting=False)
             release_memory()
+        except BaseException:  # such as Ctrl-C in the middle of a pass, after which the cache is of no use
+            self._fail("interrupted")
+            raise
         return bool(self._going or self._waiting)
 
     def _fail(self, why: str, waiting: bool = True) -> None:

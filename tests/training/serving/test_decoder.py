@@ -9,6 +9,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from swarmd.config import TrainingConfig
 from swarmd.training.models.model import Policy
+from swarmd.training.sampling import DecodingBatch
 from swarmd.training.serving.decoder import (
     Completion,
     Decoder,
@@ -64,6 +65,24 @@ def test_a_cache_that_cannot_be_joined_takes_new_sequences_when_the_batch_is_don
     for each in drawn:
         expected = score(policy, list(each.request.prompt), each.tokens)
         assert each.logps == pytest.approx(expected, abs=1e-4) and len(each.tokens) == each.request.tokens_max
+
+
+@pytest.mark.parametrize("steps", [0, 2], ids=["at the prompt", "at a token"])
+def test_an_interrupted_pass_leaves_nothing_behind(served: Policy, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    decoder = Decoder(served)
+    (lost,) = decoder.submit(GenerationRequest([5, 6], 8))
+    for _ in range(steps):
+        decoder.step()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(DecodingBatch, "_forward", interrupt)
+        decoder.step()
+    (later,) = decoder.submit(GenerationRequest([7], 3))
+    finish(decoder)
+    assert lost.failure == "interrupted" and len(later.tokens) == 3 and later.finish == "length"
 
 
 def test_what_comes_after_the_end_fails_at_once(served: Policy) -> None:
