@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from swarmd.errors import AddressInUse, SwarmdError
-from swarmd.http_server import Address, origin_of
+from swarmd.http_server import Address, bears_token, is_address, origin_of
 from swarmd.logger import get_logger
 
 SILENT_S = 10.0  # a connection without a complete request after this time is closed
@@ -322,12 +322,17 @@ def answer(status: int, content: Any, headers: Mapping[str, str] | None = None) 
 
 
 def make_json_app(
-    routes: Sequence[Route], check: Callable[[Request], None], retry_s: int, *malformed: type[SwarmdError]
+    routes: Sequence[Route],
+    check: Callable[[Request], None],
+    retry_s: int,
+    *malformed: type[SwarmdError],
+    describe: Callable[[int, str], Any] = lambda status, error: error,
 ) -> ASGIApp:
     """An application whose answers, refusals too, are all JSON.
 
     `check` raises HttpRefusal for a request that is not allowed; all but GET /healthz are checked. A client that gets
-    429 or 503 may ask again after `retry_s`. The `malformed` errors become 400: the body makes no sense.
+    429 or 503 may ask again after `retry_s`. The `malformed` errors become 400: the body makes no sense. `describe`
+    makes what stands under `error` of a status and a sentence.
     """
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -336,18 +341,18 @@ def make_json_app(
         headers = {"Retry-After": str(retry_s)} if error.status in (429, 503) else {}
         if error.status == 401:
             headers = {"WWW-Authenticate": "Bearer"}
-        return answer(error.status, error.content, headers)
+        return answer(error.status, error.content | {"error": describe(error.status, str(error))}, headers)
 
     async def refuse_plainly(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return answer(error.status_code, {"error": error.detail.lower()}, error.headers)
+        return answer(error.status_code, {"error": describe(error.status_code, error.detail.lower())}, error.headers)
 
     async def refuse_body(request: Request, error: Exception) -> Response:
         assert isinstance(error, SwarmdError)
         return await refuse(request, HttpRefusal(400, error.message))
 
     async def own_up(request: Request, error: Exception) -> Response:
-        return answer(500, {"error": "unexpected", "original": type(error).__name__})
+        return answer(500, {"error": describe(500, "unexpected"), "original": type(error).__name__})
 
     handlers = {HttpRefusal: refuse, HTTPException: refuse_plainly, Exception: own_up}
     handlers |= dict.fromkeys(malformed, refuse_body)
@@ -364,6 +369,16 @@ def make_json_app(
         await app(scope, receive, send)
 
     return checked
+
+
+def check_program(request: Request, token: str) -> None:
+    """Raise HttpRefusal unless a program with the token asks, not a browser's page; without a token, by our address."""
+    if "origin" in request.headers:  # a page in a browser, which can reach loopback
+        raise HttpRefusal(403, "not for browsers")
+    if not bears_token(request.headers.get("authorization", ""), token):
+        raise HttpRefusal(401, "unauthorized")
+    if not token and not all(map(is_address, request.headers.getlist("host") or [""])):
+        raise HttpRefusal(403, "without a token this server goes by its address, or localhost, alone")
 
 
 def remote_of(request: Request) -> str:

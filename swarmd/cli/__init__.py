@@ -91,7 +91,8 @@ GROUPS = {
         "config": Verb(
             "Check a configuration file or show what is in force.", "swarmd config check my-node/config.toml"
         ),
-        "model": Verb("Get a published model, build the embedded one, or fetch a swarm's.", "swarmd model fit"),
+        "model": Verb("Get, build, fetch or serve a model, or see which fit.", "swarmd model serve my-node"),
+        "chat": Verb("Talk with a model, or with what a node has learnt.", "swarmd chat my-node"),
         "reference-server": Verb(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",

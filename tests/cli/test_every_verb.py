@@ -44,6 +44,7 @@ NOT_READ = {
 }
 PEER = "12D3KooWBmAwcd4PJNJvfV89HwE48nwkRmAgo8Vy3uQEyNNHBox2"
 NEEDED = {
+    "model serve": ["{absent}"],
     "identity backup": ["{absent}", "{new}"],
     "identity restore": ["{absent}", "{new}"],
     "identity import": ["{absent}", "{new}"],

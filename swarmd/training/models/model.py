@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -44,8 +44,9 @@ from swarmd.training.models.device import (
 )
 from swarmd.training.models.files import check_quantization, list_weights, no_template, read_header
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
+from swarmd.training.models.hub import ask_hub
 from swarmd.training.models.loading import check_loaded, guarded, read_model
-from swarmd.training.models.memory import ModelShape, read_shape
+from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_room, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.sharding import Sharding
@@ -58,6 +59,7 @@ from swarmd.training.models.source import (
     find_directory,
     find_snapshot,
     is_gguf,
+    list_embedded,
     locate_configured,
     locate_model,
     prefer_cache,
@@ -316,8 +318,52 @@ def _load(
     return policy
 
 
+class FrozenModel(NamedTuple):
+    """A model that is not trained, in evaluation mode, in the dtype in which a trainer with its settings holds it."""
+
+    model: Any
+    source: str  # its directory, or its id on the Hub
+    device: str
+    precision: Precision
+
+
+def load_frozen(training: TrainingConfig) -> FrozenModel:
+    """Load the model that the configuration names, but not to train it.
+
+    Raises:
+        ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
+        ConfigError: there is no such device.
+    """
+    name, commit = training.model, commit_of(training)
+    if find_snapshot(training) is None:
+        ask_hub(name, training.revision, list_embedded())  # once, while transformers would try for a minute
+    source = prefer_cache(unpack_model(locate_configured(training)), commit)
+    device = choose_device(training.device)
+    shape = inspect_model(source, name, commit)
+    if shape.quantized:
+        quantization: Any = shape.quantized
+        training = msgspec.structs.replace(training, quantization=quantization)
+    precision = choose_precision(training, device)
+    needed = estimate_need(shape, training, device, precision.weights, precision.mixed).weights
+    free = measure_room(device).free
+    if needed > free:
+        raise ModelUnfit(
+            f"the weights of {name} take {needed / GIB:.1f} GiB in {precision.text} on {device}, "
+            f"{free / GIB:.1f} GiB are free",
+            "Choose a smaller model, a shorter dtype or another device, or free memory",
+        )
+    model = guarded(name, lambda: _read_model(source, training, shape, device, precision))
+    choose_threads(training.threads, model)
+    return FrozenModel(model.eval().requires_grad_(False), source, device, precision)
+
+
 def _read_model(
-    source: str, training: TrainingConfig, shape: ModelShape, device: str, precision: Precision, attention: str
+    source: str,
+    training: TrainingConfig,
+    shape: ModelShape,
+    device: str,
+    precision: Precision,
+    attention: str | None = None,
 ) -> Any:
     place: dict[str, Any] = {}
     if precision.quantization != "none":
@@ -409,14 +455,17 @@ def _check_config(name: str, config: Any) -> None:
         raise ModelUnfit(f"config.json of {name} describes a model without layers", "Copy it again")
 
 
-def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
-    """Load the model's tokenizer, padding on the left. Raises ModelError if it lacks something that training needs."""
+def load_tokenizer(source: str, name: str, revision: str = "", chats: bool = True) -> Any:
+    """Load the model's tokenizer, padding on the left.
+
+    Raises ModelError if it lacks something that training needs; without `chats` it may lack a chat template.
+    """
     load: Any = AutoTokenizer.from_pretrained
     pinned = revision or MAIN
     tokenizer = guarded(
         name, lambda: load(source, revision=pinned, padding_side="left", **WITHOUT_CODE), "the tokenizer of "
     )
-    if not tokenizer.chat_template:
+    if chats and not tokenizer.chat_template:
         raise no_template(name)
     if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
         raise ModelUnfit(

@@ -11,46 +11,20 @@ from typing import Any
 import torch
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ModelUnfit
-from swarmd.training.models.device import choose_device, choose_precision, choose_threads
-from swarmd.training.models.gguf_file import unpack_model
-from swarmd.training.models.hub import ask_hub
-from swarmd.training.models.loading import guarded, read_model
-from swarmd.training.models.memory import measure_room
-from swarmd.training.models.model import digest_weights, inspect_model
-from swarmd.training.models.source import commit_of, find_snapshot, list_embedded, locate_configured, prefer_cache
+from swarmd.training.models.model import digest_weights, load_frozen
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
 
 
 def load_reference(training: TrainingConfig) -> ReferenceScorer:
-    """Load a model in the dtype of a trainer with these settings, but not to train it.
+    """Load a model in the dtype of a trainer with these settings, but not to train it. Raises as `load_frozen`.
 
     Args:
         training: only `model`, `revision`, `device`, `dtype` and `threads` count.
-
-    Raises:
-        ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
-        ConfigError: there is no such device.
     """
-    if find_snapshot(training) is None:
-        ask_hub(training.model, training.revision, list_embedded())  # once, while transformers would try for a minute
-    source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
-    device = choose_device(training.device)
-    precision = choose_precision(training, device)
-    needed = inspect_model(source, training.model, commit_of(training)).parameters * precision.dtype.itemsize
-    free = measure_room(device).free
-    if needed > free:
-        raise ModelUnfit(
-            f"the weights of {training.model} take {needed / 2**30:.1f} GiB in {precision.weights} on {device}, "
-            f"{free / 2**30:.1f} GiB are free",
-            "Choose a smaller model, a shorter dtype or another device, or free memory",
-        )
-    name, dtype = training.model, precision.dtype
-    model = guarded(name, lambda: read_model(name, source, commit_of(training), dtype=dtype).to(device))
-    choose_threads(training.threads, model)
-    return ReferenceScorer(freeze(model), device, precision.mixed)
+    frozen = load_frozen(training)
+    return ReferenceScorer(frozen.model, frozen.device, frozen.precision.mixed)
 
 
 def freeze(model: Any) -> Any:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from swarmd import __version__
 from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
-from swarmd.http_server import Address, bears_token, is_address, on_signals
+from swarmd.http_server import Address, on_signals
 from swarmd.logger import get_logger
 from swarmd.training.reference.frame import (
     ACCEPTED,
@@ -44,7 +44,7 @@ from swarmd.training.reference.frame import (
     write_answer,
 )
 from swarmd.training.reference.scoring import ReferenceScorer, load_reference
-from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body
+from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, check_program, listening, make_json_app, read_body
 from swarmd.worker.runtime import TimeSource
 
 BODY_S = 60.0  # longest time for a request's body to arrive
@@ -248,7 +248,7 @@ class ReferenceApp:
         ]
         if self._compat:
             routes += [Route("/upload", self._upload, methods=["POST"]), Route("/get", self._take)]
-        return make_json_app(routes, self._authorise, RETRY_S, FrameError)
+        return make_json_app(routes, lambda request: check_program(request, self._token), RETRY_S, FrameError)
 
     async def compute(self) -> None:
         """Compute jobs until `close`; the running one is finished."""
@@ -271,14 +271,6 @@ class ReferenceApp:
     def close(self) -> None:
         """Accept and start no more jobs."""
         self._queue.close()
-
-    def _authorise(self, request: Request) -> None:
-        if "origin" in request.headers:  # a page in a browser, which can reach loopback
-            raise HttpRefusal(403, "not for browsers")
-        if not bears_token(request.headers.get("authorization", ""), self._token):
-            raise HttpRefusal(401, "unauthorized")
-        if not self._token and not all(map(is_address, request.headers.getlist("host") or [""])):
-            raise HttpRefusal(403, "without a token this server goes by its address, or localhost, alone")
 
     # --- routes ---
 

@@ -1,0 +1,186 @@
+"""`swarmd chat`: talk with a model, or with what a node has learnt; and how `chat` and `model serve` find a model."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from swarmd.cli.options import locate, require_node
+from swarmd.config import Device, Dtype, TrainingConfig, load_config
+from swarmd.errors import ConfigError, GenerationFailed
+from swarmd.paths import NodeDirectory
+from swarmd.swarms.plan import Message
+from swarmd.training.library_logging import silence_libraries
+
+if TYPE_CHECKING:
+    from swarmd.training.serving.decoder import Decoder
+
+RESET, QUIT = "/reset", "/quit"
+
+ModelPlace = Annotated[
+    str,
+    typer.Argument(metavar="DIR", help="A model directory, a checkpoint, or a node's directory; or as training.model."),
+]
+ModelDevice = Annotated[Device | None, typer.Option("--device", help="As training.device.")]
+ModelDtype = Annotated[Dtype | None, typer.Option("--dtype", help="As training.dtype.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="torch's threads, 0 for as many as fit.")]
+
+
+def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, threads: int) -> Decoder:
+    """Load a model, or the newest checkpoint of a node, as the node's configuration says where no option does.
+
+    Raises:
+        NotFoundError: the directory is neither a model's nor a node's.
+        ModelError: there is no such model or no checkpoint, or it cannot be loaded.
+        ConfigError: the node's configuration cannot be used, there is no such device, or a package is missing.
+    """
+    silence_libraries()
+    from swarmd.training.serving.decoder import Decoder
+    from swarmd.training.serving.loading import ADAPTERS, ModelChosen, choose_checkpoint, choose_directory, load_chosen
+
+    place = Path(directory).expanduser()
+    given: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads}
+    options = {name: value for name, value in given.items() if value}
+    training = msgspec.structs.replace(TrainingConfig(), **options)
+    if not place.is_dir():
+        chosen = ModelChosen(msgspec.structs.replace(training, model=directory))
+    elif any((place / name).is_file() for name in ("config.json", ADAPTERS)):
+        chosen = choose_directory(place, training)
+    else:
+        node = locate(place)
+        require_node(node)
+        if node.config is not None:
+            training = msgspec.structs.replace(load_config(node.config).training, **options)
+        chosen = choose_checkpoint(NodeDirectory(node.data).checkpoints, training)
+    return Decoder(load_chosen(chosen))
+
+
+def name_model(directory: str) -> str:
+    """What a model is called: the last part of its directory or id."""
+    return Path(directory).expanduser().resolve().name
+
+
+class Drawing(NamedTuple):
+    """How answers are drawn."""
+
+    temperature: float
+    tokens_max: int
+    seed: int | None
+
+
+def chat(
+    directory: ModelPlace,
+    ask: Annotated[str, typer.Option("--ask", metavar="QUESTION", help="Answer this one question, and end.")] = "",
+    system: Annotated[str, typer.Option("--system", metavar="TEXT", help="What stands before the conversation.")] = "",
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest tokens.")] = 0.7,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of an answer, at most.")] = 512,
+    seed: Annotated[int | None, typer.Option("--seed", help="The same seed draws the same answers.")] = None,
+    device: ModelDevice = None,
+    dtype: ModelDtype = None,
+    threads: Threads = 0,
+) -> None:
+    """Talk with a model in this terminal. Of a node it is the newest checkpoint, whether the node runs or not.
+
+    /reset forgets the conversation, /quit ends, and Ctrl-C cuts an answer short. A model without a chat template goes
+    on with the text as it stands.
+    """
+    decoder = load_decoder(directory, device, dtype, threads)
+    conversation = Conversation(decoder, system, Drawing(temperature, tokens, seed))
+    if ask:
+        conversation.answer(ask)
+        return
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  # lines can then be edited
+        policy = decoder.policy
+        typer.echo(
+            f"{name_model(directory)} on {policy.device}, {policy.precision.text}. {RESET} forgets, {QUIT} ends",
+            err=True,
+        )
+    for line in _read_lines("> " if is_terminal else ""):
+        if line == QUIT:
+            return
+        if line == RESET:
+            conversation.reset()
+        elif line:
+            try:
+                conversation.answer(line)
+            except ConversationTooLong as error:
+                typer.echo(f"{error.message}. {error.fix}", err=True)
+            except KeyboardInterrupt:  # before the first token
+                typer.echo()
+
+
+def _read_lines(prompt: str) -> Iterator[str]:
+    """Lines of standard input, until it ends."""
+    with contextlib.suppress(EOFError):
+        while True:
+            yield input(prompt).strip()
+    if prompt:
+        typer.echo()
+
+
+class ConversationTooLong(ConfigError):
+    """The model does not read that many tokens."""
+
+
+class Conversation:
+    """What was said, and the model that answers. Raises ConversationTooLong, ModelUnfit, GenerationFailed."""
+
+    def __init__(self, decoder: Decoder, system: str, drawing: Drawing) -> None:
+        self._decoder = decoder
+        self._drawing = drawing
+        self._begin = [Message("system", system, trusted=True)] if system else []
+        self._messages = list(self._begin)
+
+    def reset(self) -> None:
+        """Forget what was said, but not the system's message."""
+        self._messages = list(self._begin)
+
+    def answer(self, text: str) -> None:
+        """Print the answer to a message while it is drawn. Ctrl-C ends it; what was written of it stays said."""
+        from swarmd.training.serving.decoder import GenerationRequest
+        from swarmd.training.serving.loading import encode_chat
+
+        decoder, drawing = self._decoder, self._drawing
+        messages = [*self._messages, Message("user", text, trusted=True)]
+        prompt = encode_chat(decoder.policy, messages)
+        room = decoder.context - len(prompt)
+        if room < 1:
+            raise ConversationTooLong(
+                f"the conversation has {len(prompt)} tokens, and the model reads {decoder.context}",
+                f"{RESET} begins another",
+            )
+        (completion,) = decoder.submit(
+            GenerationRequest(
+                prompt,
+                min(drawing.tokens_max, room),
+                temperature=drawing.temperature,
+                seed=drawing.seed,
+                stop_ids=frozenset(decoder.policy.stop_ids),
+                reads_text=True,
+            )
+        )
+        shown = 0
+        try:
+            while not completion.finish:
+                decoder.step()
+                typer.echo(completion.text[shown:], nl=False)
+                sys.stdout.flush()
+                shown = len(completion.text)
+        except KeyboardInterrupt:
+            completion.cancelled = True
+            decoder.step()  # it leaves the batch
+        typer.echo()
+        if completion.failure and not completion.cancelled:
+            raise GenerationFailed(f"no answer could be drawn: {completion.failure}", "Try a shorter conversation")
+        if completion.finish == "length":
+            typer.echo(f"(cut after {len(completion.tokens)} tokens)", err=True)
+        self._messages = [*messages, Message("assistant", completion.text, trusted=True)]
