@@ -23,6 +23,7 @@ from swarmd.core.values import (
     Settings,
     Skill,
     SkipCause,
+    TrainerTimes,
     Value,
     WeightsCause,
     WeightsDamage,
@@ -338,6 +339,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, if measured: 32 at most, those first that fell most
     flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
+    times: TrainerTimes | None = None  # where the time went
 
 
 class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):

@@ -424,6 +424,7 @@ _BULKY = (
     "second",
     "stages",
     "skills",
+    "times",
     "reports",
     "members",
 )

@@ -43,6 +43,7 @@ from swarmd.observe.layers import (
     worker_status,
 )
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
+from swarmd.observe.times import TimesStatus, times_status
 from swarmd.observe.words import (
     Kind,
     coordinator_trouble,
@@ -330,6 +331,7 @@ class Status(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # troubles besides the layers, which cost no round
     weights: WeightsStatus | None = None  # offered to peers or taken from them; None: neither
     first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
+    times: TimesStatus | None = None  # where the wall time of the last trained stage went; None until there is one
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -416,6 +418,7 @@ def status_of(
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
         first_accuracy=state.first_accuracy,
+        times=times_status(state),
     )
 
 

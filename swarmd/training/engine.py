@@ -48,6 +48,7 @@ from swarmd.training.progress import ProgressSink, StageProgress
 from swarmd.training.ranks import ALONE, RankGroup, Ranks, check_equal_rows, check_equal_weights
 from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, select_rank_groups
 from swarmd.training.stage import Stage, keep_scored, progress_figures, publish, stage_figures, step_figures
+from swarmd.training.stage_timer import count_idle_cores
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 from swarmd.training.warm_up import make_examples, teach_form
@@ -102,6 +103,9 @@ class TrainingEngine:
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
         self._step_callback = StepCallback(config.training)
+        self._timer = self._step_callback.timer
+        self._timer.idle_cores = count_idle_cores(self.policy.parameters, self.policy.device)
+        self._timer.elsewhere = self.policy.device != "cpu" or config.training.vllm.mode == "server"
         self._replay = Replay()
         self._skills = SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if known
@@ -123,6 +127,7 @@ class TrainingEngine:
         check_equal_rows(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
         self._scorer.note = self._sampler.note = self._activity.note
+        self._scorer.timer = self._sampler.timer = self._timer
         self._progress = TrainingState(
             self.policy,
             plan,
@@ -200,6 +205,7 @@ class TrainingEngine:
                 be on disk first; its weights stay.
             SwarmError: the tasks do not fit the configuration.
         """
+        self._timer.start()
         self._activity.sink = report
         self._activity.start("beginning the stage")
         if self._needs_restore:
@@ -209,7 +215,7 @@ class TrainingEngine:
             return self._answer_again(done, order, written)
         self._check_space()
         try:
-            return self._train_or_restore(order, cancellation, observe, written)
+            return self._timed(self._train_or_restore(order, cancellation, observe, written))
         except Exception as error:
             if (
                 not self._shrink_passes(error) or self._rank_group is not None
@@ -219,10 +225,14 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         self._restore(touched=True)
         try:
-            return self._train_or_restore(order, cancellation, observe, written)
+            return self._timed(self._train_or_restore(order, cancellation, observe, written))
         except Exception as error:
             self._shrink_passes(error)
             raise
+
+    def _timed(self, event: StageTrained) -> StageTrained:
+        """The report with all that its stage took; the checkpoint has it up to where it was saved."""
+        return msgspec.structs.replace(event, times=self._timer.read())
 
     def _shrink_passes(self, error: Exception) -> bool:
         """If memory ran out, use smaller passes from now on, also in the next process. False if they cannot shrink."""
@@ -253,8 +263,9 @@ class TrainingEngine:
             raise
         finally:
             self._stage, self._may_differ = None, False
-            self._sampler.release()
-            release_memory()
+            with self._timer.time("loop"):
+                self._sampler.release()
+                release_memory()
 
     def _restore(self, touched: bool) -> None:
         """Go back to the last checkpoint. If that raises, the next stage tries again before it begins."""
@@ -306,7 +317,8 @@ class TrainingEngine:
         """Take the stage's optimiser steps, then merge what the ranks have generated."""
         memory = self._plan.read_memory()
         self._trainer.report_masked = stage.mask_stats.add
-        self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
+        with self._timer.time("loop"):
+            self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
         stage.end_steps()
         if self._ranks.size == 1:
             return
@@ -329,13 +341,16 @@ class TrainingEngine:
         self._skills.note(untrained)
         before = mean_accuracy(untrained)
         if self.steps == 0 and self._training.warm_up == "form" and order.weights is None:
-            self._warm_up(order, cancellation)
+            with self._timer.time("prepare"):
+                self._warm_up(order, cancellation)
         if order.weights is not None:
             self._may_differ = True
             known = untrained or (self._measured if self._measured_at == self.steps else {})
-            self.settle()
+            with self._timer.time("checkpoint"):
+                self.settle()
             observe(self._begin_from_peer(order, order.weights, known, cancellation))
-        stage, collected = self._open_stage(order, cancellation)
+        with self._timer.time("prepare"):
+            stage, collected = self._open_stage(order, cancellation)
         self._stage, self._drawing_s = stage, 0.0
         self._step_callback.cancellation = cancellation
         first = self.steps
@@ -353,7 +368,10 @@ class TrainingEngine:
         measured = self._measure_if_due(order, cancellation)
         self._skills.note(measured)
         self._measured, self._measured_at = measured, self.steps
-        rollouts, body = publish(stage, self._blobs)
+        with self._timer.time("prepare"):
+            rollouts, body = publish(stage, self._blobs)
+            judged = judge_peers(self._plan, collected.judged)
+            scored = keep_scored(stage, collected, self._plan, self._blobs)
         event = StageTrained(
             command=order.id,
             round=order.round,
@@ -367,18 +385,20 @@ class TrainingEngine:
             held_out=mean_accuracy(measured),
             held_out_before=before,
             rejected=tuple(sorted(collected.rejected.items())),
-            judged=judge_peers(self._plan, collected.judged),
-            scored=keep_scored(stage, collected, self._plan, self._blobs),
+            judged=judged,
+            scored=scored,
             set_aside=stage.mask_stats.summarize(self.policy.decode_completion),
             skills=self._skills.tell() if measured else (),
             flat=stage.flatness.summarize(),
+            times=self._timer.read(),
         )
         self._scorer.report()
         self._sizes.grow()
         self._activity.enter("writing the checkpoint")
-        self._progress.save(event, body, written)
-        if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
-            self.settle()
+        with self._timer.time("checkpoint"):
+            self._progress.save(event, body, written)
+            if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
+                self.settle()
         self._ranks.gather(None)
         self._after_steps_s = stage.seconds - trained_s
         self.trackers.log(self.steps, stage_figures(event, stage.metrics.stage, self._sizes.measure_peak()))
@@ -466,7 +486,7 @@ class TrainingEngine:
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
         started = time.perf_counter()
-        with self.policy.sharding.whole():
+        with self._timer.time("prepare"), self.policy.sharding.whole():
             batch = self._stage.next_batch()
         self._sampler.release()
         self._drawing_s += time.perf_counter() - started
@@ -502,7 +522,7 @@ class TrainingEngine:
         completions = self._training.questions * self._training.generations
         self._activity.enter("measuring held-out accuracy")
         tell = self._activity.count
-        with self.policy.sharding.whole():
+        with self._timer.time("evaluation"), self.policy.sharding.whole():
             measured = measure_held_out(*parts, completions, cancellation, tell) if self._ranks.rank == 0 else {}
         return self._ranks.gather(measured)[0]
 
