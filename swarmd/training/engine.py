@@ -370,28 +370,26 @@ class TrainingEngine:
         self._measured, self._measured_at = measured, self.steps
         with self._timer.time("prepare"):
             rollouts, body = publish(stage, self._blobs)
-            judged = judge_peers(self._plan, collected.judged)
-            scored = keep_scored(stage, collected, self._plan, self._blobs)
-        event = StageTrained(
-            command=order.id,
-            round=order.round,
-            stage=order.stage,
-            reward=stage.reward,
-            rollouts=rollouts,
-            steps=self._training.steps,
-            tokens=stage.tokens,
-            seconds=trained_s,
-            peer_groups=stage.peer_groups,
-            held_out=mean_accuracy(measured),
-            held_out_before=before,
-            rejected=tuple(sorted(collected.rejected.items())),
-            judged=judged,
-            scored=scored,
-            set_aside=stage.mask_stats.summarize(self.policy.decode_completion),
-            skills=self._skills.tell() if measured else (),
-            flat=stage.flatness.summarize(),
-            times=self._timer.read(),
-        )
+            event = StageTrained(
+                command=order.id,
+                round=order.round,
+                stage=order.stage,
+                reward=stage.reward,
+                rollouts=rollouts,
+                steps=self._training.steps,
+                tokens=stage.tokens,
+                seconds=trained_s,
+                peer_groups=stage.peer_groups,
+                held_out=mean_accuracy(measured),
+                held_out_before=before,
+                rejected=tuple(sorted(collected.rejected.items())),
+                judged=judge_peers(self._plan, collected.judged),
+                scored=keep_scored(stage, collected, self._plan, self._blobs),
+                set_aside=stage.mask_stats.summarize(self.policy.decode_completion),
+                skills=self._skills.tell() if measured else (),
+                flat=stage.flatness.summarize(),
+                times=self._timer.read(),
+            )
         self._scorer.report()
         self._sizes.grow()
         self._activity.enter("writing the checkpoint")

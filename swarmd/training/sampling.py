@@ -100,10 +100,10 @@ class Sampling(abc.ABC):
     """
 
     note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
+    timer = StageTimer()  # the engine's own takes its place
     _copy: DrawingCopy | None = None  # of the policy, to draw from instead
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
-        self.timer = StageTimer()
         self._stop_ids = sorted(set(stop_ids))
         self._decode = decode
 
