@@ -98,12 +98,11 @@ WORDS: dict[Bottleneck, tuple[str, str]] = {
     "other": ("something that is not measured", "`swarmd report` collects what helps to find it"),
     "memory": (
         "computing",
-        "the machine is short of memory: a lower training.questions, or a smaller training.model (`swarmd model fit`), "
-        "would change it",
+        "a lower training.questions, or a smaller training.model (`swarmd model fit`), would change it",
     ),
     "processor": (
         "computing",
-        "other programs use the processor: ending them, or a smaller training.model, would change it",
+        "ending them, or a smaller training.model, would change it",
     ),
     "threads": ("computing", "a higher training.threads would change it"),
 }
@@ -196,7 +195,7 @@ def tell_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTimes, s
     seconds = _sum(parts, SOME.get(bottleneck, (bottleneck,)))
     share = f"{seconds / whole if whole else 0:.0%} of the stage ({share_words(seconds, whole)})"
     takes = "take" if bottleneck == "forward" else "takes"
-    return f"{what[0].upper()}{what[1:]} {takes} {share}{_why(bottleneck, times)}: {change}"
+    return f"{what[0].upper()}{what[1:]} {takes} {share}{_why(bottleneck, times)}; {change}"
 
 
 def _why(bottleneck: Bottleneck, times: StageTimes) -> str:
@@ -207,7 +206,9 @@ def _why(bottleneck: Bottleneck, times: StageTimes) -> str:
     if trainer is None:
         return ""
     if bottleneck == "memory":
-        return f", as {count(trainer.faults, 'page')} of memory had to be read from disk"
+        return f", as the machine is short of memory: {count(trainer.faults, 'page')} had to be read from disk"
+    if bottleneck == "processor":
+        return ", as other programs use the processor"
     if bottleneck == "threads":
         return f", with {count(trainer.idle_cores, 'core')} idle"
     if bottleneck == "tail":

@@ -40,7 +40,7 @@ def stage(trainer: TrainerTimes = PLAIN, missing: int = 0, **changed: float) -> 
 PLANTED = [
     ("score", stage(score=200.0), "Scoring completions takes 68% of the stage (3.3 of 4.9 min)"),
     ("wait", stage(wait=200.0), "3.3 of 4.9 min are spent waiting for others: this node is faster than the swarm"),
-    ("threads", stage(replace(PLAIN, idle_cores=7)), "with 7 cores idle: a higher training.threads"),
+    ("threads", stage(replace(PLAIN, idle_cores=7)), "with 7 cores idle; a higher training.threads"),
     ("gather-deadline", stage(gather=60.0, missing=2), "as those of 2 peers did not come in time"),
     ("tail", stage(replace(PLAIN, tail_s=90.0, processor_s=150.0), decode=120.0), "training.completion_tokens"),
     ("memory", stage(replace(PLAIN, processor_s=20.0, faults=40_000)), "the machine is short of memory"),
@@ -101,7 +101,7 @@ def test_status_story_and_metrics_tell_where_the_time_went() -> None:
     for applied in node.heard:
         teller.apply(applied)
         metrics.apply(applied)
-    sentence = "Scoring completions takes 60% of the stage (15.0 of 25.0 s): a faster reward function would change it"
+    sentence = "Scoring completions takes 60% of the stage (15.0 of 25.0 s); a faster reward function would change it"
     told = teller.story(30.0)
     assert any(line.startswith(sentence) for line in told.advice)
     text = printed(panel_of(shown(node.state, 30.0)))
