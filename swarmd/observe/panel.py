@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from swarmd.observe.credit import CreditState
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import (
@@ -222,6 +223,7 @@ BAR_CELLS = 20
 STANDINGS_PRINTED = 8
 NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by invitation
 ADDRESSES_PRINTED = 2
+CREDIT_STYLES: dict[CreditState, str] = {"credited": "dim", "pending": "dim", "not credited": "yellow"}
 PARTS_PRINTED = 5  # of a stage's time
 PART_CELLS = 10
 
@@ -236,6 +238,8 @@ def panel_of(status: Status) -> RenderableType:
         parts.append(_rewards(status))
     if said := aside_counts_words([each.set_aside for each in status.rewards]):
         parts.append(Text(said, style="yellow" if any("mark" in each.set_aside for each in status.rewards) else "dim"))
+    if status.credit is not None:
+        parts.append(Text(f"credit   {status.credit.words}", CREDIT_STYLES[status.credit.state]))
     if status.times is not None:
         parts += _times(status.times)
     if status.weights is not None:

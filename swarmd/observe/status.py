@@ -19,12 +19,14 @@ import msgspec
 from msgspec.structs import replace
 
 from swarmd.bounds import SUM_MAX, fit_real
+from swarmd.config import Config
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordination import awaits_trainer
 from swarmd.core.rounds import is_barred
 from swarmd.core.state import Coordination, FirstAccuracy, State
 from swarmd.core.values import Skill
 from swarmd.eventlog.store import log_bytes
+from swarmd.observe.credit import CreditStatus, read_credit
 from swarmd.observe.layers import (
     MIB,
     Layer,
@@ -331,6 +333,7 @@ class Status(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # troubles besides the layers, which cost no round
     weights: WeightsStatus | None = None  # offered to peers or taken from them; None: neither
     first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
+    credit: CreditStatus | None = None  # whether its reports count; None where the node keeps the leaderboard itself
     times: TimesStatus | None = None  # where the wall time of the last trained stage went; None until there is one
 
     @property
@@ -353,10 +356,18 @@ def measure_log(directory: Path, next_seq: int, last_at: float | None = None) ->
     return LogStatus(str(directory.resolve()), next_seq, log_bytes(directory), last_at)
 
 
-def status_from_log(data: NodeDirectory, state: State, log: LogStatus, mute: str = "") -> Status:
+def status_from_log(
+    data: NodeDirectory, state: State, log: LogStatus, mute: str = "", config: Config | None = None
+) -> Status:
     """How a node is whose daemon does not answer; for the arguments see `status_of`."""
     status = status_of(state, time.time(), log, mute=mute, restored=data.restored.exists())
-    return with_offer(status, data.weights)
+    return with_files(status, state, data, config)
+
+
+def with_files(status: Status, state: State, data: NodeDirectory, config: Config | None) -> Status:
+    """The status with what its data directory says of offered weights and of credit."""
+    credit = read_credit(state, status.at, data, status.chain, config)
+    return replace(with_offer(status, data.weights), credit=credit)
 
 
 def status_of(

@@ -12,6 +12,7 @@ from swarmd.core.events import LinkUp, TrainerReady, WorkerExited, WorkerStarted
 from swarmd.core.state import State, WeightsOutcome
 from swarmd.core.values import FlatStage, TrainerTimes, day_of
 from swarmd.gas import COIN_WEI
+from swarmd.observe.credit import CreditStatus
 from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
@@ -84,6 +85,20 @@ def test_a_stage_with_nothing_to_learn_is_told_with_its_cause_and_an_example_as_
         reason = learning.locator(".layer-reason")
         expect(reason).to_contain_text("500 of 512 completions have no answer in the form that is asked for")
         expect(reason).to_contain_text('An example: "<b onclick=x>Sure!</b>"')
+
+
+def test_a_node_that_is_not_credited_says_why_under_its_name(crowded: str, tab: Tab) -> None:
+    status = shown(Story.joined(settings()).state, 5.0)
+    words = "it skips rounds: train less"
+    with saying(
+        tab(crowded).page, "/node", replace(status, credit=CreditStatus("not credited", "slow", words))
+    ) as page:
+        expect(page.locator("#node-credit")).to_have_text(f"Credit: {words}.")
+        expect(page.locator("#node-credit")).to_have_class("warning")
+    with saying(
+        tab(crowded).page, "/node", replace(status, credit=CreditStatus("credited", "", "its reports count"))
+    ) as page:
+        expect(page.locator("#node-credit")).to_have_class("muted")
 
 
 def test_where_the_time_of_a_stage_went_is_a_bar_and_a_sentence(crowded: str, tab: Tab) -> None:
