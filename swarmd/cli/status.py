@@ -16,7 +16,7 @@ from rich.live import Live
 from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, require_node
 from swarmd.config import load_config
 from swarmd.core.state import State
-from swarmd.errors import ConfigError, ExitCode
+from swarmd.errors import ConfigError, ExitCode, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import list_segments
@@ -107,7 +107,10 @@ def status_from_log(node: Located, mute: str = "") -> Status:
         return _never_started(node, mute)
     state, next_seq = load(data.events)
     last_at = next((commit.at for commit in read_commits(data.events, next_seq - 1)), None) if next_seq else None
-    return observed.status_from_log(data, state, observed.measure_log(data.events, next_seq, last_at), mute)
+    config = None
+    with contextlib.suppress(SwarmdError):  # it is needed to say why nothing is credited, and for nothing else
+        config = load_config(node.config) if node.config is not None else None
+    return observed.status_from_log(data, state, observed.measure_log(data.events, next_seq, last_at), mute, config)
 
 
 def _never_started(node: Located, mute: str) -> Status:

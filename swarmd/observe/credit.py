@@ -51,6 +51,7 @@ class Known(NamedTuple):
     chain: ChainStatus | None = None
     standings: KeptStandings | None = None  # that it read last
     config: Config | None = None
+    runs: bool = True  # whether the node's daemon does
 
     @property
     def peer(self) -> str:
@@ -169,6 +170,13 @@ def _find_not_listed(known: Known) -> str:
 ASK_CONTRACT = "ask whoever keeps the contract"
 
 
+def _find_not_running(known: Known) -> str:
+    if known.runs:
+        return ""
+    why = first_line(known.state.stop_reason)
+    return f"it does not run{f' ({why})' if why else ''}: `swarmd run` starts it"
+
+
 def _find_other_coordinator(known: Known) -> str:
     refused = dict(known.state.rejections).get("not-the-coordinator", 0)
     if known.state.clock is not None or not refused or known.state.settings is None:
@@ -270,6 +278,7 @@ CAUSES: dict[str, Callable[[Known], str]] = {
     "not registered": _find_unregistered,
     "not on the allow-list": _find_not_listed,
     "no funds": _find_no_funds,
+    "not running": _find_not_running,
     "another coordinator": _find_other_coordinator,
     "no connection": _find_no_link,
     "coordinator absent": _find_no_coordinator,
@@ -284,13 +293,13 @@ CAUSES: dict[str, Callable[[Known], str]] = {
 
 
 def read_credit(
-    state: State, now: float, paths: NodeDirectory, chain: ChainStatus | None, config: Config | None
+    state: State, now: float, paths: NodeDirectory, chain: ChainStatus | None, config: Config | None, runs: bool = True
 ) -> CreditStatus | None:
     """`credit_status` with the leaderboard that the node read last."""
     swarm, standings = state.settings.swarm if state.settings else "", None
     with contextlib.suppress(OSError):  # none was read yet
         standings = _read_once(paths.standings, swarm, paths.standings.stat().st_mtime_ns)
-    return credit_status(Known(state, now, chain, standings, config))
+    return credit_status(Known(state, now, chain, standings, config, runs))
 
 
 @lru_cache(maxsize=4)

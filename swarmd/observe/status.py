@@ -366,7 +366,8 @@ def status_from_log(
 
 def with_files(status: Status, state: State, data: NodeDirectory, config: Config | None) -> Status:
     """The status with what its data directory says of offered weights and of credit."""
-    credit = read_credit(state, status.at, data, status.chain, config)
+    runs = status.process.state in ("running", "stopping", "mute")
+    credit = read_credit(state, status.at, data, status.chain, config, runs)
     return replace(with_offer(status, data.weights), credit=credit)
 
 

@@ -16,6 +16,7 @@ from swarmd.core.events import (
     RecordsRejected,
     RoundsSkipped,
     SpaceLow,
+    StopRequested,
     SubmissionRefused,
     WorkerExited,
 )
@@ -94,6 +95,14 @@ def unlinked() -> CreditStatus:
     node.tell(LinkDown("p2pd ended"))
     node.at += 90.0
     return judge(node)
+
+
+def stopped() -> CreditStatus:
+    node = at_work()
+    node.tell(StopRequested("the operator's wish"))
+    credit = credit_status(Known(node.state, node.at, None, BOARD, runs=False))
+    assert credit is not None
+    return credit
 
 
 def other_coordinator() -> CreditStatus:
@@ -199,6 +208,7 @@ PLANTED = [
     (off_the_list, "not on the allow-list", "to add me"),
     (isolated, "no connection", "nothing was heard of the coordinator for 47 s: `swarmd doctor`"),
     (unlinked, "no connection", "cut off from the swarm (p2pd ended): `swarmd doctor`"),
+    (stopped, "not running", "it does not run (the operator's wish): `swarmd run` starts it"),
     (other_coordinator, "another coordinator", "another than swarm.coordinator, boss"),
     (no_coordinator, "coordinator absent", "no round was announced in 1m 41s"),
     (gone_coordinator, "coordinator absent", "since the last deadline, 3m 21s ago"),

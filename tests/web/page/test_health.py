@@ -89,15 +89,12 @@ def test_a_stage_with_nothing_to_learn_is_told_with_its_cause_and_an_example_as_
 
 def test_a_node_that_is_not_credited_says_why_under_its_name(crowded: str, tab: Tab) -> None:
     status = shown(Story.joined(settings()).state, 5.0)
-    words = "it skips rounds: train less"
-    with saying(
-        tab(crowded).page, "/node", replace(status, credit=CreditStatus("not credited", "slow", words))
-    ) as page:
-        expect(page.locator("#node-credit")).to_have_text(f"Credit: {words}.")
+    slow = CreditStatus("not credited", "too slow", "it skips rounds: train less")
+    with saying(tab(crowded).page, "/node", replace(status, credit=slow)) as page:
+        expect(page.locator("#node-credit")).to_have_text("Credit: it skips rounds: train less.")
         expect(page.locator("#node-credit")).to_have_class("warning")
-    with saying(
-        tab(crowded).page, "/node", replace(status, credit=CreditStatus("credited", "", "its reports count"))
-    ) as page:
+    credited = CreditStatus("credited", "", "its reports count")
+    with saying(tab(crowded).page, "/node", replace(status, credit=credited)) as page:
         expect(page.locator("#node-credit")).to_have_class("muted")
 
 
