@@ -122,7 +122,7 @@ def _find_no_membership(known: Known) -> str:
     config = known.config
     if config is None or not config.dht.members or known.peer in config.dht.members:
         return ""
-    return f"dht.members does not have it: {ASK} to add {known.peer}, and join again with the new manifest"
+    return f"this node is not in dht.members: {ASK} to add {known.peer}, and join again with the new manifest"
 
 
 def _find_no_admission(known: Known) -> str:
