@@ -16,7 +16,7 @@ from rich.live import Live
 from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, require_node
 from swarmd.config import load_config
 from swarmd.core.state import State
-from swarmd.errors import ConfigError, ExitCode
+from swarmd.errors import ConfigError, ExitCode, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import list_segments
@@ -102,7 +102,10 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
         return _never_started(Located(config, paths.root), reply.mute)
     state, next_seq = load(paths.events)
     last_at = next((commit.at for commit in read_commits(paths.events, next_seq - 1)), None) if next_seq else None
-    return status_from_log(paths, state, measure_log(paths.events, next_seq, last_at), reply.mute)
+    loaded = None
+    with contextlib.suppress(SwarmdError):  # it is needed to say why nothing is credited, and for nothing else
+        loaded = load_config(config) if config is not None else None
+    return status_from_log(paths, state, measure_log(paths.events, next_seq, last_at), reply.mute, loaded)
 
 
 def _never_started(node: Located, mute: str) -> Status:

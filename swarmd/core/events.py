@@ -23,6 +23,7 @@ from swarmd.core.values import (
     Settings,
     Skill,
     SkipCause,
+    TrainerTimes,
     Value,
     WeightsCause,
     WeightsDamage,
@@ -346,6 +347,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, if measured: 32 at most, those first that fell most
     flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
     staleness: int = 0  # steps by which the weights that drew own groups lagged; none in the first step of a stage
+    times: TrainerTimes | None = None  # where the time went
 
 
 class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from swarmd.bounds import add_real, fit
-from swarmd.core import evidence, submissions, votes, weights
+from swarmd.core import evidence, stage_times, submissions, votes, weights
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
     Announce,
@@ -183,6 +183,7 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
         return
     if clock.final:
         if turn.move_round("closed"):
+            stage_times.end_stage(turn.state)
             _drop_gathering(turn)
         return
     if is_barred(turn.state, clock.round):
@@ -198,6 +199,7 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     trigger: RoundTrigger = "abandoned" if turn.state.chart == "skipping" else "announced"
     if not turn.move_round(trigger):
         return
+    stage_times.begin_stage(turn.state, clock.round, clock.stage)
     _drop_gathering(turn)
     before = turn.state.work
     joined = before is None or before.round != clock.round
@@ -232,6 +234,7 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     """Peers' rollouts are in the blob store."""
     if turn.settle(event.command) is None:
         return
+    stage_times.note_gathered(turn.state, event)
     work, rollouts = turn.state.work, evidence.without_barred(turn.state, event.rollouts)
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
@@ -285,6 +288,7 @@ def on_stage_trained(turn: Turn, event: StageTrained) -> None:
         turn.settle(event.command)
     else:
         note_result(turn, event)
+        stage_times.note_trained(turn.state, event)
         weights.on_stage_trained(turn)
         if work is not None and (work.round, work.stage) == (event.round, event.stage):
             _publish_result(turn, event, work)

@@ -19,6 +19,7 @@ from swarmd.core.values import (
     EvidenceKind,
     FlatStage,
     KnownEvidence,
+    NodePart,
     PeerWeights,
     Prepared,
     RolloutsRef,
@@ -27,6 +28,7 @@ from swarmd.core.values import (
     SkipCause,
     Standing,
     SubmissionKind,
+    TrainerTimes,
     Value,
 )
 
@@ -313,6 +315,22 @@ class Coordination(AnyCoordination, frozen=True):  # type: ignore[misc]  # as fo
     """The coordinator's side between two events; immutable."""
 
 
+class StageTimes(Value, frozen=True):
+    """Where the wall time of a stage went on this node; no rule reads it.
+
+    The parts lie end to end, from joining the stage to joining the next. Time in which the node was down or paused is
+    left out.
+    """
+
+    round: int
+    stage: int
+    parts: tuple[tuple[NodePart, float], ...] = ()  # in seconds
+    missing: int = 0  # peers' rollouts that could not be had in time
+    train_at: float = 0.0  # when the trainer was given the stage last, POSIX seconds
+    trained: bool = False
+    trainer: TrainerTimes | None = None  # what the part "train" is made of, if the trainer says so
+
+
 class Submission(Value, frozen=True):
     """Something this node wants on the chain exactly once; `chart` is a state of submission.yaml."""
 
@@ -451,6 +469,8 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     rounds_joined: int = 0
     rewards: tuple[StageReward, ...] = ()
     learning: Learning | None = None  # None until a stage is trained
+    stage_times: StageTimes | None = None  # of the stage in hand, up to when `chart` was entered
+    last_times: StageTimes | None = None  # of the stage before it that was trained
     reward_total: float = 0.0
     first_accuracy: FirstAccuracy | None = None  # None before any was measured
     rejections: tuple[tuple[str, int], ...] = ()

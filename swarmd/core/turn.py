@@ -12,6 +12,7 @@ from typing import Any, cast
 from msgspec.structs import astuple, replace
 
 from swarmd.bounds import INTEGER_MAX, fit
+from swarmd.core import stage_times
 from swarmd.core.chart import Charts
 from swarmd.core.chart_types import CoordinatorTrigger, LinkTrigger, RoundTrigger, SubmissionTrigger, TrainerTrigger
 from swarmd.core.commands import Command, Train, TrainerCommand
@@ -117,6 +118,8 @@ class Turn:
         after = self._round.get((state.chart, trigger))
         if after is None:
             return self.charts.round.ignore(state.chart, trigger)
+        if state.stage_times is not None:
+            stage_times.count_state(state, self.at)
         state.chart = after
         state.since = self.at
         return True
@@ -255,8 +258,11 @@ class Turn:
 
     def send(self, command: Command) -> None:
         """Send a pending command now. A `Train` makes the trainer busy."""
-        if not isinstance(command, Train) or self.move_trainer("train", command.id):
-            self.commands += (command,)
+        if isinstance(command, Train):
+            if not self.move_trainer("train", command.id):
+                return
+            stage_times.note_given(self.state, self.at)
+        self.commands += (command,)
 
     def port_is_up(self, command: Command) -> bool:
         """Whether the worker that does this command can take it now."""

@@ -51,6 +51,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     state.restored = state.restored or event.restored
     state.first_heard, state.floor, state.heard = -1, max(state.floor, event.from_round), None
     state.stop_reason, state.exit_code = "", 0
+    state.stage_times = None
     if event.restored:  # what was to be fetched and trained then is no longer, or was by now
         turn.drop_pending(Gather, Train)
         weights.forget(turn)

@@ -53,7 +53,7 @@ from swarmd.observe.control import StopReply
 from swarmd.observe.layers import Live, muster_words
 from swarmd.observe.logs import EventLines, progress_words
 from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
-from swarmd.observe.status import Status, headline, measure_log, status_of, with_offer
+from swarmd.observe.status import Status, headline, measure_log, status_of, with_files
 from swarmd.observe.stopping import find_safe_moment
 from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import Loop
@@ -320,7 +320,7 @@ class Node:
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
         notes = tuple(note for note in amiss if note)
         status = status_of(self.engine.state, time.time(), log_status, self._live(), __version__)
-        status = with_offer(status, self._data.weights)
+        status = with_files(status, self.engine.state, self._data, self._config)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
 
 

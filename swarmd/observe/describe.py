@@ -427,6 +427,7 @@ _BULKY = (
     "second",
     "stages",
     "skills",
+    "times",
     "reports",
     "members",
 )

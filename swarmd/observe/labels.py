@@ -12,6 +12,7 @@ from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
 from swarmd.core.values import EvidenceKind, FlatCause, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
+from swarmd.observe import times
 from swarmd.observe.words import Kind
 
 OTHER: Final = "other"
@@ -20,6 +21,8 @@ WORKERS: tuple[Worker, ...] = get_args(Worker)
 SKIP_CAUSES: tuple[SkipCause, ...] = get_args(SkipCause)
 MEMBER_KINDS: tuple[Kind, ...] = get_args(Kind)
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
+TIME_PARTS = times.PARTS  # of a stage's wall time
+BOTTLENECKS = (*times.PARTS, *times.CAUSES)
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
 FLAT_CAUSES: tuple[FlatCause, ...] = get_args(FlatCause)

@@ -43,6 +43,7 @@ from swarmd.observe.status import (
     productive,
     ready,
 )
+from swarmd.observe.times import split
 from swarmd.paths import NodeDirectory
 from swarmd.worker.runtime import TimeSource
 
@@ -68,6 +69,10 @@ COUNTERS: Mapping[str, Count] = {
     "rounds_joined": Count("Rounds this node took up."),
     "rounds_skipped": Count("Rounds this node took no part in, by cause.", {"cause": labels.SKIP_CAUSES}),
     "stages_trained": Count("Stages trained."),
+    "stage_time_seconds": Count(
+        "Wall-clock time of trained stages, by what it went into; the parts add up to all of it.",
+        {"part": labels.TIME_PARTS},
+    ),
     "stages_cancelled": Count("Stages whose training was given up for a newer one."),
     "generated_tokens": Count("Completion tokens generated."),
     "reports_published": Count("Signed reports of a stage that are in the DHT."),
@@ -123,7 +128,7 @@ class Outcomes(msgspec.Struct, array_like=True):
     part_s: dict[str, float] = msgspec.field(default_factory=lambda: dict.fromkeys(labels.PARTS, 0.0))
     reward_confirmed: float = 0.0  # in the unit that rewards are earned in
 
-    def count(self, name: str, *values: str, by: int = 1) -> None:
+    def count(self, name: str, *values: str, by: float = 1) -> None:
         """Add to a counter of the table; a negative number adds nothing."""
         self.counts[name, values] = self.counts.get((name, values), 0.0) + max(0, by)
 
@@ -255,6 +260,9 @@ def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None
     part = _PARTS.get((before.chart, after.chart))
     if part is not None:
         to.time_part(part, max(0.0, at - before.since))
+    if after.last_times is not None and before.last_times is not after.last_times:
+        for name, seconds in split(after.last_times).items():
+            to.count("stage_time_seconds", name, by=seconds)
     if before.rejections is not after.rejections:
         known = dict(before.rejections)
         for reason, count in after.rejections:
@@ -323,6 +331,7 @@ GAUGES: dict[str, Gauge] = {
     "reward_earned": Gauge("Sum of the node's own rewards, over all lives of its log."),
     "reward_last": Gauge("Reward of the stage trained last."),
     "nothing_to_learn": Gauge("1 by why the stage trained last had nothing to learn from, else 0.", ("cause",)),
+    "stage_bottleneck": Gauge("1 by what held the stage trained last up most, else 0.", ("cause",)),
     "held_out_accuracy_ratio": Gauge("Accuracy on held-out questions, as measured last."),
     "tasks_fallen": Gauge(
         "Tasks whose held-out accuracy has fallen, four at most, by how they are drawn: more, as-ever.", ("drawn",)
@@ -414,6 +423,9 @@ def _rewards(status: Status) -> Iterator[Reading]:
     yield "reward_earned", (), status.reward_total
     if status.rewards:
         yield "reward_last", (), status.rewards[-1].reward
+    if status.times is not None:
+        for name in labels.BOTTLENECKS:
+            yield "stage_bottleneck", (name,), name == status.times.bottleneck
     if status.learning is not None:
         for cause in labels.FLAT_CAUSES:
             yield "nothing_to_learn", (cause,), cause == status.learning.cause

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from swarmd.observe.credit import CreditState
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import (
@@ -24,6 +25,7 @@ from swarmd.observe.status import (
     WeightsStatus,
     last_fallen,
 )
+from swarmd.observe.times import TimesStatus
 from swarmd.observe.words import aside_counts_words, count, fallen_words, reached_words, span
 from swarmd.results.card import accuracy_words
 
@@ -221,6 +223,9 @@ BAR_CELLS = 20
 STANDINGS_PRINTED = 8
 NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by invitation
 ADDRESSES_PRINTED = 2
+CREDIT_STYLES: dict[CreditState, str] = {"credited": "dim", "pending": "dim", "not credited": "yellow"}
+PARTS_PRINTED = 5  # of a stage's time
+PART_CELLS = 10
 
 
 def panel_of(status: Status) -> RenderableType:
@@ -233,6 +238,10 @@ def panel_of(status: Status) -> RenderableType:
         parts.append(_rewards(status))
     if said := aside_counts_words([each.set_aside for each in status.rewards]):
         parts.append(Text(said, style="yellow" if any("mark" in each.set_aside for each in status.rewards) else "dim"))
+    if status.credit is not None:
+        parts.append(Text(f"credit   {status.credit.words}", CREDIT_STYLES[status.credit.state]))
+    if status.times is not None:
+        parts += _times(status.times)
     if status.weights is not None:
         parts += [Text(f"weights  {line}") for line in _weights(status.weights)]
     if said := fallen_words(last_fallen(status)):
@@ -388,6 +397,15 @@ def _rewards(status: Status) -> Text:
     if held_out:
         text.append(f"\nheld out {spark(held_out)}  {accuracy_words(status.first_accuracy, held_out[-1])}")
     return text
+
+
+def _times(times: TimesStatus) -> list[RenderableType]:
+    """Where the time of the last stage went: its longest parts as bars, and what holds it up."""
+    words = [
+        f"{name} {bar(seconds, times.seconds, PART_CELLS)}{seconds / times.seconds:.0%}"
+        for name, seconds in list(times.parts.items())[:PARTS_PRINTED]
+    ]
+    return [Text(f"time     {span(times.seconds)} a stage: {', '.join(words)}"), Text(f"         {times.words}", "dim")]
 
 
 def _weights(status: WeightsStatus) -> list[str]:

@@ -19,12 +19,14 @@ import msgspec
 from msgspec.structs import replace
 
 from swarmd.bounds import SUM_MAX, fit_real
+from swarmd.config import Config
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordination import awaits_trainer
 from swarmd.core.rounds import is_barred
 from swarmd.core.state import Coordination, FirstAccuracy, State
 from swarmd.core.values import Skill
 from swarmd.eventlog.store import log_bytes
+from swarmd.observe.credit import CreditStatus, read_credit
 from swarmd.observe.layers import (
     MIB,
     Layer,
@@ -44,6 +46,7 @@ from swarmd.observe.layers import (
 )
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.stopping import SafeToStop, find_safe_moment
+from swarmd.observe.times import TimesStatus, times_status
 from swarmd.observe.words import (
     Kind,
     coordinator_trouble,
@@ -333,6 +336,8 @@ class Status(msgspec.Struct, frozen=True):
     first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
     forked_from: str = ""  # peer id of the node that the log begins as; empty: this one's
     safe_to_stop: SafeToStop | None = None  # whether a restart now costs a round; None: the daemon does not answer
+    credit: CreditStatus | None = None  # whether its reports count; None where the node keeps the leaderboard itself
+    times: TimesStatus | None = None  # where the wall time of the last trained stage went; None until there is one
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -354,10 +359,19 @@ def measure_log(directory: Path, next_seq: int, last_at: float | None = None) ->
     return LogStatus(str(directory.resolve()), next_seq, log_bytes(directory), last_at)
 
 
-def status_from_log(data: NodeDirectory, state: State, log: LogStatus, mute: str = "") -> Status:
+def status_from_log(
+    data: NodeDirectory, state: State, log: LogStatus, mute: str = "", config: Config | None = None
+) -> Status:
     """How a node is whose daemon does not answer; for the arguments see `status_of`."""
     status = status_of(state, time.time(), log, mute=mute, restored=data.restored.exists())
-    return with_offer(status, data.weights)
+    return with_files(status, state, data, config)
+
+
+def with_files(status: Status, state: State, data: NodeDirectory, config: Config | None) -> Status:
+    """The status with what its data directory says of offered weights and of credit."""
+    runs = status.process.state in ("running", "stopping", "mute")
+    credit = read_credit(state, status.at, data, status.chain, config, runs)
+    return replace(with_offer(status, data.weights), credit=credit)
 
 
 def status_of(
@@ -421,6 +435,7 @@ def status_of(
         first_accuracy=state.first_accuracy,
         forked_from=state.forked_from,
         safe_to_stop=find_safe_moment(state, now, live) if live is not None else None,
+        times=times_status(state),
     )
 
 

@@ -20,9 +20,10 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
-from swarmd.core.state import State
+from swarmd.core.state import StageTimes, State
 from swarmd.observe.describe import describe
 from swarmd.observe.layers import advice_on as advice_on_learning
+from swarmd.observe.times import describe_times
 from swarmd.observe.words import closed_without, reached_words
 
 SENTENCES_MAX = 200  # of one story; further ones are only counted
@@ -91,6 +92,7 @@ class StoryTeller:
         self._loading_s = 0.0  # of these, before the trainer was ready
         self._stage_loading_s = 0.0  # of the stage in hand
         self._skip: RoundsSkipped | None = None
+        self._times: dict[int, StageTimes] = {}  # where the time of the round's stages went, by stage
         self._at = 0.0
         self._state = State()
 
@@ -101,6 +103,8 @@ class StoryTeller:
             self._first = (envelope.seq, reached(before))
         self._count_loading(envelope.at, before)
         self._note(envelope, before)
+        if (times := after.last_times) is not None and times.round == self._round:
+            self._times[times.stage] = times
         said = sentences_of(applied, self._at)
         if not self._opened and reached(after) >= self._round:
             self._open(before, envelope.at)
@@ -134,6 +138,7 @@ class StoryTeller:
         if differ := self._state.trainer.other_weights:
             advice = (*advice, f"This node began from other weights than its swarm: {differ}.")
         advice += tuple(dict.fromkeys(f"{advice_on_learning(each.flat.cause)}." for each in self._trained if each.flat))
+        advice += self._time_words()
         return Story(self._round, outcome, self._verdict(outcome, reason, now), sentences, advice, self._cut)
 
     # --- as events come ---
@@ -192,6 +197,16 @@ class StoryTeller:
     @property
     def _stages(self) -> int:
         return self._state.settings.stages if self._state.settings else 1
+
+    def _time_words(self) -> tuple[str, ...]:
+        """What held up each of the round's stages that was trained; the last one may go on still."""
+        times, now = dict(self._times), self._state.stage_times
+        if now is not None and now.trained and now.round == self._round:
+            times[now.stage] = now
+        told = [
+            (stage, describe_times(each, self._state).words) for stage, each in sorted(times.items()) if each.trainer
+        ]
+        return tuple(f"{f'Stage {stage}: ' if self._stages > 1 else ''}{words}." for stage, words in told)
 
     def _verdict(self, outcome: str, reason: str, now: float | None) -> str:
         name, state = f"Round {self._round}", self._state

@@ -50,6 +50,7 @@ from swarmd.training.progress import ProgressSink, StageProgress
 from swarmd.training.ranks import ALONE, RankGroup, Ranks, check_equal_rows, check_equal_weights
 from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, select_rank_groups
 from swarmd.training.stage import Stage, keep_scored, progress_figures, publish, stage_figures, step_figures
+from swarmd.training.stage_timer import count_idle_cores
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 from swarmd.training.warm_up import make_examples, teach_form
@@ -105,6 +106,9 @@ class TrainingEngine:
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
         self._step_callback = StepCallback(config.training)
+        self._timer = self._step_callback.timer
+        self._timer.idle_cores = count_idle_cores(self.policy.parameters, self.policy.device)
+        self._timer.elsewhere = self.policy.device != "cpu" or config.training.vllm.mode == "server"
         self._replay = Replay()
         self._skills = SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if known
@@ -129,6 +133,7 @@ class TrainingEngine:
         self._overlaps = config.training.overlap > 0 and self._sampler.can_freeze
         if config.training.overlap and not self._overlaps:
             log.warning("nothing is drawn ahead: no room for a copy, a Mac, or a model that only `generate` draws from")
+        self._scorer.timer = self._sampler.timer = self._timer
         self._progress = TrainingState(
             self.policy,
             plan,
@@ -206,6 +211,7 @@ class TrainingEngine:
                 be on disk first; its weights stay.
             SwarmError: the tasks do not fit the configuration.
         """
+        self._timer.start()
         self._activity.sink = report
         self._activity.start("beginning the stage")
         if self._needs_restore:
@@ -215,7 +221,7 @@ class TrainingEngine:
             return self._answer_again(done, order, written)
         self._check_space()
         try:
-            return self._train_or_restore(order, cancellation, observe, written)
+            return self._timed(self._train_or_restore(order, cancellation, observe, written))
         except Exception as error:
             if (
                 not self._shrink_passes(error) or self._rank_group is not None
@@ -225,10 +231,14 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         self._restore(touched=True)
         try:
-            return self._train_or_restore(order, cancellation, observe, written)
+            return self._timed(self._train_or_restore(order, cancellation, observe, written))
         except Exception as error:
             self._shrink_passes(error)
             raise
+
+    def _timed(self, event: StageTrained) -> StageTrained:
+        """The report with all that its stage took; the checkpoint has it up to where it was saved."""
+        return msgspec.structs.replace(event, times=self._timer.read())
 
     def _shrink_passes(self, error: Exception) -> bool:
         """If memory ran out, use smaller passes from now on, also in the next process. False if they cannot shrink."""
@@ -259,8 +269,9 @@ class TrainingEngine:
             raise
         finally:
             self._stage, self._may_differ = None, False
-            self._sampler.release()
-            release_memory()
+            with self._timer.time("loop"):
+                self._sampler.release()
+                release_memory()
 
     def _restore(self, touched: bool) -> None:
         """Go back to the last checkpoint. If that raises, the next stage tries again before it begins."""
@@ -313,13 +324,14 @@ class TrainingEngine:
         memory = self._plan.read_memory()
         self._trainer.report_masked = stage.mask_stats.add
         seed = self._seed("shuffle", order)
-        if self._overlaps:
-            with DrawingThread.running(self.policy.device, stage.cancellation) as thread:
-                self._trainer.before_passes = lambda: stage.draw_ahead(thread)
+        with self._timer.time("loop"):
+            if self._overlaps:
+                with DrawingThread.running(self.policy.device, stage.cancellation) as thread:
+                    self._trainer.before_passes = lambda: stage.draw_ahead(thread)
+                    self._trainer.run_stage(self._training.steps, seed)
+                self._sampler.release()  # what is measured next is what was trained
+            else:
                 self._trainer.run_stage(self._training.steps, seed)
-            self._sampler.release()  # what is measured next is what was trained
-        else:
-            self._trainer.run_stage(self._training.steps, seed)
         stage.end_steps()
         if self._ranks.size == 1:
             return
@@ -342,13 +354,16 @@ class TrainingEngine:
         self._skills.note(untrained)
         before = mean_accuracy(untrained)
         if self.steps == 0 and self._training.warm_up == "form" and order.weights is None:
-            self._warm_up(order, cancellation)
+            with self._timer.time("prepare"):
+                self._warm_up(order, cancellation)
         if order.weights is not None:
             self._may_differ = True
             known = untrained or (self._measured if self._measured_at == self.steps else {})
-            self.settle()
+            with self._timer.time("checkpoint"):
+                self.settle()
             observe(self._begin_from_peer(order, order.weights, known, cancellation))
-        stage, collected = self._open_stage(order, cancellation)
+        with self._timer.time("prepare"):
+            stage, collected = self._open_stage(order, cancellation)
         self._stage, self._drawing_s = stage, 0.0
         self._step_callback.cancellation = cancellation
         first = self.steps
@@ -366,33 +381,36 @@ class TrainingEngine:
         measured = self._measure_if_due(order, cancellation)
         self._skills.note(measured)
         self._measured, self._measured_at = measured, self.steps
-        rollouts, body = publish(stage, self._blobs)
-        event = StageTrained(
-            command=order.id,
-            round=order.round,
-            stage=order.stage,
-            reward=stage.reward,
-            rollouts=rollouts,
-            steps=self._training.steps,
-            tokens=stage.tokens,
-            seconds=trained_s,
-            peer_groups=stage.peer_groups,
-            held_out=mean_accuracy(measured),
-            held_out_before=before,
-            rejected=tuple(sorted(collected.rejected.items())),
-            judged=judge_peers(self._plan, collected.judged),
-            scored=keep_scored(stage, collected, self._plan, self._blobs),
-            set_aside=stage.mask_stats.summarize(self.policy.decode_completion),
-            skills=self._skills.tell() if measured else (),
-            flat=stage.flatness.summarize(),
-            staleness=stage.staleness,
-        )
+        with self._timer.time("prepare"):
+            rollouts, body = publish(stage, self._blobs)
+            event = StageTrained(
+                command=order.id,
+                round=order.round,
+                stage=order.stage,
+                reward=stage.reward,
+                rollouts=rollouts,
+                steps=self._training.steps,
+                tokens=stage.tokens,
+                seconds=trained_s,
+                peer_groups=stage.peer_groups,
+                held_out=mean_accuracy(measured),
+                held_out_before=before,
+                rejected=tuple(sorted(collected.rejected.items())),
+                judged=judge_peers(self._plan, collected.judged),
+                scored=keep_scored(stage, collected, self._plan, self._blobs),
+                set_aside=stage.mask_stats.summarize(self.policy.decode_completion),
+                skills=self._skills.tell() if measured else (),
+                flat=stage.flatness.summarize(),
+                staleness=stage.staleness,
+                times=self._timer.read(),
+            )
         self._scorer.report()
         self._sizes.grow()
         self._activity.enter("writing the checkpoint")
-        self._progress.save(event, body, written)
-        if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
-            self.settle()
+        with self._timer.time("checkpoint"):
+            self._progress.save(event, body, written)
+            if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
+                self.settle()
         self._ranks.gather(None)
         self._after_steps_s = stage.seconds - trained_s
         self.trackers.log(self.steps, stage_figures(event, stage.metrics.stage, self._sizes.measure_peak()))
@@ -479,7 +497,7 @@ class TrainingEngine:
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
         started = time.perf_counter()
-        with self.policy.sharding.whole():
+        with self._timer.time("prepare"), self.policy.sharding.whole():
             batch = self._stage.next_batch()
         if not self._overlaps:
             self._sampler.release()
@@ -516,7 +534,7 @@ class TrainingEngine:
         completions = self._training.questions * self._training.generations
         self._activity.enter("measuring held-out accuracy")
         tell = self._activity.count
-        with self.policy.sharding.whole():
+        with self._timer.time("evaluation"), self.policy.sharding.whole():
             measured = measure_held_out(*parts, completions, cancellation, tell) if self._ranks.rank == 0 else {}
         return self._ranks.gather(measured)[0]
 

@@ -30,6 +30,7 @@ from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import find_failure, score_own, warn_of_failure
 from swarmd.training.progress import NoteSink
 from swarmd.training.sampling import TurnCompletion, encode_turns
+from swarmd.training.stage_timer import StageTimer
 
 EXAMINED_MAX = 1024  # groups that are scored again in one stage
 CUTS_MAX = 16  # how often the texts of peers in one question are shortened
@@ -66,6 +67,7 @@ class Scorer:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self.timer = StageTimer()
         self.failures: Counter[str] = Counter()  # tasks whose scorer raised
         self._raised: BaseException | None = None  # over own completions, since the last report
 
@@ -75,7 +77,8 @@ class Scorer:
         Raises:
             SwarmError: the plan did not return one score for each completion.
         """
-        scores = score_completions(self._plan, question, texts)
+        with self.timer.time("score"):
+            scores = score_completions(self._plan, question, texts)
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 
@@ -96,7 +99,8 @@ class Scorer:
         """Score this node's own completions; those over which the plan raises count as failed."""
         self.note("scoring completions")
         texts = [each.text for each in drawn]
-        scores, raised = score_own(self._plan, question, texts)
+        with self.timer.time("score"):
+            scores, raised = score_own(self._plan, question, texts)
         self.failures[question.task] += sum(score.failed for score in scores)
         self._raised = self._raised or raised
         return TrainingGroup(

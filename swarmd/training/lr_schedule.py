@@ -15,6 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from swarmd.config import TrainingConfig
 from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.stage_timer import StageTimer
 
 log = get_logger(__name__)
 
@@ -54,6 +55,7 @@ class StepCallback(TrainerCallback):
         self.steps = 0  # optimiser steps in the node's life
         self.fresh_from = 0  # steps when the optimiser's moments were last reset
         self.cancellation = Cancellation()
+        self.timer = StageTimer()
         self.before_step: Callable[[], None] = lambda: None  # if it raises, the step is not taken
         self.report: Callable[[], None] = lambda: None
         self.log: Callable[[dict[str, Any]], None] = lambda logs: None
@@ -64,7 +66,9 @@ class StepCallback(TrainerCallback):
             group["lr"] = rate
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.before_step()
+        with self.timer.time("checkpoint"):
+            self.before_step()
+        self.timer.enter("optimiser")  # up to `on_log`, before which the loss is read: an accelerator has done the step
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.steps += 1
@@ -75,6 +79,7 @@ class StepCallback(TrainerCallback):
         self.cancellation.check()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
+        self.timer.enter("loop")
         if "loss" in logs:  # else it is about the whole call of `train`
             self.log(
                 {**logs, "learning_rate": self.optimizer.param_groups[0]["lr"]}

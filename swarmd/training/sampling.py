@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -31,9 +33,11 @@ from swarmd.swarms.plan import Plan, Question
 from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.footprint import is_out_of_memory, release_memory
+from swarmd.training.models.device import synchronize
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import is_plan_failure, warn_of_failure
 from swarmd.training.progress import NoteSink
+from swarmd.training.stage_timer import TAIL_SHARE, StageTimer
 
 TURNS_MAX = 16  # answers of the swarm in one completion
 REACTIONS_AT_ONCE = 2  # reactions of the plan, such as programs, in parallel
@@ -98,6 +102,7 @@ class Sampling(abc.ABC):
     """
 
     note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
+    timer = StageTimer()  # the engine's own takes its place
     _copy: DrawingCopy | None = None  # of the policy, to draw from instead
     _is_frozen = False
 
@@ -126,9 +131,9 @@ class Sampling(abc.ABC):
         if not self._is_frozen:
             self._update(cancellation)
         bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
-        return self._draw(
-            SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
-        )
+        wanted = SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
+        with self.timer.time("decode"):
+            return self._draw(wanted)
 
     def freeze(self, cancellation: Cancellation) -> None:
         """Draw with the weights as they are now until `release`, whatever becomes of the policy's meanwhile."""
@@ -149,7 +154,8 @@ class Sampling(abc.ABC):
     def _update(self, cancellation: Cancellation) -> None:
         """Draw with the policy's weights as they are now."""
         if self._copy is not None:
-            self._copy.refresh()
+            with self.timer.time("sync"):
+                self._copy.refresh()
 
     @abc.abstractmethod
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
@@ -267,9 +273,12 @@ class Sampler(Sampling):
 
     def _draw_shared(self, wanted: SamplingRequest) -> list[Drawn]:
         self.note("reading the prompts")
-        batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
-        batch.repeat(wanted.group)
+        with self.timer.time("prefill"):
+            batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
+            batch.repeat(wanted.group)
+            synchronize()
         drawn = [Drawn([], []) for _ in range(wanted.rows)]
+        few, tail_since = wanted.rows // TAIL_SHARE, math.inf  # since when few completions are left
         for number in range(wanted.tokens_max):
             wanted.cancellation.check()
             self.note(drawing_words(number, wanted.tokens_max))
@@ -283,8 +292,11 @@ class Sampler(Sampling):
                 written.append(token)
                 full = len(written) == wanted.rooms[row // wanted.group]
                 going.append(not (token in self._stop_ids or full or self._pauses(written, wanted.stops)))
+            if sum(going) <= few:
+                tail_since = min(tail_since, time.perf_counter())
             if not batch.keep(going, tokens):
                 break
+        self.timer.add_tail(max(0.0, time.perf_counter() - tail_since))
         return drawn
 
     def _draw_plainly(self, wanted: SamplingRequest) -> list[Drawn]:
@@ -562,9 +574,10 @@ class Turns:
         try:
             answers = [pool.submit(self.plan.react, question, text) for question, text in paused]
             left = set(answers)
-            while left:
-                cancellation.check()
-                left = wait(left, POLL_S).not_done
+            with self.sampler.timer.time("score"):
+                while left:
+                    cancellation.check()
+                    left = wait(left, POLL_S).not_done
             return self._results(answers)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -299,7 +299,11 @@ class Stage:
         Waits for what is being drawn ahead, and raises what that raised.
         """
         ahead, self._ahead = self._ahead, None
-        drawn = ahead.result() if ahead is not None else self._draw(self._schedule_step(), self._steps)
+        if ahead is None:
+            drawn = self._draw(self._schedule_step(), self._steps)
+        else:
+            with self._sampler.timer.time("decode"):
+                drawn = ahead.result()
         self.staleness = max(self.staleness, self._steps - drawn.steps)
         self._batches += 1
         self.metrics.begin_step()

@@ -29,6 +29,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import Optimizer, TrainingConfig
+from swarmd.core.values import TrainerPart
 from swarmd.errors import TrainingDiverged
 from swarmd.logger import get_logger
 from swarmd.training.footprint import is_out_of_memory
@@ -47,12 +48,14 @@ from swarmd.training.masking import (
     zero_flat_advantages,
 )
 from swarmd.training.models.adapters import lengthen_adapters
+from swarmd.training.models.device import synchronize
 from swarmd.training.models.model import Policy
 from swarmd.training.models.parallelism import Kind, find_parallelism
 from swarmd.training.models.sharding import Sharding, ZeroSeams, set_up_deepspeed, shard_model
 from swarmd.training.packed import can_pack, compute_packed, find_prompts, prepare_packing
 from swarmd.training.passes import PassSizes
 from swarmd.training.progress import NoteSink
+from swarmd.training.stage_timer import StageTimer
 
 GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)
@@ -104,6 +107,7 @@ def make_trainer(
     trainer.sizes, trainer.row_tokens = sizes, training.prompt_tokens + training.completion_tokens
     trainer.beta, trainer.ref_model = training.beta, reference  # made with 0, so that TRL loads no model of its own
     trainer.remove_callback(PrinterCallback)
+    trainer.timer = step_callback.timer
     trainer.peer_floor = training.peer_floor
     lengthen_adapters(policy.model)
     policy.sharding = trainer.sharding = shard_model(trainer, parallelism)
@@ -174,6 +178,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     before_passes: Callable[[], None] = staticmethod(lambda: None)  # called when a step's batch is ready
     _pass: dict[str, Any] | None = None  # the part of the batch whose loss is being computed
     sharding: Sharding = Sharding()
+    timer: StageTimer
     sizes: PassSizes
     row_tokens: int  # of a prompt and its completion, at most
     passes = 1  # in the last step
@@ -215,10 +220,25 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         if self.accelerator.num_processes > 1:
             step: Any = super().training_step
             rows = self.args.per_device_train_batch_size
-            with self.sizes.measure(rows, rows * self.row_tokens, self._missing_gradients()):
+            with (
+                self.timer.time("gradients"),
+                self.sizes.measure(rows, rows * self.row_tokens, self._missing_gradients()),
+            ):
                 return step(model, inputs, num_items_in_batch)
         model.train()
-        batch: dict[str, Any] = self._prepare_inputs(inputs)
+        with self.timer.time(self._forward_part):
+            return self._compute_gradients(model, self._prepare_inputs(inputs))
+
+    @property
+    def _forward_part(self) -> TrainerPart:
+        return "forward" if self.accelerator.device.type == "cpu" else "gradients"
+
+    @property
+    def _backward_part(self) -> TrainerPart:
+        return "backward" if self.accelerator.device.type == "cpu" else "gradients"
+
+    def _compute_gradients(self, model: Any, batch: dict[str, Any]) -> torch.Tensor:
+        """Add up the gradients of a batch, pass by pass. Returns the loss."""
         input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
         attention_mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
         keep = batch["completion_ids"].size(1)
@@ -234,7 +254,8 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
             with self.sizes.measure(len(rows), tokens, self._missing_gradients()):
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, take_rows(batch, rows))
-                self.accelerator.backward(loss)
+                with self.timer.time(self._backward_part):
+                    self.accelerator.backward(loss)
             total += loss.detach()
             self.passes += 1
         self._step += 1
@@ -267,9 +288,10 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         """Called before the optimiser's step. Raises TrainingDiverged if the gradient is not finite."""
         measure: Any = super()._get_grad_norm
-        norm = measure(*args, **kwargs)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        self._gradient_norm = math.nan if norm is None else float(norm)
+        with self.timer.time(self._backward_part):  # it waits for the accelerator
+            norm = measure(*args, **kwargs)
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            self._gradient_norm = math.nan if norm is None else float(norm)
         if norm is not None and not math.isfinite(self._gradient_norm):
             raise TrainingDiverged(
                 f"the gradient of step {self.state.global_step + 1} of the stage is not a number",
@@ -396,12 +418,6 @@ def compare(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[tuple[
         if seconds[1] <= seconds[0]:
             break
     return (results[0], results[1]), (seconds[0], seconds[1])
-
-
-def synchronize() -> None:
-    """Wait until the accelerator has finished its work."""
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
 
 
 def count_informative(batch: dict[str, Any], group: int) -> int:

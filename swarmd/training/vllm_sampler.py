@@ -95,7 +95,8 @@ class VllmSampler(Sampling):
         current = (self._steps(), self._policy.loads)
         if self._sent != current:
             self._sent = None
-            self._send(cancellation)
+            with self.timer.time("sync"):
+                self._send(cancellation)
             self._sent = current
 
     def _draw_alike(self, wanted: SamplingRequest) -> list[Drawn]:

@@ -294,4 +294,4 @@ class LogNode(SwarmSource):
             log = measure_log(self._directory, self.next_seq, self._reading.history.at)
         except (NotFoundError, OSError) as error:
             raise Unavailable(f"neither daemon nor log can be read: {error}") from error
-        return status_from_log(self.paths, self.state, log, reply.mute)
+        return status_from_log(self.paths, self.state, log, reply.mute, self._config)

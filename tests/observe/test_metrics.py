@@ -40,7 +40,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.state import Learning
+from swarmd.core.state import Learning, StageTimes
 from swarmd.core.values import Prepared, RolloutsRef
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
@@ -240,7 +240,8 @@ def full_status(now: float = NOW) -> Status:
     node = replace(STATE.settings, chain=chained.settings.chain)
     chain = replace(chained.chain, chart="up", **SPENT)
     learning = Learning(now - 60, 2, 4, 0, 0.6)
-    state = replace(STATE, settings=node, chain=chain, submissions=submissions, learning=learning)
+    times = StageTimes(4, 0, (("train", 20.0),), trained=True)
+    state = replace(STATE, settings=node, chain=chain, submissions=submissions, learning=learning, last_times=times)
     figures = {"lag_s": 2.0, "balance_coins": 0.25, "rounds_paid": 12.0, "day_coins_max": 0.5}
     progress = replace(LIVE.trainer.progress, what="following", done=40, total=41, figures=figures)
     live = replace(LIVE, chain=replace(LIVE.trainer, progress=progress))

@@ -300,7 +300,8 @@ def test_a_stage_asked_for_while_it_is_written_is_answered(make_engine: Maker, m
         write(given, file)
 
     monkeypatch.setattr(checkpoints, "write_weights", write_late)
-    assert train_stage(engine, 0) == train_stage(engine, 0) and engine.steps == 2
+    first, again = (msgspec.structs.replace(train_stage(engine, 0), times=None) for _ in range(2))
+    assert first == again and engine.steps == 2
 
 
 def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling import DecodingBatch, Drawn, Sampler, Sampling, SamplingRequest, Turns, _draw_tokens
+from swarmd.training.stage_timer import StageTimer
 from tests.log_capture import capture_logs
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -278,6 +279,8 @@ class Asking(DigitsPlan):
 
 class Texts:
     """A sampler of texts as written, turn by turn, that notes how much room it was given."""
+
+    timer = StageTimer()
 
     def __init__(self, embedded: Policy, turns: Sequence[Sequence[str]]) -> None:
         self._policy = embedded

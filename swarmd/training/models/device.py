@@ -142,6 +142,12 @@ def choose_threads(wanted: int, model: Any) -> None:
         torch.set_num_threads(wanted or 1)
 
 
+def synchronize() -> None:
+    """Wait until the accelerator has finished its work."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
 class VllmMode(NamedTuple):
     """How vLLM is used."""
 

@@ -2,7 +2,7 @@
 
 import { byId, copyButton, el, fill, say } from "./dom.js";
 import { legend } from "./patches.js";
-import { age, coins, count, duration, place, plural, reward } from "./format.js";
+import { age, coins, count, duration, place, plural, reward, shortIds } from "./format.js";
 
 const LAYERS = [
   ["process", "Process"],
@@ -82,6 +82,8 @@ function showWho(status) {
     rejected ? `${plural(rejected, "record")} of peers refused` : "",
   ];
   say(byId("node-facts"), facts.filter(Boolean).join(" · "));
+  byId("node-credit").className = status.credit?.state === "not credited" ? "warning" : "muted";
+  say(byId("node-credit"), status.credit ? `Credit: ${shortIds(status.credit.words)}.` : "");
 }
 
 /** @param {string} title */

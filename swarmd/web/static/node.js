@@ -10,6 +10,7 @@ import { MomentPanel } from "./moment.js";
 import { Stages } from "./stages.js";
 import { StoryPanel } from "./story.js";
 import { showStatus } from "./health.js";
+import { showSpent } from "./spent.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { Training } from "./training.js";
@@ -67,6 +68,7 @@ class NodePage {
   /** @param {any} status Status */
   showStatus(status) {
     showStatus(status);
+    showSpent(status.times);
     showProcess(status.process.state);
     this.ended = hasEnded(status.process.state);
     this.sayWhen();

@@ -10,8 +10,9 @@ from playwright.sync_api import Locator, Page, expect
 
 from swarmd.core.events import LinkUp, TrainerReady, WorkerExited, WorkerStarted
 from swarmd.core.state import State, WeightsOutcome
-from swarmd.core.values import FlatStage, day_of
+from swarmd.core.values import FlatStage, TrainerTimes, day_of
 from swarmd.gas import COIN_WEI
+from swarmd.observe.credit import CreditStatus
 from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
@@ -84,6 +85,34 @@ def test_a_stage_with_nothing_to_learn_is_told_with_its_cause_and_an_example_as_
         reason = learning.locator(".layer-reason")
         expect(reason).to_contain_text("500 of 512 completions have no answer in the form that is asked for")
         expect(reason).to_contain_text('An example: "<b onclick=x>Sure!</b>"')
+
+
+def test_a_node_that_is_not_credited_says_why_under_its_name(crowded: str, tab: Tab) -> None:
+    status = shown(Story.joined(settings()).state, 5.0)
+    slow = CreditStatus("not credited", "too slow", "it skips rounds: train less")
+    with saying(tab(crowded).page, "/node", replace(status, credit=slow)) as page:
+        expect(page.locator("#node-credit")).to_have_text("Credit: it skips rounds: train less.")
+        expect(page.locator("#node-credit")).to_have_class("warning")
+    credited = CreditStatus("credited", "", "its reports count")
+    with saying(tab(crowded).page, "/node", replace(status, credit=credited)) as page:
+        expect(page.locator("#node-credit")).to_have_class("muted")
+
+
+def test_where_the_time_of_a_stage_went_is_a_bar_and_a_sentence(crowded: str, tab: Tab) -> None:
+    node = Story.joined(settings())
+    node.tell(announced(0))
+    with saying(tab(crowded).page, "/node", shown(node.state, 5.0)) as page:
+        expect(layer(page, "Round").locator(".layer-state")).to_contain_text("training")
+        expect(page.locator("#spent")).to_be_hidden()
+    node.at = 20.0
+    times = TrainerTimes((("score", 15.0), ("decode", 4.0)), processor_s=4.0)
+    node.tell(replace(trained(0), times=times), announced(1))
+    with saying(tab(crowded).page, "/node", shown(node.state, 25.0)) as page:
+        expect(page.locator("#spent-words")).to_contain_text("Scoring completions takes 75% of the stage")
+        expect(page.locator("#spent-key")).to_have_text("score 75 %decode 20 %other 5 %")
+        assert page.locator("#spent-bar rect").evaluate_all("all => all.map(each => each.getAttribute('width'))") == [
+            "75%", "20%", "5%",
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -374,7 +374,16 @@ def test_what_was_written_stands_beside_question_truth_and_reward(server: Served
 
 LEGENDS = {
     "/": {"board-key", "gossip-key"},
-    "/node": {"layers-key", "strip-key", "charts-key", "story-key", "events-key", "training-key", "stages-key"},
+    "/node": {
+        "layers-key",
+        "strip-key",
+        "charts-key",
+        "story-key",
+        "events-key",
+        "training-key",
+        "stages-key",
+        "spent-key",
+    },
 }
 PAINT = """
 key => [...document.querySelectorAll(`#${key} .patch`)].map(each => {

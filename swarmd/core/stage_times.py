@@ -1,0 +1,82 @@
+"""Where the wall time of a stage goes: kept for people, from when the round's chart changes.
+
+While peers' rollouts are fetched or a report is published, time without a connection counts as "network"; while a stage
+is trained, time until the trainer was last given it counts as "load".
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from swarmd.core.chart_types import RoundState
+from swarmd.core.events import RolloutsGathered, StageTrained
+from swarmd.core.state import AnyState, StageTimes
+from swarmd.core.values import NodePart
+
+PARTS: dict[RoundState, NodePart] = {
+    "round.gathering": "gather",
+    "round.training": "train",
+    "round.publishing": "publish",
+    "round.submitting": "submit",
+    "round.settling": "wait",
+}
+
+
+def count_state(state: AnyState, at: float) -> None:
+    """Count the time in the present state of the round's chart, which is being left at `at`."""
+    times, part = state.stage_times, PARTS.get(state.chart)
+    if times is None or part is None:
+        return
+    whole = max(0.0, at - state.since)
+    if part == "train":
+        before: NodePart = "load"
+        apart = times.train_at - state.since
+    else:
+        before, apart = "network", unlinked(state, at) if part in ("gather", "publish") else 0.0
+    apart = min(max(0.0, apart), whole)
+    parts = dict(times.parts)
+    for name, seconds in ((before, apart), (part, whole - apart)):
+        if seconds > 0:
+            parts[name] = parts.get(name, 0.0) + seconds
+    state.stage_times = replace(times, parts=tuple(parts.items()))
+
+
+def unlinked(state: AnyState, at: float) -> float:
+    """Seconds since the round's chart changed in which the node had no connection, by what is known of the last one."""
+    link = state.link
+    return link.since - state.since if link.chart == "up" else at - max(link.since, state.since)
+
+
+def begin_stage(state: AnyState, round: int, stage: int) -> None:
+    """The node joins a stage: the one before is over."""
+    end_stage(state)
+    state.stage_times = StageTimes(round, stage)
+
+
+def end_stage(state: AnyState) -> None:
+    """The stage in hand is over. It is kept if it was trained."""
+    times = state.stage_times
+    if times is not None and times.trained:
+        state.last_times = times
+    state.stage_times = None
+
+
+def note_gathered(state: AnyState, event: RolloutsGathered) -> None:
+    """Keep how many rollouts were not to be had."""
+    times = state.stage_times
+    if times is not None and event.missing and (times.round, times.stage) == (event.round, event.stage):
+        state.stage_times = replace(times, missing=event.missing)
+
+
+def note_trained(state: AnyState, event: StageTrained) -> None:
+    """Keep what the trainer says of its time."""
+    times = state.stage_times
+    if times is not None and (times.round, times.stage) == (event.round, event.stage):
+        state.stage_times = replace(times, trained=True, trainer=event.times)
+
+
+def note_given(state: AnyState, at: float) -> None:
+    """The trainer is given the stage."""
+    times = state.stage_times
+    if times is not None:
+        state.stage_times = replace(times, train_at=at)

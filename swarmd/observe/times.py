@@ -1,0 +1,233 @@
+"""Where the wall time of a stage went on this node, what holds it up most, and the setting that would change it. Pure.
+
+The bottleneck is what takes the most time. Waiting for others is one only if it is half of the stage: a shorter wait
+would make nothing faster. Computing has causes behind it that are named instead where the trainer's figures show them:
+memory that is read back from disk, a processor that others use, threads that are too few, a few long completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from swarmd.core.state import Coordination, StageTimes, State
+from swarmd.core.values import NodePart, Settings, TrainerPart, TrainerTimes
+from swarmd.observe.words import count, span
+
+Part = TrainerPart | NodePart
+Bottleneck = Part | Literal["gather-deadline", "memory", "processor", "threads", "tail"]
+Seconds = dict[Bottleneck, float]  # by part
+
+PARTS: tuple[Part, ...] = (*get_args(NodePart), *get_args(TrainerPart))
+CAUSES: tuple[str, ...] = ("gather-deadline", "memory", "processor", "threads", "tail")
+COMPUTING: tuple[Part, ...] = ("prefill", "decode", "forward", "backward", "gradients", "optimiser")
+PASSES: tuple[Part, ...] = ("forward", "backward", "gradients")
+SOME: dict[Bottleneck, tuple[Part, ...]] = {  # the parts that a bottleneck is made of, if not the one of its name
+    "forward": PASSES,
+    "tail": ("decode",),
+    "gather-deadline": ("gather",),
+    "memory": COMPUTING,
+    "processor": COMPUTING,
+    "threads": COMPUTING,
+}
+WAIT_SHARE = 0.5  # of the stage, from which on waiting for others is the bottleneck
+COMPUTING_SHARE = 0.3  # of the stage, from which on what slows computing down is looked for
+BUSY_SHARE = 0.5  # of a core that computing keeps busy at least, unless it is held up
+FAULTS_PER_S = 10.0  # pages read from disk in a second of being held up, from which on memory is why
+TAIL_SHARE = 0.5  # of drawing, from which on a few long completions are why
+DEADLINE_SHARE = 0.9  # of the longest wait for peers' rollouts
+
+# What each part is, and the settings that would change it.
+WORDS: dict[Bottleneck, tuple[str, str]] = {
+    "gather": (
+        "fetching peers' rollouts",
+        "a faster network would change it, or smaller rollouts (training.share_groups of the peers)",
+    ),
+    "gather-deadline": (
+        "fetching peers' rollouts",
+        "it was given up at its deadline; `swarmd doctor` checks this node's network, and smaller rollouts "
+        "(training.share_groups of the peers) come sooner",
+    ),
+    "train": ("training", "training.steps or training.questions would change it"),
+    "network": (
+        "being without a connection",
+        "`swarmd doctor` checks the network, and `swarmd status` says what the network worker is at",
+    ),
+    "load": (
+        "waiting for the trainer",
+        "a trainer that stays up loads once, and a smaller training.model loads faster; `swarmd status` has its last "
+        "exit",
+    ),
+    "publish": ("publishing the report", "a faster network, or a lower training.share_groups, would change it"),
+    "submit": ("waiting for the chain", "chain.fees.tip_gwei, or a faster endpoint in chain.rpc, would change it"),
+    "wait": ("waiting for others", "it could train more in a stage (training.steps, training.questions)"),
+    "prepare": (
+        "making questions and batches ready",
+        "a lower training.peer_questions or training.prompt_tokens would change it",
+    ),
+    "prefill": ("reading prompts", "a lower training.prompt_tokens or training.questions would change it"),
+    "decode": ("decoding", "training.completion_tokens or training.vllm.mode would change it"),
+    "tail": ("decoding", "a lower training.completion_tokens would change it"),
+    "sync": (
+        "giving the weights to vLLM",
+        'adapters (training.lora.rank), or training.vllm.mode = "colocate", would change it',
+    ),
+    "score": (
+        "scoring completions",
+        "a faster reward function would change it, or a lower training.questions or training.generations",
+    ),
+    "forward": (
+        "the passes through the model",
+        "training.completion_tokens, training.questions or training.steps would change it",
+    ),
+    "optimiser": ("the optimiser", "adapters (training.lora.rank), or another training.optimizer, would change it"),
+    "loop": (
+        "the trainer's loop around each step",
+        "fewer and larger steps (training.steps, training.questions) would change it",
+    ),
+    "evaluation": (
+        "measuring held-out accuracy",
+        "training.held_out_questions or training.held_out_every would change it",
+    ),
+    "checkpoint": (
+        "waiting until the last checkpoint is on disk",
+        "a faster disk for the data directory, or adapters (training.lora.rank), would change it",
+    ),
+    "other": ("something that is not measured", "`swarmd report` collects what helps to find it"),
+    "memory": (
+        "computing",
+        "a lower training.questions, or a smaller training.model (`swarmd model fit`), would change it",
+    ),
+    "processor": (
+        "computing",
+        "ending them, or a smaller training.model, would change it",
+    ),
+    "threads": ("computing", "a higher training.threads would change it"),
+}
+
+
+class TimesStatus(msgspec.Struct, frozen=True):
+    """Where the wall time of the last trained stage went."""
+
+    round: int
+    stage: int
+    seconds: float  # from joining it to joining the next
+    parts: dict[str, float]  # in seconds, without those that took none, the longest first
+    bottleneck: str
+    words: str  # what the bottleneck is, and the setting that would change it, in a sentence
+
+
+def times_status(state: State) -> TimesStatus | None:
+    """Where the time of the last trained stage went; None until there is one."""
+    return None if state.last_times is None else describe_times(state.last_times, state)
+
+
+def describe_times(times: StageTimes, state: State) -> TimesStatus:
+    """Where the time of a stage went; `state` says what this node is."""
+    parts = split(times)
+    bottleneck = find_bottleneck(parts, times, state.settings)
+    return TimesStatus(
+        times.round,
+        times.stage,
+        sum(parts.values()),
+        dict(sorted(parts.items(), key=lambda item: -item[1])),
+        bottleneck,
+        tell_bottleneck(bottleneck, parts, times, slowest_words(state.coordination)),
+    )
+
+
+def split(times: StageTimes) -> Seconds:
+    """Seconds by part. They add up to the whole stage: what the trainer does not account for is "other"."""
+    parts: Seconds = {}
+    for part, seconds in times.parts:
+        if part == "train" and times.trainer is not None:
+            parts.update(times.trainer.parts)
+            parts["other"] = max(0.0, seconds - sum(taken for _, taken in times.trainer.parts))
+        else:
+            parts[part] = seconds
+    return {part: seconds for part, seconds in parts.items() if seconds > 0}
+
+
+def find_bottleneck(parts: Seconds, times: StageTimes, settings: Settings | None = None) -> Bottleneck:
+    """What holds a stage up most."""
+    whole = sum(parts.values())
+    if parts.get("wait", 0.0) >= WAIT_SHARE * whole:
+        return "wait"
+    own: Seconds = {part: seconds for part, seconds in parts.items() if part not in ("wait", *PASSES)}
+    own["forward"] = _sum(parts, PASSES)
+    longest = max(own, key=lambda part: own[part])
+    gather_s = settings.gather_s if settings is not None else 0.0
+    if longest == "gather" and (times.missing or 0 < DEADLINE_SHARE * gather_s <= own["gather"]):
+        return "gather-deadline"
+    trainer, computing_s = times.trainer, _sum(parts, COMPUTING)
+    if trainer is None or computing_s < COMPUTING_SHARE * whole or computing_s < own[longest]:
+        return longest
+    return _cause_of_computing(trainer, computing_s, parts.get("decode", 0.0)) or longest
+
+
+def _cause_of_computing(trainer: TrainerTimes, computing_s: float, decode_s: float) -> Bottleneck | None:
+    """Why computing takes long; None for no other reason than that there is much of it."""
+    held_s = computing_s - trainer.processor_s
+    if not trainer.elsewhere and held_s > BUSY_SHARE * computing_s:
+        return "memory" if trainer.faults >= FAULTS_PER_S * held_s else "processor"
+    if trainer.tail_s > TAIL_SHARE * max(decode_s, computing_s / 2):
+        return "tail"
+    return "threads" if trainer.idle_cores else None
+
+
+def _sum(parts: Seconds, some: Sequence[Bottleneck]) -> float:
+    return sum(parts.get(part, 0.0) for part in some)
+
+
+def tell_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTimes, slowest: str = "") -> str:
+    """The bottleneck in one sentence, with the setting that would change it.
+
+    Args:
+        slowest: which member takes longest, if this node knows.
+    """
+    whole = sum(parts.values())
+    if bottleneck == "wait":
+        faster = "are spent waiting for others: this node is faster than the swarm"
+        return f"{share_words(parts['wait'], whole)} {faster}; {slowest or WORDS['wait'][1]}"
+    what, change = WORDS[bottleneck]
+    seconds = _sum(parts, SOME.get(bottleneck, (bottleneck,)))
+    share = f"{seconds / whole if whole else 0:.0%} of the stage ({share_words(seconds, whole)})"
+    takes = "take" if bottleneck == "forward" else "takes"
+    return f"{what[0].upper()}{what[1:]} {takes} {share}{_why(bottleneck, times)}; {change}"
+
+
+def _why(bottleneck: Bottleneck, times: StageTimes) -> str:
+    """What the trainer, or gathering, knows of the cause."""
+    trainer = times.trainer
+    if bottleneck == "gather-deadline" and times.missing:
+        return f", as those of {count(times.missing, 'peer')} did not come in time"
+    if trainer is None:
+        return ""
+    if bottleneck == "memory":
+        return f", as the machine is short of memory: {count(trainer.faults, 'page')} had to be read from disk"
+    if bottleneck == "processor":
+        return ", as other programs use the processor"
+    if bottleneck == "threads":
+        return f", with {count(trainer.idle_cores, 'core')} idle"
+    if bottleneck == "tail":
+        return f", {trainer.tail_s:.1f} s of it for the last few, longest completions of each batch"
+    return ""
+
+
+def share_words(seconds: float, whole: float) -> str:
+    """A part of a time: "12.3 of 17.0 s", or "2.1 of 3.0 min"."""
+    unit, name = (60.0, "min") if whole >= 120 else (1.0, "s")
+    return f"{seconds / unit:.1f} of {whole / unit:.1f} {name}"
+
+
+def slowest_words(coordination: Coordination | None) -> str:
+    """The member whose reports take longest, as its coordinator knows; empty for any other node."""
+    members = coordination.members if coordination is not None else ()
+    there = [member for member in members if member.took_s > 0 and not member.left]
+    if len(there) < 2:
+        return ""
+    last = max(there, key=lambda member: member.took_s)
+    who = f"the slowest is {last.name or last.peer[-12:]}, which reports after {span(last.took_s)}"
+    return f"{who}; a lower coordinator.quorum or coordinator.stage_s would change it"

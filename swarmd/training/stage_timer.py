@@ -1,0 +1,94 @@
+"""How the trainer spends the wall time of a stage, part by part.
+
+- `StageTimer` adds up the time between changes of the part in hand. A part within another is counted as itself, not
+  as the other; what lies within an evaluation is part of it. Only the thread that trains counts: completions that
+  another one draws ahead cost the stage no more than the wait for them.
+- Nothing here waits for an accelerator, except after reading prompts, where the first token is waited for anyway.
+  Separating forward and backward passes would cost a wait in each pass, so on an accelerator they are one part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+
+import torch
+
+from swarmd.core.values import TrainerPart, TrainerTimes
+from swarmd.training.models.device import LIGHT_PARAMETERS_MAX
+
+TAIL_SHARE = 8  # a batch is at its tail when at most one of this many completions is still being drawn
+
+
+class StageTimer:
+    """Measures one stage after the other.
+
+    Attributes:
+        idle_cores: cores that torch's threads leave idle though the model is large enough to use them.
+        elsewhere: an accelerator or a server computes, so that the processor may wait.
+    """
+
+    def __init__(self) -> None:
+        self.idle_cores, self.elsewhere = 0, False
+        self.start()
+
+    def start(self) -> None:
+        """Begin a stage. Called by the thread that trains."""
+        self._thread = threading.get_ident()
+        self._seconds: dict[TrainerPart, float] = {}
+        self._tail_s = 0.0
+        self._part: TrainerPart = "other"
+        self._since = time.perf_counter()
+        self._processor_s, self._faults = time.process_time(), count_faults()
+
+    @contextlib.contextmanager
+    def time(self, part: TrainerPart) -> Iterator[None]:
+        """Count what is done inside as this part."""
+        outer = self._part
+        if outer == "evaluation" or threading.get_ident() != self._thread:
+            yield
+            return
+        self.enter(part)
+        try:
+            yield
+        finally:
+            self.enter(outer)
+
+    def enter(self, part: TrainerPart) -> None:
+        """Count what follows as this part, until the next change."""
+        now = time.perf_counter()
+        self._seconds[self._part] = self._seconds.get(self._part, 0.0) + now - self._since
+        self._part, self._since = part, now
+
+    def add_tail(self, seconds: float) -> None:
+        """Count seconds of drawing in which only few completions were left."""
+        if self._part != "evaluation" and threading.get_ident() == self._thread:
+            self._tail_s += seconds
+
+    def read(self) -> TrainerTimes:
+        """The parts so far, in the order in which they came first."""
+        self.enter(self._part)
+        return TrainerTimes(
+            parts=tuple((part, seconds) for part, seconds in self._seconds.items() if part != "other"),
+            processor_s=time.process_time() - self._processor_s,
+            elsewhere=self.elsewhere,
+            idle_cores=self.idle_cores,
+            faults=count_faults() - self._faults,
+            tail_s=self._tail_s,
+        )
+
+
+def count_faults() -> int:
+    """Pages that this process had to read from disk so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+def count_idle_cores(parameters: int, device: str) -> int:
+    """Cores that torch does not use for a model of this size. A small one is fastest on one: then none counts."""
+    if device != "cpu" or parameters <= LIGHT_PARAMETERS_MAX:
+        return 0
+    return max(0, len(os.sched_getaffinity(0)) - torch.get_num_threads())
