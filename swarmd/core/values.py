@@ -174,21 +174,22 @@ class FlatStage(Value, frozen=True):
 
 # Parts of the time that a trainer takes for a stage: making questions, batches and rollouts ready, reading prompts,
 # drawing tokens, giving the weights to what draws, scoring, the passes forward and backward (or both as `gradients`,
-# where they are not told apart), the optimiser's step, TRL's loop around all these and clearing up, held-out accuracy,
+# where they are not told apart), the optimiser's step, TRL's loop around all these, held-out accuracy,
 # waiting until the checkpoint of the stage before is on disk.
 TrainerPart = Literal[
     "prepare", "prefill", "decode", "sync", "score", "forward", "backward", "gradients", "optimiser", "loop",
     "evaluation", "checkpoint", "other",
 ]  # fmt: skip
 # Parts of a stage's time besides the trainer's: fetching peers' rollouts, being cut off from the network, waiting for
-# the trainer, publishing the report, submitting to the chain, waiting for the next stage.
-NodePart = Literal["gather", "network", "load", "train", "publish", "submit", "wait"]
+# the trainer, handing its order and report over (with freeing memory), publishing the report, submitting to the chain,
+# waiting for the next stage.
+NodePart = Literal["gather", "network", "load", "train", "handover", "publish", "submit", "wait"]
 
 
 class TrainerTimes(Value, frozen=True):
     """How a trainer spent the wall time of one stage."""
 
-    parts: tuple[tuple[TrainerPart, float], ...]  # in seconds, without "other"
+    parts: tuple[tuple[TrainerPart, float], ...]  # in seconds, up to its report
     processor_s: float = 0.0  # processor time of all its threads
     elsewhere: bool = False  # an accelerator or a server computes, and the processor may wait
     idle_cores: int = 0  # that its threads leave idle though the model is large enough for more

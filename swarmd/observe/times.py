@@ -60,6 +60,10 @@ WORDS: dict[Bottleneck, tuple[str, str]] = {
         "a trainer that stays up loads once, and a smaller training.model loads faster; `swarmd status` has its last "
         "exit",
     ),
+    "handover": (
+        "handing the report over",
+        "fewer and longer stages (training.steps) would change it",
+    ),
     "publish": ("publishing the report", "a faster network, or a lower training.share_groups, would change it"),
     "submit": ("waiting for the chain", "chain.fees.tip_gwei, or a faster endpoint in chain.rpc, would change it"),
     "wait": ("waiting for others", "it could train more in a stage (training.steps, training.questions)"),
@@ -139,12 +143,12 @@ def describe_times(times: StageTimes, state: State) -> TimesStatus:
 
 
 def split(times: StageTimes) -> Seconds:
-    """Seconds by part. They add up to the whole stage: what the trainer does not account for is "other"."""
+    """Seconds by part. They add up to the whole stage: the trainer accounts for its time up to its report."""
     parts: Seconds = {}
     for part, seconds in times.parts:
         if part == "train" and times.trainer is not None:
             parts.update(times.trainer.parts)
-            parts["other"] = max(0.0, seconds - sum(taken for _, taken in times.trainer.parts))
+            parts["handover"] = max(0.0, seconds - sum(taken for _, taken in times.trainer.parts))
         else:
             parts[part] = seconds
     return {part: seconds for part, seconds in parts.items() if seconds > 0}

@@ -221,7 +221,7 @@ class TrainingEngine:
             return self._answer_again(done, order, written)
         self._check_space()
         try:
-            return self._timed(self._train_or_restore(order, cancellation, observe, written))
+            return self._train_or_restore(order, cancellation, observe, written)
         except Exception as error:
             if (
                 not self._shrink_passes(error) or self._rank_group is not None
@@ -231,14 +231,10 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         self._restore(touched=True)
         try:
-            return self._timed(self._train_or_restore(order, cancellation, observe, written))
+            return self._train_or_restore(order, cancellation, observe, written)
         except Exception as error:
             self._shrink_passes(error)
             raise
-
-    def _timed(self, event: StageTrained) -> StageTrained:
-        """The report with all that its stage took; the checkpoint has it up to where it was saved."""
-        return msgspec.structs.replace(event, times=self._timer.read())
 
     def _shrink_passes(self, error: Exception) -> bool:
         """If memory ran out, use smaller passes from now on, also in the next process. False if they cannot shrink."""
@@ -269,9 +265,8 @@ class TrainingEngine:
             raise
         finally:
             self._stage, self._may_differ = None, False
-            with self._timer.time("loop"):
-                self._sampler.release()
-                release_memory()
+            self._sampler.release()
+            release_memory()
 
     def _restore(self, touched: bool) -> None:
         """Go back to the last checkpoint. If that raises, the next stage tries again before it begins."""
@@ -407,10 +402,9 @@ class TrainingEngine:
         self._scorer.report()
         self._sizes.grow()
         self._activity.enter("writing the checkpoint")
-        with self._timer.time("checkpoint"):
-            self._progress.save(event, body, written)
-            if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
-                self.settle()
+        self._progress.save(event, body, written)
+        if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
+            self.settle()
         self._ranks.gather(None)
         self._after_steps_s = stage.seconds - trained_s
         self.trackers.log(self.steps, stage_figures(event, stage.metrics.stage, self._sizes.measure_peak()))

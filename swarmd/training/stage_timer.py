@@ -73,7 +73,7 @@ class StageTimer:
         """The parts so far, in the order in which they came first."""
         self.enter(self._part)
         return TrainerTimes(
-            parts=tuple((part, seconds) for part, seconds in self._seconds.items() if part != "other"),
+            parts=tuple((part, seconds) for part, seconds in self._seconds.items() if seconds > 0),
             processor_s=time.process_time() - self._processor_s,
             elsewhere=self.elsewhere,
             idle_cores=self.idle_cores,

@@ -105,7 +105,7 @@ def test_status_story_and_metrics_tell_where_the_time_went() -> None:
     told = teller.story(30.0)
     assert any(line.startswith(sentence) for line in told.advice)
     text = printed(panel_of(shown(node.state, 30.0)))
-    assert "time     25s a stage: score ██████60%, wait ██20%, decode ██16%, other 4%" in text and sentence in text
+    assert "time     25s a stage: score ██████60%, wait ██20%, decode ██16%, handover 4%" in text and sentence in text
     found = read(metrics, shown(node.state, time.time()))  # an old status gives no gauges
     assert found["swarmd_stage_time_seconds_total", "score"] == 15.0
     assert sum(value for (name, *_), value in found.items() if name == "swarmd_stage_time_seconds_total") == 25.0

@@ -109,7 +109,7 @@ def test_where_the_time_of_a_stage_went_is_a_bar_and_a_sentence(crowded: str, ta
     node.tell(replace(trained(0), times=times), announced(1))
     with saying(tab(crowded).page, "/node", shown(node.state, 25.0)) as page:
         expect(page.locator("#spent-words")).to_contain_text("Scoring completions takes 75% of the stage")
-        expect(page.locator("#spent-key")).to_have_text("score 75 %decode 20 %other 5 %")
+        expect(page.locator("#spent-key")).to_have_text("score 75 %decode 20 %handover 5 %")
         assert page.locator("#spent-bar rect").evaluate_all("all => all.map(each => each.getAttribute('width'))") == [
             "75%", "20%", "5%",
         ]  # fmt: skip
