@@ -130,9 +130,8 @@ def test_what_is_drawn_does_not_depend_on_how_fast(make: Maker, monkeypatch: pyt
 
     monkeypatch.setattr(other._trainer, "compute_loss", compute_slowly)
     second = train_stage(other, 0)
-    assert msgspec.structs.replace(first, seconds=0, times=None, times=None) == msgspec.structs.replace(
-        second, seconds=0, times=None
-    )
+    untimed = {"seconds": 0, "times": None}
+    assert msgspec.structs.replace(first, **untimed) == msgspec.structs.replace(second, **untimed)
     assert one.policy.digest_now() == other.policy.digest_now()
 
 
