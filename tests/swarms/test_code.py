@@ -25,6 +25,7 @@ from swarmd.swarms.text import MARKS_MAX
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.sampling import Drawn, Turns, encode_turns
+from swarmd.training.stage_timer import StageTimer
 from tests.swarms.making import HERE, refusal, take, write_rows
 
 SUMS = (TaskConfig("chain_sum", config={"min_terms": 2, "max_terms": 2}),)
@@ -426,6 +427,7 @@ class Script:
     def __init__(self) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_DIR)
         self.stop_ids = [self.tokenizer.eos_token_id]
+        self.timer = StageTimer()
         self._turn = 0
 
     def encode_completion(self, text: str, cut: bool, tokens_max: int) -> list[int]:
