@@ -157,7 +157,7 @@ def split(times: StageTimes) -> Seconds:
 def find_bottleneck(parts: Seconds, times: StageTimes, settings: Settings | None = None) -> Bottleneck:
     """What holds a stage up most."""
     whole = sum(parts.values())
-    if parts.get("wait", 0.0) >= WAIT_SHARE * whole:
+    if 0.0 < parts.get("wait", 0.0) >= WAIT_SHARE * whole:
         return "wait"
     own: Seconds = {part: seconds for part, seconds in parts.items() if part not in ("wait", *PASSES)}
     own["forward"] = _sum(parts, PASSES)

@@ -50,7 +50,7 @@ from swarmd.training.progress import ProgressSink, StageProgress
 from swarmd.training.ranks import ALONE, RankGroup, Ranks, check_equal_rows, check_equal_weights
 from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, select_rank_groups
 from swarmd.training.stage import Stage, keep_scored, progress_figures, publish, stage_figures, step_figures
-from swarmd.training.stage_timer import count_idle_cores
+from swarmd.training.stage_timer import StageTimer, count_idle_cores
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 from swarmd.training.warm_up import make_examples, teach_form
@@ -106,9 +106,7 @@ class TrainingEngine:
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
         self._step_callback = StepCallback(config.training)
-        self._timer = self._step_callback.timer
-        self._timer.idle_cores = count_idle_cores(self.policy.parameters, self.policy.device)
-        self._timer.elsewhere = self.policy.device != "cpu" or config.training.vllm.mode == "server"
+        self._timer = self._make_timer(config.training.vllm.mode)
         self._replay = Replay()
         self._skills = SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if known
@@ -130,9 +128,7 @@ class TrainingEngine:
         check_equal_rows(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
         self._scorer.note = self._sampler.note = self._activity.note
-        self._overlaps = config.training.overlap > 0 and self._sampler.can_freeze
-        if config.training.overlap and not self._overlaps:
-            log.warning("nothing is drawn ahead: no room for a copy, a Mac, or a model that only `generate` draws from")
+        self._overlaps = self._can_overlap(config.training.overlap)
         self._scorer.timer = self._sampler.timer = self._timer
         self._progress = TrainingState(
             self.policy,
@@ -148,6 +144,18 @@ class TrainingEngine:
         with naming_failures(plan):
             self._progress.restore(touched=False)
         self.loaded_digest = self._digest_loaded()  # of the weights with which the first stage begins
+
+    def _make_timer(self, vllm_mode: str) -> StageTimer:
+        timer = self._step_callback.timer
+        timer.idle_cores = count_idle_cores(self.policy.parameters, self.policy.device)
+        timer.elsewhere = self.policy.device != "cpu" or vllm_mode == "server"
+        return timer
+
+    def _can_overlap(self, overlap: int) -> bool:
+        """Whether completions are drawn ahead; a warning says why they are not, though they should be."""
+        if overlap and not self._sampler.can_freeze:
+            log.warning("nothing is drawn ahead: no room for a copy, a Mac, or a model that only `generate` draws from")
+        return overlap > 0 and self._sampler.can_freeze
 
     def _digest_loaded(self) -> str:
         """Digest of the weights as they are, computed only if something has changed them since they were read.

@@ -337,7 +337,7 @@ def test_bootnodes_without_a_chain(shell: Shell) -> None:
         ("close",),
         ("allow", STRANGER),
         ("add-bootnode", f"/ip4/192.0.2.1/tcp/1/p2p/{STRANGER}"),
-        ("remove-bootnode", ""),
+        ("remove-bootnode", f"/ip4/192.0.2.1/tcp/1/p2p/{STRANGER}"),
     ],
     ids=["close", "allow", "add-bootnode", "remove-bootnode"],
 )

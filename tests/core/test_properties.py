@@ -26,6 +26,7 @@ from swarmd.core.events import (
     MemberRow,
     MembershipRead,
     MembersSeen,
+    NodeForked,
     NodeStarted,
     NoRoundYet,
     PolicyLog,
@@ -202,7 +203,9 @@ SPECIAL: dict[type, st.SearchStrategy[Any]] = {
     TimerFired: drawn(TimerFired, name=st.sampled_from(TIMERS)),
     TrainerReady: drawn(TrainerReady, restored=st.none()),
 }
-events = st.one_of(*[SPECIAL[kind] if kind in SPECIAL else drawn(kind) for kind in get_args(Event)])
+# A fork is where a log of another node begins, as NodeStarted is of a run.
+AFTER_START = [kind for kind in get_args(Event) if kind is not NodeForked]
+events = st.one_of(*[SPECIAL[kind] if kind in SPECIAL else drawn(kind) for kind in AFTER_START])
 # Mostly a live node: its start, both workers, the link; then anything, with a share of timers that do stand.
 openings = st.builds(
     lambda started, up: (

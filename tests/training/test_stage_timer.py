@@ -47,7 +47,7 @@ def test_the_parts_of_a_stage_make_up_its_time(make_engine: Maker) -> None:
         assert {"prefill", "decode", "score", "forward", "backward", "optimiser", "evaluation"} <= parts.keys()
         assert times.trainer is not None and times.trainer.processor_s > 0
         shares.append(1 - parts.get("other", 0.0) / sum(parts.values()))
-    assert max(shares) >= 0.98
+    assert max(shares) >= 0.95
 
 
 def test_a_reward_function_that_sleeps_is_the_bottleneck(tmp_path: Path) -> None:

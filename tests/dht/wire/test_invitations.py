@@ -127,9 +127,9 @@ def test_a_guest_of_a_guest_of_a_guest_is_nobody_s() -> None:
         invite(ALICE, SWARM, CREATOR, BOB.peer_id)
     with pytest.raises(ConfigError, match="RSA"):
         invite(RSA, SWARM, RSA.peer_id, BOB.peer_id)
-    with pytest.raises(ConfigError, match="no peer id"):
+    with pytest.raises(ConfigError, match="is not a peer id"):
         invite(COORDINATOR, SWARM, CREATOR, "nobody")
-    with pytest.raises(ConfigError, match="no text"):
+    with pytest.raises(ConfigError, match="is not a text"):
         read_invitation("!")
 
 
