@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Coroutine, Mapping
+from typing import Annotated
 
 import typer
 
 from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
-
-if TYPE_CHECKING:
-    from swarmd.web.notifications import HealthMessage, NotificationSender
-
 
 WORDS_CHARACTERS_MAX = 200  # of each word from the service manager
 
@@ -63,27 +59,30 @@ def notify(
     loaded = load_config(file)
     root = data or locate(directory, config).data
     senders = senders_of(loaded.notify, root)
-    if heartbeat := heartbeat_of(loaded.notify, root, Metrics(NodeDirectory(root), loaded)):
-        senders.append(heartbeat)
-    if unit and not senders:
+    heartbeat = heartbeat_of(loaded.notify, root, Metrics(NodeDirectory(root), loaded))
+    if unit and not senders and heartbeat is None:
         typer.echo(f"{file} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
         return ExitCode.OK
-    if not senders:
+    if not senders and heartbeat is None:
         fix = 'Write below [notify] for example urls = ["https://ntfy.sh/my-topic"], a command, or a heartbeat_url'
         raise ConfigError(f"{file} names no way to notify anybody", fix)
     words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
     node = loaded.name or "node"
     note = HealthMessage(node, layer="process", well=not unit, text=f"{node}: {words}")
-    sent = asyncio.run(_send(senders, note))
+    ways = [(sender.shown, sender.send(note)) for sender in senders]
+    if heartbeat is not None:
+        ways.append((heartbeat.shown, heartbeat.ping(note.text if unit else "")))
+    sent = asyncio.run(_send(ways))
     return ExitCode.OK if sent else ExitCode.FAILURE
 
 
-async def _send(senders: list[NotificationSender], note: HealthMessage) -> bool:
-    outcomes = await asyncio.gather(*(sender.send(note) for sender in senders), return_exceptions=True)
-    for sender, outcome in zip(senders, outcomes, strict=True):
+async def _send(ways: list[tuple[str, Coroutine[None, None, None]]]) -> bool:
+    """Send by every way, each with what it is shown as. True if all got out."""
+    outcomes = await asyncio.gather(*(way for _, way in ways), return_exceptions=True)
+    for (shown, _), outcome in zip(ways, outcomes, strict=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotifyFailed):
             raise outcome
-        typer.echo(outcome or f"{sender.shown}: sent", err=outcome is not None)
+        typer.echo(outcome or f"{shown}: sent", err=outcome is not None)
     if any(outcomes):
         typer.echo("fix: Correct what is named above in [notify], or see that it can be reached from here", err=True)
     return not any(outcomes)

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from swarmd.config import check_heartbeat_url
@@ -22,9 +22,6 @@ from swarmd.http_client import HttpFailed, HttpRequest, ask
 from swarmd.logger import get_logger
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.redaction import REDACTED, address_secrets, redact_text
-
-if TYPE_CHECKING:
-    from swarmd.web.notifications import HealthMessage
 
 PING_S = 60.0  # between pings; the service's grace time should be a few times as long
 ANSWER_S = 15.0  # longest wait for an answer
@@ -97,10 +94,6 @@ class Heartbeat:
             else:
                 self._failing = False
             self._metrics.count_notification(self.name, not self._failing)
-
-    async def send(self, note: HealthMessage) -> None:
-        """Ping as one message asks for it: `swarmd notify` does. Raises NotifyFailed."""
-        await self.ping("" if note.well else note.text)
 
     async def ping(self, reason: str) -> None:
         """Ping once; with a reason, as a failure. Raises NotifyFailed."""
