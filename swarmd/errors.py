@@ -280,7 +280,7 @@ class ManifestError(SwarmdError):
 
 
 class ModelError(SwarmdError):
-    """A model or tokenizer is not there, or cannot be had."""
+    """A model or tokenizer is missing, or cannot be fetched."""
 
     exit_code = ExitCode.NO_INPUT
 

@@ -99,7 +99,7 @@ class Blocks:
     async def spans(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
-        """Entries in ranges that the endpoints accept. Raises ChainError if not even one block's can be had."""
+        """Entries in ranges that the endpoints accept. Raises ChainError if not even one block's can be read."""
         asked = self._ask_range(first, last, filters, backwards)
         try:
             while asked is not None:

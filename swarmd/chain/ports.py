@@ -95,7 +95,7 @@ class BlockReader(Protocol):
     ) -> AsyncIterator[Span]:
         """Entries of the blocks `first` to `last`, in ranges; filters as in `logs_of_all`.
 
-        Raises ChainError if they cannot be had.
+        Raises ChainError if they cannot be read.
         """
 
     async def is_syncing(self) -> bool:

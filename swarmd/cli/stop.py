@@ -22,6 +22,7 @@ ASK_EVERY_S = 0.5
 WISH_S = 2.0  # for which the daemon keeps each wish, after Ctrl-C too
 SAY_EVERY_S = 15.0  # if what it waits for stays the same
 POLL_S = 0.1
+ENDED_S = 300.0  # longest wait for the end of a daemon that was asked to stop
 PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
 
 
@@ -61,9 +62,23 @@ def stop(
     else:
         ask(data.control, "stop")
         typer.echo("stopping in order")
-    while is_running(reply.status.process.pid):
-        PAUSE.wait(POLL_S)
+    wait_until_ended(reply.status.process.pid)
     typer.echo("stopped")
+
+
+def wait_until_ended(pid: int) -> None:
+    """Wait for the end of a daemon that stops. It ends itself after twice `workers.stop_s`, unless it is frozen.
+
+    Raises ControlError if it runs on.
+    """
+    ends = time.monotonic() + ENDED_S
+    while is_running(pid):
+        if time.monotonic() >= ends:
+            raise ControlError(
+                f"the daemon was asked to stop, and its process {pid} still runs after {ENDED_S:g} s",
+                f"See why in its log, or end it with `kill -9 {pid}`: the event log survives that",
+            )
+        PAUSE.wait(POLL_S)
 
 
 def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:

@@ -254,7 +254,7 @@ class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
     round: int
     stage: int
     rollouts: tuple[RolloutsRef, ...] = ()
-    missing: int = 0  # announced by a peer but not to be had in time
+    missing: int = 0  # announced by peers, and not fetched in time
 
 
 class ReportPublished(EventBase, frozen=True, tag="report_published"):
@@ -378,7 +378,7 @@ class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):
 
 
 class WeightsRefused(EventBase, frozen=True, tag="weights_refused"):
-    """A peer's weights are not to be had, or not begun from; answers `FetchWeights`, or comes amid a `Train`."""
+    """A peer's weights cannot be fetched, or are not begun from; answers `FetchWeights`, or comes amid a `Train`."""
 
     command: str
     cause: WeightsCause

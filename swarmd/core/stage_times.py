@@ -62,7 +62,7 @@ def end_stage(state: AnyState) -> None:
 
 
 def note_gathered(state: AnyState, event: RolloutsGathered) -> None:
-    """Keep how many rollouts were not to be had."""
+    """Keep how many peers' rollouts could not be fetched."""
     times = state.stage_times
     if times is not None and event.missing and (times.round, times.stage) == (event.round, event.stage):
         state.stage_times = replace(times, missing=event.missing)

@@ -325,7 +325,7 @@ class StageTimes(Value, frozen=True):
     round: int
     stage: int
     parts: tuple[tuple[NodePart, float], ...] = ()  # in seconds
-    missing: int = 0  # peers' rollouts that could not be had in time
+    missing: int = 0  # peers' rollouts that could not be fetched in time
     train_at: float = 0.0  # when the trainer was given the stage last, POSIX seconds
     trained: bool = False
     trainer: TrainerTimes | None = None  # what the part "train" is made of, if the trainer says so

@@ -401,7 +401,7 @@ class _Missed:
         return Delivery(self._node, "cut-off", "cut off at that time", text)
 
     def _unavailable(self) -> Delivery | None:
-        """Announced there, and not to be had: the log counts them and does not name them."""
+        """Announced there, and not fetched: the log counts them and does not name them."""
         missing = self._event.missing
         if not missing:
             return None

@@ -209,7 +209,7 @@ def _skipped(event: events.RoundsSkipped, applied: AppliedEvent) -> Description:
 def _gathered(event: events.RolloutsGathered, applied: AppliedEvent) -> Description:
     groups, peers = sum(ref.groups for ref in event.rollouts), count(len(event.rollouts), "peer")
     text = f"{groups} groups of {peers} gathered for round {event.round} stage {event.stage}"
-    missing = f"; {event.missing} more were announced and could not be had" if event.missing else ""
+    missing = f"; {event.missing} more were announced and could not be fetched" if event.missing else ""
     return Description("info", text + missing, told=True, round=event.round)
 
 

@@ -417,7 +417,7 @@ class NotifierState:
                 os.close(lock)
                 return False
             except OSError as error:
-                log.warning("messages may be sent twice, because no lock can be had: %s", error)
+                log.warning("messages may be sent twice, because the lock cannot be taken: %s", error)
             self._lock = lock
         return True
 

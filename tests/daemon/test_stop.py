@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli import run_command
+from swarmd.cli import run_command, stop
 from swarmd.core.events import NodeStarted, ReportPublished, RoundsSkipped, StageTrained
-from swarmd.errors import ExitCode
+from swarmd.errors import ControlError, ExitCode
 from tests.daemon.node import FakeNode, fake_node, is_alive
 
 PEER = "12D3KooWBmAwcd4PJNJvfV89HwE48nwkRmAgo8Vy3uQEyNNHBox2"
@@ -101,3 +101,9 @@ def test_what_does_not_run_is_not_stopped(tmp_path: Path, capsys: pytest.Capture
         assert run_command(["stop", str(node.paths.root)]) == ExitCode.OK
         assert "does not run" in capsys.readouterr().out
     assert run_command(["stop", str(node.paths.root), "--within", "3"]) == ExitCode.BAD_CONFIG
+
+
+def test_a_daemon_that_does_not_end_is_named_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "ENDED_S", 0.2)
+    with pytest.raises(ControlError, match=f"process {os.getpid()} still runs after 0.2 s"):
+        stop.wait_until_ended(os.getpid())

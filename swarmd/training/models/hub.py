@@ -89,8 +89,8 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
         )
     if isinstance(error, json.JSONDecodeError | hub.FileMetadataError):
         return HubUnreachable(
-            f"what answers at {constants.ENDPOINT} is not the Hub, so {name} is not to be had: a page to log in to the "
-            "network, or a proxy",
+            f"what answers at {constants.ENDPOINT} is not the Hub, so {name} cannot be fetched: a page to log in to "
+            "the network, or a proxy",
             f"Open a page of the Hub in a browser on this network, or see what HF_ENDPOINT and the proxies name{own}",
         )
     if isinstance(error, OSError) and error.filename is not None:  # of the file system, not the network
