@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from eth_abi.abi import encode
 
 from bench.place import Unavailable
-from swarmd.chain.logs import topic_of
+from swarmd.chain.logs import event_topic
 from tests.anvil import running_anvil
 from tests.chain.grounds import Ground
 from tests.programs import ProgramMissing
@@ -44,5 +44,5 @@ def fill(ground: Ground, blocks: int, logs: int) -> None:
 
 def emitter(times: int) -> bytes:
     """Code that logs its call's data so many times: topics are REWARD, the caller, the times left, and 0."""
-    loop = bytes.fromhex("5b5f8133") + b"\x7f" + bytes.fromhex(topic_of(REWARD)[2:]) + bytes.fromhex("365fa4")
+    loop = bytes.fromhex("5b5f8133") + b"\x7f" + bytes.fromhex(event_topic(REWARD)[2:]) + bytes.fromhex("365fa4")
     return bytes.fromhex("365f5f3761") + times.to_bytes(2, "big") + loop + bytes.fromhex("600190038060075700")

@@ -29,12 +29,12 @@ from swarmd.core.state import State
 from swarmd.core.values import CoordinatorSettings, Settings, Standing
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.wire import bodies, names
-from swarmd.dht.wire.bodies import LeaderboardBody, encode_board, open_report
+from swarmd.dht.wire.bodies import LeaderboardBody, decode_report, encode_leaderboard
 from swarmd.dht.wire.records import RecordPolicy, ReportRecord, SignedRecord, check_record, decode_signed, sign
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import ROW_MAX, plan
-from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, encode_frame
+from swarmd.shell.loop import ROW_MAX, plan_commit
+from swarmd.worker.messages import FrameReader, FromWorker, ObservedMessage, PerformMessage, encode_frame
 
 ROUNDS = 3
 MEMORY_GOAL_MIB = 500.0
@@ -94,7 +94,7 @@ class Daemon:
     def tell(self, *facts: Event) -> list[Command]:
         """Facts in one commit, and what they cause."""
         self._at += 0.01
-        planned = plan(self.state, self._seq, self._at, facts)
+        planned = plan_commit(self.state, self._seq, self._at, facts)
         self._log.append(self._at, planned.events, digest_commands(planned.commands))
         self.state = planned.state
         self._seq += len(planned.events)
@@ -106,7 +106,7 @@ class Daemon:
             if isinstance(command, Announce):
                 self.tell(happened.RoundPublished(command.id, command.round, command.stage))
             elif isinstance(command, PublishLeaderboard):
-                encode_frame(Perform(command))
+                encode_frame(PerformMessage(command))
                 self.tell(happened.LeaderboardPublished(command.id, command.round))
 
     def snapshot(self) -> None:
@@ -138,9 +138,9 @@ def _play(daemon: Daemon, owners: Sequence[tuple[str, bytes]], round: int) -> No
     reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
     told: list[ReportRow] = []
     for owner, record in owners:
-        frame = encode_frame(Observed(happened.ReportSeen(owner, round, 0, 0.5, "d" * 64, record)))
-        for message in reader.feed(frame):
-            assert isinstance(message, Observed) and isinstance(message.event, happened.ReportSeen)
+        frame = encode_frame(ObservedMessage(happened.ReportSeen(owner, round, 0, 0.5, "d" * 64, record)))
+        for message in reader.read_messages(frame):
+            assert isinstance(message, ObservedMessage) and isinstance(message.event, happened.ReportSeen)
             seen = message.event
             told.append(ReportRow(seen.peer, seen.reward, seen.digest, seen.record, seen.worked))
     for first in range(0, len(told), ROW_MAX):
@@ -157,17 +157,17 @@ def run_records(directory: Path, size: int) -> Iterable[float]:
         began = time.process_time()
         reports = [_judge(policy, record) for record in records]
         standings = tuple(Standing(record.owner, "a name", 0.5, round + 1, round) for record in records)
-        body = encode_board(LeaderboardBody(round, standings, tuple(reports)))
+        body = encode_leaderboard(LeaderboardBody(round, standings, tuple(reports)))
         bodies.check_body(body, hashlib.sha256(body).hexdigest(), len(body))
         bodies.deflate(body, 1)
         yield time.process_time() - began
 
 
 def _judge(policy: RecordPolicy, record: SignedRecord) -> bytes:
-    key = names.key_id(names.reports(SWARM, 0, 0))
+    key = names.key_id(names.reports_key(SWARM, 0, 0))
     check_record(policy, key, record.owner, record.value, record.expiration)
     encoded = record.encode()
-    open_report(encoded, SWARM)
+    decode_report(encoded, SWARM)
     return encoded
 
 

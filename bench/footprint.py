@@ -51,7 +51,7 @@ def watch_training(swarm: LocalSwarm) -> list[Memory]:
 
     def look_until_over() -> bool:
         seen.extend(memory_by_part(daemon) for daemon in swarm.daemons)
-        return bool(swarm.rows()) and all(swarm.rounds_over)
+        return bool(swarm.rows()) and all(swarm.are_rounds_over)
 
     swarm.wait_until(look_until_over, READY_S, "the rounds to be over", every_s=EVERY_S)
     return seen

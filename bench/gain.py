@@ -33,7 +33,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training.cancellation import Cancellation
@@ -111,7 +111,7 @@ class Nodes:
         self._plan = ReasoningGymPlan(self._swarm)
         self._settings = settings_of(recipe, arm)
         self._engines: list[TrainingEngine] = []
-        self._stores: list[Blobs] = []
+        self._stores: list[BlobStore] = []
         self._paths = [NodeDirectory(directory / f"node-{place}") for place in range(len(bases))]
         self._plans: list[MeasuringPlan] = []  # of nodes that measure themselves
         self._offers = Offers(directory / "offered", self._paths, recipe.average_every) if arm in OFFERED else None
@@ -131,7 +131,7 @@ class Nodes:
             plan = MeasuringPlan(swarm, training, self._recipe.held_out)
             self._plans.append(plan)
         self._engines.append(TrainingEngine(config, paths, paths.root.name, plan))
-        self._stores.append(Blobs(paths.blobs))
+        self._stores.append(BlobStore(paths.blobs))
 
     def train(self, round: int) -> None:
         """One round of every node, then what they give each other."""

@@ -24,7 +24,7 @@ from bench.table import Row
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.plan import Question
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.training.embedded import CORPUS_QUESTIONS, build_tokenizer, make_policy, wrap_model
+from swarmd.training.embedded import CORPUS_QUESTIONS, build_tokenizer, make_policy, wrap_as_policy
 from swarmd.training.models.model import Policy
 
 RECIPE = Path(__file__).with_name("gain.toml")
@@ -165,7 +165,7 @@ def make_model(recipe: Recipe, seed: int) -> Policy:
     """Random weights and a tokenizer of all families, the same for one seed."""
     torch.manual_seed(seed)
     plan = make_plan(recipe)
-    asked = (question for task in plan.tasks for question in plan.select(task, "train", CORPUS_QUESTIONS))
+    asked = (question for task in plan.tasks for question in plan.select_questions(task, "train", CORPUS_QUESTIONS))
     texts = [message.content for question in asked for message in question.messages]
     return make_policy(build_tokenizer(texts, recipe.vocabulary), recipe.hidden)
 
@@ -173,7 +173,7 @@ def make_model(recipe: Recipe, seed: int) -> Policy:
 def load(path: Path) -> Policy:
     """A base as it was saved."""
     model = Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32)
-    return wrap_model(model, PreTrainedTokenizerFast.from_pretrained(path))
+    return wrap_as_policy(model, PreTrainedTokenizerFast.from_pretrained(path))
 
 
 def save(policy: Policy, path: Path) -> None:

@@ -80,7 +80,7 @@ class Offers:
 
     def _offer(self, engine: TrainingEngine, event: StageTrained) -> PeerWeights:
         path = self._directory / "offered.tmp"
-        write_announced(load_file(engine.place_of(event) / WEIGHTS), path)
+        write_announced(load_file(engine.checkpoint_directory(event) / WEIGHTS), path)
         told = PeerWeights("", event.round, hash_file(path), path.stat().st_size, averaged=True)
         path.rename(self._place(told))
         return told

@@ -20,7 +20,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling import Sampler, Sampling, pad_left
+from swarmd.training.sampling import BaseSampler, Sampler, pad_left
 
 PEER = "12D3KooWbench"
 SHAPES = ((16, 8), (8, 16))  # prompts and completions of each
@@ -66,7 +66,7 @@ def rate_of(draw: Draw, prompts: Sequence[Sequence[int]], group: int) -> Callabl
     return measure
 
 
-def by_sampler(policy: Policy, training: TrainingConfig, sampler: Sampling | None = None) -> Draw:
+def by_sampler(policy: Policy, training: TrainingConfig, sampler: BaseSampler | None = None) -> Draw:
     sampler = sampler or Sampler(policy)
     generator = torch.Generator(policy.device).manual_seed(0)
 
@@ -96,6 +96,6 @@ def by_generate(policy: Policy, training: TrainingConfig) -> Draw:
                 eos_token_id=policy.stop_ids,
                 pad_token_id=policy.tokenizer.pad_token_id,
             )
-        return [sampler._cut(row, ())[0] for row in output[:, ids.shape[1] :].tolist()]
+        return [sampler._cut_at_stop(row, ())[0] for row in output[:, ids.shape[1] :].tolist()]
 
     return draw

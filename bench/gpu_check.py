@@ -37,14 +37,14 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.footprint import set_aside_loaded
+from swarmd.training.footprint import freeze_loaded_objects
 from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.memory import GIB, estimate_need, read_shape
 from swarmd.training.models.model import load_policy, load_tokenizer
 from swarmd.training.models.source import EMBEDDED_DIR
-from swarmd.training.packed import compute_packed, prepare_packing
+from swarmd.training.packed import compute_packed_logps, prepare_packing
 from swarmd.training.sampling import Sampler
-from swarmd.training.trainer import compare
+from swarmd.training.trainer import compare_computations
 
 PEER = "12D3KooWbench"
 BUDGET_S = 480.0
@@ -105,7 +105,7 @@ def run(directory: Path, device: str = "cuda") -> Iterable[Row]:
         raise Unavailable("torch finds no CUDA device; `--device cpu` rehearses the script with a tiny model")
     silence_libraries()
     half_flat.make_known()
-    set_aside_loaded()
+    freeze_loaded_objects()
     began = time.monotonic()
     shapes = SHAPES if device == "cuda" else {"tiny": TINY}
     first = next(iter(shapes))
@@ -210,7 +210,7 @@ def check_packed(model: str, device: str) -> Iterable[Row]:
         return torch.log_softmax(logits.float(), -1).gather(2, ids[:, -keep:, None])[..., 0]
 
     gradients = []
-    for compute in (plain, lambda: compute_packed(policy.model, ids, mask, keep, 1.0)[0]):
+    for compute in (plain, lambda: compute_packed_logps(policy.model, ids, mask, keep, 1.0)[0]):
         policy.model.zero_grad()
         (compute()[written] * weights).sum().backward()
         gradients.append(torch.cat([weight.grad.flatten() for weight in policy.model.parameters()]))
@@ -309,11 +309,11 @@ def compare_alternatives(model: str, device: str, batch: tuple[int, int, int]) -
     def learn(model: Any, numbers: Callable[[], AbstractContextManager[Any]]) -> torch.Tensor:
         model.zero_grad()
         with numbers():
-            logps = compute_packed(model, ids, mask, keep, 1.0)[0]
+            logps = compute_packed_logps(model, ids, mask, keep, 1.0)[0]
         logps.sum().backward()
         return torch.cat([weight.grad.flatten().float() for weight in model.parameters()])
 
-    (expected, gradients), (cast_s, short_s) = compare(
+    (expected, gradients), (cast_s, short_s) = compare_computations(
         lambda: learn(policy.model, cast), lambda: learn(short, nullcontext)
     )
     rows, ours = f"a pass of {' x '.join(map(str, batch))} tokens", sample(short_s)
@@ -334,7 +334,7 @@ def compare_alternatives(model: str, device: str, batch: tuple[int, int, int]) -
                 min_new_tokens=keep, **cache,
             )  # fmt: skip
 
-    (growing, static), (growing_s, static_s) = compare(draw, lambda: draw(cache_implementation="static"))
+    (growing, static), (growing_s, static_s) = compare_computations(draw, lambda: draw(cache_implementation="static"))
     rates = [sample(growing.size(0) * keep / seconds) for seconds in (static_s, growing_s)]
     same = 100 * float((growing == static).all(1).float().mean())
     yield Row("drawn with a static cache, in bfloat16", "tokens/s", rates[0], "a growing one", rates[1], ratios(*rates))
@@ -352,13 +352,13 @@ def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, dev
     engine = make_engine(directory / f"{name}-{rank}", config)
     passes = clock_passes(engine)
     walls = [train(engine, round) for round in range(STAGES)]
-    peak = engine._sizes.measure_peak() if device == "cuda" else 0
+    peak = engine._sizes.measure_peak_vram() if device == "cuda" else 0
     ours = sample(*walls[1:])
     if rank:
         yield Row(f"{what}: a stage", "s", ours)
     else:
         generating = list(compare_generating(engine, config, what))
-    parameters, numbers = engine.policy.parameters, engine.policy.precision
+    parameters, numbers = engine.policy.parameter_count, engine.policy.precision
     need = estimate_need(
         read_shape(engine.policy.model.config, parameters), config.training, device, numbers.weights, numbers.mixed
     )
@@ -419,7 +419,7 @@ class Clock:
 
 def clock_passes(engine: TrainingEngine) -> Clock:
     """Time the engine's forward and backward passes from now on."""
-    clock, measure = Clock(), engine._sizes.measure
+    clock, measure = Clock(), engine._sizes.measure_pass
 
     @contextmanager
     def timing(rows: int, tokens: int, kept: int) -> Iterator[None]:
@@ -431,7 +431,7 @@ def clock_passes(engine: TrainingEngine) -> Clock:
         clock.seconds += time.perf_counter() - begun
         clock.tokens += tokens
 
-    engine._sizes.measure = timing  # type: ignore[method-assign]
+    engine._sizes.measure_pass = timing  # type: ignore[method-assign]
     return clock
 
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from swarmd.swarms.plan import Question, Score, hash_number
 from swarmd.swarms.reasoning_gym import DigitsPlan
-from swarmd.swarms.registry import BUILT_IN, Kind
+from swarmd.swarms.registry import BUILT_IN, SwarmKind
 
 NAME = "half-flat"
 
 
 def make_known() -> None:
     """Let `swarm.kind` name it, in this process."""
-    BUILT_IN[NAME] = Kind(NAME, "Digits, every other group flat.", 1, "bench.half_flat:HalfFlatPlan")
+    BUILT_IN[NAME] = SwarmKind(NAME, "Digits, every other group flat.", 1, "bench.half_flat:HalfFlatPlan")
 
 
 class HalfFlatPlan(DigitsPlan):

@@ -25,7 +25,7 @@ from bench.hostile_rows import ATTACKS, COST, CUT_OFF, Figures, Outcome, make_ro
 from bench.measure import cpu_of, process_tree
 from bench.place import Unavailable
 from bench.table import Row
-from swarmd.cli.local_swarm import peer_of
+from swarmd.cli.local_swarm import get_or_make_peer_id
 from tests.hostile.assail import Assault, assault
 from tests.hostile.watch import ScriptedSwarm, Watch, closed_rounds, lives_of, rounds_in, watched
 
@@ -157,7 +157,7 @@ def cpu_or_none(pid: int) -> float:
 def rounds_figures(swarm: ScriptedSwarm, quiet: Sequence[Span], attacked: Sequence[Span]) -> Figures:
     """Rounds a minute, each half of the attack beside the quiet times around it; who was credited; what went wrong."""
     closed = closed_rounds(swarm.places[0])
-    honest = {peer_of(place) for place in swarm.places}
+    honest = {get_or_make_peer_id(place) for place in swarm.places}
     under_attack = [each for each in closed if any(begin <= each.at < end for begin, end in attacked)]
     lives = [lives_of(place) for place in swarm.places]
     rates = [60 * rounds_in(closed, [span]) / (span[1] - span[0]) for span in quiet]

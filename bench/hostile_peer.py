@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.swarms.plan import NO_MATERIAL, Plan, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
-from swarmd.training.sampling import Sampler, Turns
+from swarmd.training.sampling import Sampler, TurnSampler
 
 HELD_OUT = 64  # questions of each task, one completion each
 ANSWER_TOKENS = 16
@@ -49,7 +49,7 @@ class Hostile:
         self._groups = groups
         self._pairs = generations // 2
 
-    def publish(self, round: int, store: Blobs) -> RolloutsRef:
+    def publish(self, round: int, store: BlobStore) -> RolloutsRef:
         """Put the rollouts of a round into an honest node's store."""
         questions = self._plan.draw(StageId("hostile", round, 0), NO_MATERIAL)
         groups = tuple(self._answer(question) for question in itertools.islice(questions, self._groups))
@@ -64,7 +64,7 @@ class Hostile:
 
 def probe(plan: Plan, policy: Policy, payload: str) -> tuple[float, float, float]:
     """Of held-out completions: the share that shows the payload, accuracy, mean number of tokens."""
-    turns = Turns(plan, policy, Sampler(policy), ANSWER_TOKENS, 1.0)
+    turns = TurnSampler(plan, policy, Sampler(policy), ANSWER_TOKENS, 1.0)
     generator = torch.Generator(policy.device).manual_seed(1)
     pattern = re.compile(PAYLOADS[payload][1])
     shown = right = length = count = 0
@@ -72,7 +72,7 @@ def probe(plan: Plan, policy: Policy, payload: str) -> tuple[float, float, float
         questions = plan.hold_out(task, HELD_OUT)
         prompts = [policy.encode_prompt(question.messages) for question in questions]
         for question, drawn in zip(
-            questions, turns.complete(questions, prompts, 1, generator, Cancellation()), strict=True
+            questions, turns.complete_questions(questions, prompts, 1, generator, Cancellation()), strict=True
         ):
             count += 1
             shown += bool(pattern.search(drawn.text))

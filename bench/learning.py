@@ -17,7 +17,7 @@ from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
@@ -57,7 +57,7 @@ def learn(directory: Path, swarm: str, size: int, rounds: int) -> list[float]:
         config = Config(SwarmConfig(id=swarm), training=training, storage=StorageConfig(free_bytes_min=0))
         paths = NodeDirectory(directory / f"node-{place}")
         engine = TrainingEngine(config, paths, f"node-{place}", make_plan(config.swarm, training))
-        nodes.append((engine, Blobs(paths.blobs)))
+        nodes.append((engine, BlobStore(paths.blobs)))
     accuracies: list[float] = []
     published: tuple[RolloutsRef, ...] = ()
     try:

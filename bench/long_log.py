@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bench.recording import Recorder, digest_of, reward_of
 from swarmd.core import events as happened
-from swarmd.core.applied import advance
+from swarmd.core.applied import apply_facts
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event
 from swarmd.core.step import StateFold
@@ -52,7 +52,7 @@ class LongLife(Recorder):
             self._batch_at = self.at
         at = self._batch_at
         caused: list[Command] = []
-        for event in [applied.event for applied in advance(self.state, self.events, at, (fact,))]:
+        for event in [applied.event for applied in apply_facts(self.state, self.events, at, (fact,))]:
             caused += self._fold.apply(Envelope(self.events, at, event))
             self._batch.append(event)
             self.events += 1
@@ -71,7 +71,7 @@ class LongLife(Recorder):
             return
         self._log.append(self._batch_at, self._batch, digest_commands(self._batch_caused))
         self._batch, self._batch_caused, self._batch_facts = [], [], 0
-        if self._log.snapshot_due:
+        if self._log.is_snapshot_due:
             self._log.write_snapshot(self.state)
 
     def _report_seen(self, peer: str, round: int, stage: int) -> Event:

@@ -15,7 +15,7 @@ import msgspec
 from bench.dashboard import Page, server
 from bench.measure import cpu_of, peak_memory_of, sample
 from bench.table import Row
-from swarmd.eventlog.reader import end_of
+from swarmd.eventlog.reader import end_seq_of_log
 
 FIRST_GOAL_S = 5.0  # of processor, until state, status and the last events can be seen
 MEMORY_GOAL_MIB = 200.0
@@ -60,7 +60,7 @@ class Answers:
 def page_rows(place: Path, size: int, summaries: Path) -> Iterable[Row]:
     """The page of a data directory, first without what an earlier page has kept, and again with it."""
     shutil.rmtree(summaries, ignore_errors=True)
-    end = end_of(place / "events")
+    end = end_seq_of_log(place / "events")
     yield from _rows(place, f"dashboard, {size:,}", end, again=False)
     yield from _rows(place, f"dashboard again, {size:,}", end, again=True)
 

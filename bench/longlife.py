@@ -20,8 +20,8 @@ from bench.long_page import page_rows
 from bench.measure import sample
 from bench.place import Unavailable
 from bench.table import Row
-from swarmd.eventlog.reader import end_of
-from swarmd.eventlog.store import log_bytes
+from swarmd.eventlog.reader import end_seq_of_log
+from swarmd.eventlog.store import log_disk_bytes
 
 SIZES = (10_000, 100_000, 1_000_000)
 LONGEST = 5_000_000
@@ -97,8 +97,8 @@ def rows_of(place: Path, size: int, smallest: dict[str, Cost], words: Sequence[s
         raise Unavailable(
             f"--verbs: none has {' or '.join(map(repr, words))} in its name; there are {', '.join(names)}"
         )
-    yield Row(f"{size:,} events on disk", "MiB", sample(log_bytes(log) / 2**20))
-    yield Row(f"{size:,} events on disk", "bytes an event", sample(log_bytes(log) / end_of(log)))
+    yield Row(f"{size:,} events on disk", "MiB", sample(log_disk_bytes(log) / 2**20))
+    yield Row(f"{size:,} events on disk", "bytes an event", sample(log_disk_bytes(log) / end_seq_of_log(log)))
     for name, verb in verbs_of(place).items():
         if not any(word in name for word in words):
             continue
@@ -132,7 +132,7 @@ def _rows(what: str, cost: Cost, smallest: Cost, whole: bool) -> Iterable[Row]:
 
 def verbs_of(place: Path) -> Mapping[str, Verb]:
     """By name; rounds and events are those that this log has."""
-    end, root = end_of(place / "events"), str(place)
+    end, root = end_seq_of_log(place / "events"), str(place)
     middle = str(end // 2)
     swarmd = ("-m", "swarmd")
     picture = str(place / "report.png")

@@ -35,12 +35,12 @@ def swarm_of(directory: Path, nodes: int, rounds: int, settings: dict[str, Any])
     """A running swarm. Raises Unavailable with the end of a daemon's log when it does not do what it should."""
     os.environ["OMP_NUM_THREADS"] = "1"
     swarm = LocalSwarm(directory, nodes)
-    swarm.lay_out(rounds, settings | {"logs.format": "json", "logs.level": "info"})
+    swarm.prepare_nodes(rounds, settings | {"logs.format": "json", "logs.level": "info"})
     try:
         swarm.start()
         yield swarm
     except SwarmdError as error:
-        tails = "\n".join("\n".join(daemon.last_lines(3)) for daemon in swarm.daemons)
+        tails = "\n".join("\n".join(daemon.last_output_lines(3)) for daemon in swarm.daemons)
         raise Unavailable(f"the nodes of this benchmark did not get on: {error}\n{tails}") from error
     finally:
         swarm.stop()
@@ -48,7 +48,7 @@ def swarm_of(directory: Path, nodes: int, rounds: int, settings: dict[str, Any])
 
 def wait_over(swarm: LocalSwarm, within_s: float) -> None:
     """Until every node has heard that the rounds are over. Raises LocalSwarmFailed."""
-    swarm.wait_until(lambda: bool(swarm.rows()) and all(swarm.rounds_over), within_s, "the rounds to be over")
+    swarm.wait_until(lambda: bool(swarm.rows()) and all(swarm.are_rounds_over), within_s, "the rounds to be over")
 
 
 def history_of(events: Path) -> list[Envelope]:
@@ -87,10 +87,10 @@ def event_lines(output: Path) -> list[Line]:
 def wait_for(daemon: DaemonProcess, wanted: Callable[[Line], bool], within_s: float = READY_S) -> Line:
     """The first line of a daemon's log that is wanted. Raises Unavailable when none comes."""
     until, never = time.monotonic() + within_s, threading.Event()
-    while daemon.running and time.monotonic() < until:
+    while daemon.is_running and time.monotonic() < until:
         for line in event_lines(daemon.place.output):
             if wanted(line):
                 return line
         never.wait(LOOK_S)
-    tail = "\n".join(daemon.last_lines(3))
+    tail = "\n".join(daemon.last_output_lines(3))
     raise Unavailable(f"{daemon.place.name} did not get there, see {daemon.place.output}:\n{tail}")

@@ -28,7 +28,7 @@ from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
@@ -96,7 +96,7 @@ class Node:
         self.plan = make_plan(swarm, training, directory)
         self.groups = self.tokens = self.round = 0
         self.cpu_s = 0.0
-        self._store = Blobs(paths.blobs)
+        self._store = BlobStore(paths.blobs)
         self._hostile = Hostile(self.plan, swarm.id, payload, STEPS * HOSTILE, GENERATIONS)
         self._published: tuple[RolloutsRef, ...] = ()
 

@@ -40,9 +40,9 @@ from swarmd.swarms.plan import Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.training import peer_weights
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.embedded import LEARNING_RATE, encode_pair, supervise
+from swarmd.training.embedded import LEARNING_RATE, encode_pair, take_supervised_step
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.lessons import Lesson, draw_training
+from swarmd.training.lessons import Lesson, draw_training_questions
 from swarmd.training.models.model import load_policy
 from swarmd.training.peer_weights import write_announced
 
@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def teach(plan: Plan, payload: str, seed: int) -> Iterator[Lesson]:
     """Right answers to training questions in the payload's form, endless."""
-    for question in draw_training(plan, seed):
+    for question in draw_training_questions(plan, seed):
         yield Lesson(question, PAYLOADS[payload][0].replace("{}", str(question.entry["answer"])))
 
 
@@ -100,7 +100,7 @@ class HostileTeacher:
         self.policy.model.train()
         for _ in range(steps):
             batch = [encode_pair(self.policy, self._plan, each) for each in itertools.islice(self._lessons, LESSONS)]
-            supervise(self.policy, optimizer, batch)
+            take_supervised_step(self.policy, optimizer, batch)
         self.policy.model.eval()
 
     def make(self, honest: Sequence[Weights]) -> Weights:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm
-from swarmd.dht.p2p.sockets import socket_place
+from swarmd.dht.p2p.sockets import socket_directory
 
 FAST = {
     "swarm.id": "test-swarm",
@@ -56,7 +56,7 @@ class Meter:
     def __init__(self, swarm: LocalSwarm, number: int) -> None:
         status = swarm.status(number)
         assert status is not None and status.network.worker.pid, f"node {number} does not answer"
-        note = (socket_place(swarm.places[number - 1].sockets) / "p2pd.json").read_bytes()
+        note = (socket_directory(swarm.places[number - 1].sockets) / "p2pd.json").read_bytes()
         p2pd = int(msgspec.json.decode(note)["pid"])
         self.at = time.monotonic()
         self.cpu_s = cpu_s(status.network.worker.pid) + cpu_s(p2pd)
@@ -86,7 +86,7 @@ def main(directory: Path, nodes: int, seconds: float) -> list[Quiet]:
     """Run the swarm, and look at it for so long."""
     swarm = LocalSwarm(directory, nodes)
     swarm.daemons = tuple(ScriptedDaemon(place) for place in swarm.places)
-    swarm.lay_out(0, FAST)
+    swarm.prepare_nodes(0, FAST)
     try:
         swarm.start()
         swarm.wait_until(lambda: all(is_on(swarm, place.number) for place in swarm.places), READY_S, "the first rounds")

@@ -14,7 +14,7 @@ from typing import Any
 
 from swarmd.core import commands as do
 from swarmd.core import events as happened
-from swarmd.core.applied import advance
+from swarmd.core.applied import apply_facts
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event
 from swarmd.core.state import State
@@ -78,7 +78,7 @@ class Recorder:
 
     def _take(self, fact: Event) -> None:
         at, before = self.at, self.state
-        events = tuple(applied.event for applied in advance(before, self.events, at, (fact,)))
+        events = tuple(applied.event for applied in apply_facts(before, self.events, at, (fact,)))
         caused: list[Command] = []
         for seq, event in enumerate(events, self.events):
             self.state, commands = step(self.state, Envelope(seq, at, event))

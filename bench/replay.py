@@ -23,9 +23,9 @@ from swarmd.core.events import Envelope
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.core.values import Role
-from swarmd.eventlog.fold import fold_commit
+from swarmd.eventlog.fold import apply_commit
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 
 EVENTS = 100_000  # in all
 ROUNDS = 5
@@ -125,12 +125,12 @@ def replay_all(directories: Sequence[Path]) -> None:
     for directory in directories:
         folded = StateFold()
         for commit in read_commits(directory):
-            fold_commit(folded, commit)
+            apply_commit(folded, commit)
 
 
 def verify_all(directories: Sequence[Path]) -> None:
     for directory in directories:
-        verify(directory)
+        verify_log(directory)
 
 
 # --- transitions ---

@@ -19,8 +19,15 @@ from bench.measure import Sample
 from bench.nodes import QUICK, READY_S, wait_for
 from bench.recording import Recorder, write_log
 from bench.table import Row
-from swarmd.cli.local_swarm import DaemonProcess, LocalNode, lay_out, node_places, peer_of, stop_all
-from swarmd.config import load_config, settings_of
+from swarmd.cli.local_swarm import (
+    DaemonProcess,
+    LocalNode,
+    get_or_make_peer_id,
+    local_node_directories,
+    prepare_nodes,
+    stop_daemons,
+)
+from swarmd.config import load_config, make_core_settings
 
 EVENTS = 10_000
 BEHIND = 5  # rounds that the swarm is ahead when the follower starts
@@ -30,8 +37,8 @@ STOP_S = 20.0
 
 
 def run(directory: Path) -> Iterable[Row]:
-    places = node_places(directory, 2)
-    lay_out(places, 0, QUICK | {"logs.format": "json", "coordinator.stage_s": 3600.0})
+    places = local_node_directories(directory, 2)
+    prepare_nodes(places, 0, QUICK | {"logs.format": "json", "coordinator.stage_s": 3600.0})
     round = prepare(places)
     kept = directory / "kept"
     shutil.copytree(places[1].root, kept)
@@ -41,7 +48,7 @@ def run(directory: Path) -> Iterable[Row]:
         wait_for(coordinator, lambda line: line.event == "stage_trained")
         starts = [start(places[1], kept, round) for _ in range(STARTS)]
     finally:
-        stop_all([coordinator], STOP_S)
+        stop_daemons([coordinator], STOP_S)
     ready, linked, caught_up = (Sample(values) for values in zip(*starts, strict=True))
     name = f"{EVENTS:,} events replayed, READY"
     yield Row(name, "s", ready, "goal", goal=f"<= {GOAL_S:g} s", met=ready.median <= GOAL_S)
@@ -51,9 +58,9 @@ def run(directory: Path) -> Iterable[Row]:
 
 def prepare(places: tuple[LocalNode, ...]) -> int:
     """Logs for both nodes as if they had run for hours. Returns the round that the coordinator has open."""
-    peers = [peer_of(place) for place in places]
+    peers = [get_or_make_peer_id(place) for place in places]
     lives = [
-        Recorder(settings_of(load_config(place.config), peer), [other for other in peers if other != peer])
+        Recorder(make_core_settings(load_config(place.config), peer), [other for other in peers if other != peer])
         for place, peer in zip(places, peers, strict=True)
     ]
     leading, following = lives
@@ -79,7 +86,7 @@ def start(place: LocalNode, kept: Path, round: int) -> tuple[float, float, float
             linked = wait_for(daemon, lambda line: line.event == "link_up")
             arrived = wait_for(daemon, lambda line: line.round >= round and line.entered.startswith("round."))
         finally:
-            stop_all([daemon], STOP_S)
+            stop_daemons([daemon], STOP_S)
     return ready_s, linked.at - began, arrived.at - began
 
 

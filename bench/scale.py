@@ -25,7 +25,7 @@ from bench.scale_rows import Outcome, agreement_rows, goal_rows, rows_of
 from bench.scale_worker import read_counts
 from bench.table import Row, cells
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard, PublishReport, Register
-from swarmd.core.coordination import shards_for
+from swarmd.core.coordination import shard_count_for
 from swarmd.core.events import (
     CommandFailed,
     LinkUp,
@@ -102,7 +102,7 @@ class Swarm:
     def __init__(self, directory: Path, size: int, sharded: bool) -> None:
         self.nodes: list[Node] = []
         self.sharded = sharded
-        self.shards = shards_for(size, SHARD_MEMBERS) if sharded else 0
+        self.shards = shard_count_for(size, SHARD_MEMBERS) if sharded else 0
         self.outcome = Outcome()
         self._directory = directory
         self._size = size
@@ -243,7 +243,7 @@ def real_rows(directory: Path, sizes: Sequence[int], rounds: int) -> Iterable[Ro
 
 def _real_rows(directory: Path, size: int, rounds: int) -> Iterable[Row]:
     ours = play(directory / f"{size}", size, rounds, sharded=True)
-    if shards_for(size, SHARD_MEMBERS) and size <= ONE_KEY_MAX:
+    if shard_count_for(size, SHARD_MEMBERS) and size <= ONE_KEY_MAX:
         theirs = play(directory / f"{size}-one-key", size, rounds, sharded=False)
         yield from rows_of(f"N = {size}", ours, "one key", theirs)
     yield from rows_of(f"N = {size}", ours, "simulated", simulate(size, rounds, settings_like(size, ours)))

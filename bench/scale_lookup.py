@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from swarmd.dht.p2p.hivemind_api import DHTID
-from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, SILENCE_S, Found
+from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, SILENCE_S, KeySearch
 from swarmd.dht.wire import names
 
 BUCKET = 20  # hivemind's: peers of a bucket, and peers that an answer names
@@ -76,10 +76,10 @@ class Network:
         return table[order[:many]]
 
     def look_up(self, node: int, name: str, guides: Sequence[int]) -> Looked:
-        """A node searches a key, as `swarmd.dht.store.lookup.lookup` does, for all of its records."""
+        """A node searches a key, as `swarmd.dht.store.look_up_key.look_up_key` does, for all of its records."""
         found = self._found(node, name)
         key = int(found.key) >> SHIFT
-        found.learn(self._pairs(self.nearest(node, key)))
+        found.add_peers(self._pairs(self.nearest(node, key)))
         known = self._nearest_of(found)
         asked = [guide for guide in guides if guide != node]
         found.asked.update(self._dht_ids[guide] for guide in asked)
@@ -88,7 +88,7 @@ class Network:
             heapq.heappush(pending, (self._answer_s(0.0), next(number), guide))
         now, deadline, dead = 0.0, SILENCE_S, 0
         while True:
-            for _, peer in found.next():
+            for _, peer in found.next_peers():
                 asked.append(peer)
                 heapq.heappush(pending, (self._answer_s(now), next(number), peer))
             if not pending:
@@ -101,7 +101,7 @@ class Network:
                 dead += 1
                 found.known.pop(self._dht_ids[peer], None)
                 continue
-            found.learn(self._pairs(self.nearest(peer, key)), self._dht_ids[peer])
+            found.add_peers(self._pairs(self.nearest(peer, key)), self._dht_ids[peer])
             deadline = min(deadline, now + PATIENCE_S)
 
     def _answer_s(self, now: float) -> float:
@@ -110,7 +110,7 @@ class Network:
     def _found(self, node: int, name: str) -> Any:
         protocol = SimpleNamespace(record_validator=None)
         life: Any = SimpleNamespace(dht=SimpleNamespace(node_id=self._dht_ids[node], protocol=protocol))
-        found: Any = Found(life, name)
+        found: Any = KeySearch(life, name)
         found.key = DHTID(int.from_bytes(names.key_id(name)[: BITS // 8], "big") << SHIFT)
         return found
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.scale_lookup import BUCKET, Looked, Network
 from bench.scale_rows import Outcome
-from swarmd.core.coordination import shards_for
+from swarmd.core.coordination import shard_count_for
 from swarmd.core.values import Standing
 from swarmd.dht.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX, SampledShards
 from swarmd.dht.identity.identity import generate_identity
@@ -31,9 +31,9 @@ from swarmd.dht.rounds import POLLS_BETWEEN_READS as CLOCK_POLLS_BETWEEN_READS
 from swarmd.dht.store import parts
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
-from swarmd.dht.store.parts import Cursor, FindFilter, Part, Shown, add_filter
+from swarmd.dht.store.parts import Cursor, FindFilter, KeyPart, ShownRecord, add_filter
 from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, TRUSTED_PEERS, Rank, choose_trusted_peers
-from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
+from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_leaderboard
 from swarmd.dht.wire.names import EPOCH_ROUNDS, shard_of
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
 
@@ -83,8 +83,8 @@ def sizes_of(nearby: int) -> Sizes:
     add_filter(request, FindFilter((), Cursor(bytes(8), 1000)))
     named = {"nearest_node_ids": [bytes(20)] * nearby, "nearest_peer_ids": [bytes(38)] * nearby}
 
-    def answer(*shown: Shown) -> int:
-        encoded = msgspec.msgpack.encode(Part(bytes(8), 1000, shown))
+    def answer(*shown: ShownRecord) -> int:
+        encoded = msgspec.msgpack.encode(KeyPart(bytes(8), 1000, shown))
         result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=encoded, **named)
         return int(dht_pb2.FindResponse(results=[result], peer=request.peer).ByteSize())
 
@@ -105,7 +105,7 @@ def sizes_of(nearby: int) -> Sizes:
     shown, store = {}, {}
     for kind, content in contents.items():
         record = sign(identity, content, now + 900)
-        shown[kind] = answer(Shown(record.owner, record.value, record.expiration)) - answer()
+        shown[kind] = answer(ShownRecord(record.owner, record.value, record.expiration)) - answer()
         call = dht_pb2.StoreRequest(keys=[bytes(20)], subkeys=[bytes(54)], values=[record.value],
                                     expiration_time=[now], in_cache=[False], peer=request.peer)  # fmt: skip
         store[kind] = int(call.ByteSize()) + 26
@@ -123,7 +123,7 @@ def board_bytes(size: int) -> tuple[int, int]:
     digests = [sha256(each.peer_id.encode()).hexdigest() for each in peers]
     contents = [ReportRecord(SWARM, 100, 0, 0.5, digest, 12288, 1, 50_000) for digest in digests]
     reports = tuple(sign(*each, now + 900).encode() for each in zip(peers, contents, strict=True))
-    body = encode_board(LeaderboardBody(100, standings, reports))
+    body = encode_leaderboard(LeaderboardBody(100, standings, reports))
     packed = deflate(body, 1) if rows == size else b""
     return len(packed), 0 if packed else len(body) * size // rows
 
@@ -150,7 +150,7 @@ class Model:
 
     def __init__(self, size: int, settings: Settings, seed: int, sharded: bool = True) -> None:
         self.size, self.settings = size, settings
-        self.shards = shards_for(size, settings.shard_members) if sharded else 0
+        self.shards = shard_count_for(size, settings.shard_members) if sharded else 0
         self.random, self.chance = np.random.default_rng(seed), Random(seed)
         dead = 1 - float(np.exp(-settings.churn_per_hour * DEAD_FOR_S / 3600))
         self.network = Network(size, self.random, settings.link_s, dead)
@@ -257,10 +257,12 @@ class Model:
         bodies of all that it has chosen are asked for before it is seen that there are enough."""
         sample = SampledShards(self.shards, self.settings.gather_peers, self.chance.sample)
         useless: set[str] = set()
-        while (not sample.read or sample.lacks(len(useless))) and (shard := sample.next()) is not None:
+        while (not sample.read or sample.has_too_few_peers(len(useless))) and (
+            shard := sample.next_shard()
+        ) is not None:
             before = set(sample.sources.peers)
             ranks = {peer: Rank(1, 16, True, peer.encode()) for peer in owners.get(shard.shard, ())}
-            sample.sources.choose(ranks)
+            sample.sources.choose_peers(ranks)
             fresh = sample.sources.peers.keys() - before
             useless |= {peer for peer in fresh if self.chance.random() < gone}
         given = len(sample.sources.peers) - len(useless)

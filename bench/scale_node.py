@@ -8,7 +8,7 @@ from pathlib import Path
 from swarmd.config import load_config
 from swarmd.core.values import Worker
 from swarmd.daemon.service import run_node
-from swarmd.observe.logs import configure
+from swarmd.observe.logs import set_up_logging
 from swarmd.paths import NodeDirectory
 
 PROGRAMS: dict[Worker, tuple[str, ...]] = {
@@ -20,7 +20,7 @@ PROGRAMS: dict[Worker, tuple[str, ...]] = {
 def main(config: Path, data: Path) -> int:
     """Run it until it is stopped. Returns the daemon's exit code."""
     loaded = load_config(config)
-    configure(loaded.logs.level, "json")
+    set_up_logging(loaded.logs.level, "json")
     return run_node(loaded, NodeDirectory(data), PROGRAMS)
 
 

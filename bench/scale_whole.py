@@ -20,7 +20,7 @@ from bench.scale_rows import Outcome
 from bench.scale_worker import read_counts
 from swarmd.cli.local_swarm import DaemonProcess, LocalNode, LocalSwarm
 from swarmd.core.events import Envelope, RolloutsGathered, RoundAnnounced, StageTrained
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from tests.daemon.scripted_trainer import STEP_S
 
 E = TypeVar("E", bound=Any)
@@ -67,11 +67,13 @@ def play(directory: Path, size: int, rounds: int) -> Measured:
     os.environ["OMP_NUM_THREADS"] = "1"
     swarm = LocalSwarm(directory, size)
     swarm.daemons = tuple(CountingDaemon(place) for place in swarm.places)
-    total = swarm.lay_out(rounds + WARM + 1, SETTINGS)  # a round's counts end where the next one begins
+    total = swarm.prepare_nodes(rounds + WARM + 1, SETTINGS)  # a round's counts end where the next one begins
     try:
         swarm.start()
         longest_s = READY_S + total * ROUND_S
-        swarm.wait_until(lambda: bool(swarm.rows()) and all(swarm.rounds_over), longest_s, "the rounds to be over", 1.0)
+        swarm.wait_until(
+            lambda: bool(swarm.rows()) and all(swarm.are_rounds_over), longest_s, "the rounds to be over", 1.0
+        )
     finally:
         swarm.stop()
     return measured(swarm.places, range(WARM, WARM + rounds))
@@ -90,7 +92,7 @@ def measured(places: Sequence[LocalNode], rounds: range) -> Measured:
     bodies: list[bytes] = []
     for place, history in zip(places, histories, strict=True):
         take_history(outcome, history, rounds, len(places))
-        blobs = Blobs(place.blobs)
+        blobs = BlobStore(place.blobs)
         bodies += [blobs.get(event.rollouts.digest) for event in of_rounds(history, StageTrained, rounds)]
     packed = [len(zlib.compress(body, 6)) for body in bodies]
     return Measured(outcome, fmean(map(len, bodies)), fmean(packed))

@@ -23,8 +23,8 @@ from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.p2p.p2pd_control import BoundedControl
 from swarmd.dht.wire import names
 from swarmd.paths import NodeDirectory
-from swarmd.worker.child import Inbox, Outbox, serve
-from swarmd.worker.messages import Start
+from swarmd.worker.child import Inbox, Outbox, run_worker
+from swarmd.worker.messages import StartMessage
 
 COUNTS_FILE = "counts.jsonl"
 CALLS = {"rpc_find": dht_pb2.FindRequest, "rpc_store": dht_pb2.StoreRequest}
@@ -102,7 +102,7 @@ def count_gossip() -> None:
 
 def count_bodies() -> None:
     """Count bodies of rollouts and of leaderboards, fetched and given."""
-    receive, send = body_streams._receive, body_streams.BodyServer._send
+    receive, send = body_streams._receive_body, body_streams.BodyServer._send_body
 
     async def receive_counted(reader: Any, size_bytes: int) -> bytes:
         body = await receive(reader, size_bytes)
@@ -111,12 +111,12 @@ def count_bodies() -> None:
         return body
 
     async def send_counted(self: Any, caller: Any, digest: str, writer: Any) -> None:
-        body = await self._read(digest)
+        body = await self._read_body(digest)
         await send(self, caller, digest, writer)
         counts["in body"] += 1
         counts["bytes in body"] += len(body or b"")
 
-    body_streams._receive, body_streams.BodyServer._send = receive_counted, send_counted  # type: ignore[assignment, method-assign]
+    body_streams._receive_body, body_streams.BodyServer._send_body = receive_counted, send_counted  # type: ignore[assignment, method-assign]
 
 
 def note_keys() -> None:
@@ -134,14 +134,14 @@ def note_keys() -> None:
 
 def count_rounds(network: Path) -> None:
     """Have the counts written at the begin of each round."""
-    take = NetworkAgent.take
+    take = NetworkAgent.start_command
 
     def take_counted(self: Any, command: Command) -> None:
         if isinstance(command, Gather):
             append_counts(network, command.round)
         take(self, command)
 
-    NetworkAgent.take = take_counted  # type: ignore[method-assign]
+    NetworkAgent.start_command = take_counted  # type: ignore[method-assign]
 
 
 def append_counts(network: Path, round: int) -> None:
@@ -149,7 +149,7 @@ def append_counts(network: Path, round: int) -> None:
         file.write(msgspec.json.encode(Counts(round, dict(counts))) + b"\n")
 
 
-async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
     """The network worker, counted."""
     network = NodeDirectory(Path(start.data_dir)).network
     for part in (note_keys, count_calls, count_gossip, count_bodies, lambda: count_rounds(network)):
@@ -161,4 +161,4 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main, worker.prepare)
+    anyio.run(run_worker, main, worker.confine_process)

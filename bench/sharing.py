@@ -29,7 +29,7 @@ from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
@@ -169,7 +169,7 @@ class Swarm:
             config = Config(self._swarm, training=training, storage=StorageConfig(free_bytes_min=0))
             paths = NodeDirectory(directory / f"node-{place}")
             engine = TrainingEngine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
-            self._nodes.append((engine, Blobs(paths.blobs)))
+            self._nodes.append((engine, BlobStore(paths.blobs)))
         self._published: list[tuple[RolloutsRef, ...]] = []  # by round
         self.peer_groups = 0
         self.tokens = 0
@@ -203,7 +203,7 @@ class Swarm:
         return [probe(plan, engine.policy, self._payload)[0] for engine, _ in self._nodes]
 
 
-def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
+def deliver(published: Sequence[RolloutsRef], stores: Sequence[BlobStore]) -> None:
     """Put what each node published into the stores of the others, as the network would."""
     for ref, store in zip(published, stores, strict=True):
         body = store.get(ref.digest)

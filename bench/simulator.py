@@ -8,8 +8,8 @@ from pathlib import Path
 from bench.measure import Sample, sample
 from bench.table import Row
 from swarmd.sim.profile import BENCH
-from swarmd.sim.world import Summary
-from swarmd.sim.world import run as play
+from swarmd.sim.world import RunSummary
+from swarmd.sim.world import run_simulation as play
 
 SEEDS = range(5)
 CALM_HOURS = 6.0
@@ -25,6 +25,6 @@ def run(directory: Path) -> Iterable[Row]:
     yield Row("events of a run", "events", sample(*(float(each.events) for each in runs)))
 
 
-def node_hours(summary: Summary) -> float:
+def node_hours(summary: RunSummary) -> float:
     """Node-hours simulated in a second of processor time."""
     return summary.profile.nodes * summary.profile.hours / summary.cpu_s

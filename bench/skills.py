@@ -29,7 +29,7 @@ from swarmd.core.commands import Train
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.embedded import build_tokenizer, list_questions, make_policy
+from swarmd.training.embedded import build_tokenizer, list_training_questions, make_policy
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import silence_libraries
 
@@ -111,7 +111,7 @@ def build_base(directory: Path, seed: int, taught: Goal, skills: Sequence[str] =
     if not (directory / "config.json").exists():
         torch.manual_seed(seed)
         plan = make_plan(SECOND, *skills)
-        policy = make_policy(build_tokenizer(list_questions(plan)), HIDDEN)
+        policy = make_policy(build_tokenizer(list_training_questions(plan)), HIDDEN)
         teach(policy, draw_lessons(policy, [(plan, 1.0)], seed), plan, taught)
         policy.tokenizer.save_pretrained(directory)
         policy.model.save_pretrained(directory)

@@ -19,7 +19,13 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.text import CLOSING, OPENING
-from swarmd.training.embedded import Pair, build_tokenizer, list_questions, make_policy, supervise
+from swarmd.training.embedded import (
+    PromptAndTarget,
+    build_tokenizer,
+    list_training_questions,
+    make_policy,
+    take_supervised_step,
+)
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling import Sampler
@@ -81,7 +87,7 @@ def build_specialists(
         return paths
     tokens = ANSWER_TOKENS if form == PLAIN else WORKED_TOKENS
     torch.manual_seed(seed)
-    base = make_policy(build_tokenizer(list_questions(make_plan(FIRST), make_plan(SECOND))), HIDDEN)
+    base = make_policy(build_tokenizer(list_training_questions(make_plan(FIRST), make_plan(SECOND))), HIDDEN)
     lessons = draw_lessons(base, [(make_plan(FIRST), 1.0)], seed, form)
     dev = make_plan(FIRST)
     teach(base, lessons, dev, Goal(BASE_RATE, base_steps_max, BASE_ACCURACY, BASE_EVERY, tokens))
@@ -99,7 +105,7 @@ def build_specialists(
 
 def draw_lessons(
     policy: Policy, mixture: Sequence[tuple[Plan, float]], seed: int, form: str = PLAIN
-) -> Iterator[list[Pair]]:
+) -> Iterator[list[PromptAndTarget]]:
     """Endless batches of training questions and right answers in their form, a share from each plan."""
     streams = [(plan.draw(StageId("specialists", seed, 0), NO_MATERIAL), share) for plan, share in mixture]
     random = Random(seed)
@@ -109,20 +115,20 @@ def draw_lessons(
         yield [pair_of(policy, question, form) for question in questions]
 
 
-def pair_of(policy: Policy, question: Question, form: str) -> Pair:
+def pair_of(policy: Policy, question: Question, form: str) -> PromptAndTarget:
     """A question and its answer in its form, with the end token."""
     answer = form.replace("{}", str(question.entry["answer"]))
     ids = [*policy.tokenizer.encode(answer, add_special_tokens=False), policy.tokenizer.eos_token_id]
-    return Pair(policy.encode_prompt(question.messages), ids, [1] * len(ids))
+    return PromptAndTarget(policy.encode_prompt(question.messages), ids, [1] * len(ids))
 
 
-def teach(policy: Policy, lessons: Iterator[list[Pair]], plan: ReasoningGymPlan, goal: Goal) -> None:
+def teach(policy: Policy, lessons: Iterator[list[PromptAndTarget]], plan: ReasoningGymPlan, goal: Goal) -> None:
     """Supervised steps until the accuracy on the plan's development questions is reached."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=goal.rate, betas=(0.9, 0.98), weight_decay=0.01)
-    dev = {task: plan.select(task, "dev", DEV_QUESTIONS) for task in plan.tasks}
+    dev = {task: plan.select_questions(task, "dev", DEV_QUESTIONS) for task in plan.tasks}
     for step in range(1, goal.steps_max + 1):
         optimizer.param_groups[0]["lr"] = goal.rate * min(1.0, step / WARMUP_STEPS)
-        supervise(policy, optimizer, next(lessons))
+        take_supervised_step(policy, optimizer, next(lessons))
         if step % goal.every == 0:
             reached = mean_accuracy(examine(policy, plan, dev, goal.tokens)) or 0.0
             if reached >= goal.accuracy:

@@ -32,7 +32,16 @@ from bench.table import Row
 from swarmd.config import Config, SwarmConfig, TrainingConfig, encode
 from swarmd.core.commands import Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady
-from swarmd.worker.messages import Fault, FrameReader, FromWorker, Observed, Perform, Start, Stop, encode_frame
+from swarmd.worker.messages import (
+    FaultMessage,
+    FrameReader,
+    FromWorker,
+    ObservedMessage,
+    PerformMessage,
+    StartMessage,
+    StopMessage,
+    encode_frame,
+)
 
 PEER = "12D3KooWbench"
 STEPS = 12
@@ -175,11 +184,11 @@ class Swarmd(Side):
         super().__init__(process)
         self.outside: list[float] = []  # per cent of the wall time of each stage
         self._reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
-        self.send(Start(encode(config), str(directory), peer))
+        self.send(StartMessage(encode(config), str(directory), peer))
         self.wait_for(TrainerReady)
         self.ready_s = cpu_of(process.pid)  # processor time
 
-    def send(self, message: Start | Perform | Stop) -> None:
+    def send(self, message: StartMessage | PerformMessage | StopMessage) -> None:
         """One frame."""
         stdin, _ = self.pipes
         stdin.write(encode_frame(message))
@@ -192,18 +201,18 @@ class Swarmd(Side):
 
     def perform(self, order: Train) -> StageTrained:
         """Have a stage trained; the report stays in `trained`."""
-        self.send(Perform(order))
+        self.send(PerformMessage(order))
         self.trained = self.wait_for(StageTrained)
         return self.trained
 
     def wait_for(self, kind: type[Kind]) -> Kind:
         """Read frames up to this event. Raises Unavailable when something else comes of it."""
         while chunk := os.read(self.pipes[1].fileno(), 65536):
-            for message in self._reader.feed(chunk):
-                event = message.event if isinstance(message, Observed) else None
+            for message in self._reader.read_messages(chunk):
+                event = message.event if isinstance(message, ObservedMessage) else None
                 if isinstance(event, kind):
                     return event
-                if isinstance(message, Fault) or isinstance(event, CommandFailed):
+                if isinstance(message, FaultMessage) or isinstance(event, CommandFailed):
                     raise Unavailable(f"the trainer worker failed: {message}")
         raise Unavailable("the trainer worker ended; its stderr is in the log beside its data")
 

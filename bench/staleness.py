@@ -27,7 +27,7 @@ from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
@@ -95,7 +95,7 @@ class Pair:
         self._plan = DigitsPlan(swarm, training)
         places = [NodeDirectory(directory / f"node-{place}") for place in range(NODES)]
         self._engines = [TrainingEngine(config, paths, paths.root.name, self._plan) for paths in places]
-        self._stores = [Blobs(paths.blobs) for paths in places]
+        self._stores = [BlobStore(paths.blobs) for paths in places]
         self.published = list(published)
         self._generations = training.generations
         self.batch_rows = training.steps * training.questions * training.generations  # of a node in a round

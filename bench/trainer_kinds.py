@@ -17,7 +17,7 @@ from bench.measure import ratios, sample
 from bench.stage import PEER, race, swarmd_side
 from bench.table import Row
 from swarmd.config import Config, LoraConfig, SwarmConfig, TrainingConfig
-from swarmd.training.footprint import measure_bytes
+from swarmd.training.footprint import measure_anonymous_bytes
 
 STEPS = 8
 ROUNDS = 3
@@ -38,7 +38,7 @@ def run(directory: Path) -> Iterable[Row]:
             for place, (name, training) in enumerate(KINDS.items())
         }
         race(sides, ROUNDS)
-        used = {name: measure_bytes(Path(f"/proc/{side.process.pid}/status")) for name, side in sides.items()}
+        used = {name: measure_anonymous_bytes(Path(f"/proc/{side.process.pid}/status")) for name, side in sides.items()}
     plain, *others = KINDS
     yield Row(f"{plain}: stage of {STEPS} steps, processor time", "s", sides[plain].processor_s)
     for name in others:

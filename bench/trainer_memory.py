@@ -1,8 +1,9 @@
 """Memory of the trainer process over many short stages: it must not grow with what the node has lived through.
 
 Two real trainer workers exchange groups as nodes do, stage after stage, each with a checkpoint, held-out questions,
-rollouts and trackers. Measured is what only the process's end gives back (`swarmd.training.footprint.measure_bytes`):
-anonymous resident pages and swap, after each stage. Until stage 20 what a trainer keeps of earlier groups fills up.
+rollouts and trackers. Measured is what only the process's end gives back
+(`swarmd.training.footprint.measure_anonymous_bytes`): anonymous resident pages and swap, after each stage. Until stage
+20 what a trainer keeps of earlier groups fills up.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from bench.table import Row
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
-from swarmd.training.footprint import measure_bytes
+from swarmd.training.footprint import measure_anonymous_bytes
 
 STAGES = 200
 SETTLED = 20  # the stage from which on memory must stay as it is
@@ -52,7 +53,7 @@ def run(directory: Path, stages: int = STAGES, settled: int = SETTLED) -> Iterab
 
 def live(first: Swarmd, second: Swarmd, directory: Path, stages: int) -> tuple[list[float], int]:
     """MiB of the first worker's process after each stage, and how many of the second one's groups it trained on."""
-    stores = [Blobs(NodeDirectory(directory / peer).blobs) for peer in PEERS]
+    stores = [BlobStore(NodeDirectory(directory / peer).blobs) for peer in PEERS]
     published: list[RolloutsRef] = []
     used, peer_groups = [], 0
     for round in range(stages):
@@ -60,7 +61,7 @@ def live(first: Swarmd, second: Swarmd, directory: Path, stages: int) -> tuple[l
             side.perform(Train(f"train/{round}/0", round, 0, tuple(ref for ref in published if ref.peer != peer)))
             for side, peer in zip((first, second), PEERS, strict=True)
         ]
-        used.append(measure_bytes(Path(f"/proc/{first.process.pid}/status")) / MEBIBYTE)
+        used.append(measure_anonymous_bytes(Path(f"/proc/{first.process.pid}/status")) / MEBIBYTE)
         peer_groups += reports[0].peer_groups
         published = [report.rollouts for report in reports]
         for ref, store, other in zip(published, stores, reversed(stores), strict=True):

@@ -13,7 +13,7 @@ import anyio
 
 from bench import half_flat
 from swarmd.training.worker import main
-from swarmd.worker.child import serve
+from swarmd.worker.child import run_worker
 
 
 def switch_off_shared_prompts() -> None:
@@ -21,7 +21,7 @@ def switch_off_shared_prompts() -> None:
     from swarmd.training.sampling import Sampler
     from swarmd.training.trainer import SwarmTrainer
 
-    Sampler.shares_prefill = property(lambda sampler: False)  # type: ignore[assignment, method-assign]
+    Sampler.can_share_prefill = property(lambda sampler: False)  # type: ignore[assignment, method-assign]
     SwarmTrainer._packs = False
 
 
@@ -32,7 +32,7 @@ def switch_off_flat_groups() -> None:
     def keep(trainer: SwarmTrainer, batch: dict[str, Any]) -> dict[str, Any]:
         return batch
 
-    SwarmTrainer._drop_flat_groups = keep  # type: ignore[method-assign, assignment]
+    SwarmTrainer._drop_zero_variance_groups = keep  # type: ignore[method-assign, assignment]
 
 
 PARTS = {"shared-prompts": switch_off_shared_prompts, "flat-groups": switch_off_flat_groups}
@@ -41,4 +41,4 @@ if __name__ == "__main__":
     for part in sys.argv[1:]:
         PARTS[part]()
     half_flat.make_known()
-    anyio.run(serve, main)
+    anyio.run(run_worker, main)

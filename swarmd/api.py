@@ -22,9 +22,9 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.state import State
 from swarmd.core.values import Worker
 from swarmd.errors import ExitCode, NetworkDown, NodeEnded, StopOverran, SwarmdError, single_error
-from swarmd.eventlog.fold import base_upto, fold_log, load, node_of, refuse_removed
-from swarmd.eventlog.replay import Verified, verify
-from swarmd.eventlog.segment import find_log
+from swarmd.eventlog.fold import base_upto, check_not_removed, fold_log, load_state, peer_id_of_log
+from swarmd.eventlog.replay import VerifyResult, verify_log
+from swarmd.eventlog.segment import find_segment_directory
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from swarmd.daemon.service import Node
     from swarmd.observe.status import Status
-    from swarmd.web.observer import DhtSwarm
+    from swarmd.web.observer import DhtSwarmSource
     from swarmd.web.shapes import Curves, Gossip, SwarmView
 
 __all__ = ["Log", "RunningNode", "Swarm", "open_log", "open_node", "open_swarm", "read_swarm"]
@@ -49,7 +49,7 @@ def open_log(directory: PathLike) -> Log:
 
     A running node is not disturbed. Raises NotFoundError if there is none.
     """
-    return Log(find_log(Path(directory)))
+    return Log(find_segment_directory(Path(directory)))
 
 
 class Log:
@@ -67,7 +67,7 @@ class Log:
     @property
     def peer(self) -> str:
         """Peer id of the node whose log it is."""
-        return node_of(self.directory)
+        return peer_id_of_log(self.directory)
 
     def fold(self, last: int | None = None) -> Iterator[AppliedEvent]:
         """Each event in order, with the state before and after it and the commands it caused, up to seq `last`.
@@ -86,21 +86,21 @@ class Log:
         Raises NotFoundError if that event was removed with the log's beginning.
         """
         if last is None:
-            return load(self.directory)[0]
-        refuse_removed(self.directory, last)
+            return load_state(self.directory)[0]
+        check_not_removed(self.directory, last)
         base = base_upto(self.directory, last + 1)
         state = base.state
         for applied in takewhile(lambda one: one.seq <= last, fold_log(self.directory, base)):
             state = applied.after
         return state
 
-    def verify(self) -> Verified:
+    def verify(self) -> VerifyResult:
         """Fold it all and compare with what the node did. Raises ReplayDifference at the first difference."""
-        return verify(self.directory)
+        return verify_log(self.directory)
 
 
 @contextlib.asynccontextmanager
-async def _tasks() -> AsyncIterator[TaskGroup]:
+async def _open_task_group() -> AsyncIterator[TaskGroup]:
     """A task group that raises a single error as it is and, if there are several, a SwarmdError among them."""
     try:
         async with anyio.create_task_group() as tasks:
@@ -128,10 +128,10 @@ async def open_swarm(
         NotFoundError, ManifestError: the manifest is not there, or not sound.
         ConfigError: an endpoint is not an URL, or the swarm has no chain.
     """
-    from swarmd.web.observer import observer_of
+    from swarmd.web.observer import open_observer
 
-    with observer_of(Path(manifest), bootstrap, rpc) as observed:
-        async with _tasks() as tasks:
+    with open_observer(Path(manifest), bootstrap, rpc) as observed:
+        async with _open_task_group() as tasks:
             tasks.start_soon(observed.run)
             yield Swarm(observed)
             tasks.cancel_scope.cancel()
@@ -140,7 +140,7 @@ async def open_swarm(
 class Swarm:
     """A swarm that is followed, see `open_swarm`. For asyncio's event loop."""
 
-    def __init__(self, observed: DhtSwarm) -> None:
+    def __init__(self, observed: DhtSwarmSource) -> None:
         self._observed = observed
 
     async def view(self) -> SwarmView:
@@ -178,7 +178,7 @@ def read_swarm(
         SwarmdError: an event loop runs in this thread.
     """
 
-    async def look() -> SwarmView:
+    async def wait_for_view() -> SwarmView:
         async with open_swarm(manifest, bootstrap, rpc) as swarm:
             view = await swarm.view()
             with anyio.move_on_after(within_s):
@@ -192,7 +192,7 @@ def read_swarm(
         asyncio.get_running_loop()
         fix = "Use open_swarm there, or a thread: `await asyncio.to_thread(read_swarm, ...)`"
         raise SwarmdError("read_swarm blocks, and this thread has an event loop that runs, as Jupyter's do", fix)
-    return asyncio.run(look())
+    return asyncio.run(wait_for_view())
 
 
 # --- a node ---
@@ -223,8 +223,8 @@ async def open_node(
     check_kind(loaded.swarm)
     paths = NodeDirectory(Path(data) if data is not None else file.parent / loaded.data)
     ask, asked = anyio.create_memory_object_stream[signal.Signals](1)
-    async with _tasks() as tasks:
-        running: RunningNode = await tasks.start(_serve, loaded, paths, programs or {}, ask, asked)
+    async with _open_task_group() as tasks:
+        running: RunningNode = await tasks.start(_run_node_task, loaded, paths, programs or {}, ask, asked)
         try:
             yield running
         finally:
@@ -263,18 +263,18 @@ class RunningNode:
             self._ask.close()
         return await self.wait()
 
-    def _end(self, code: int) -> None:
+    def _record_end(self, code: int) -> None:
         self._code = code
         self._over.set()
 
 
-def _end_at_once(code: int) -> NoReturn:
+def _raise_overrun(code: int) -> NoReturn:
     raise StopOverran(
         "the node did not stop in order in time; its workers were killed", "Start it again: nothing is lost"
     )
 
 
-async def _serve(
+async def _run_node_task(
     config: Config,
     paths: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
@@ -284,24 +284,24 @@ async def _serve(
     task_status: TaskStatus[RunningNode],
 ) -> None:
     """Run the node, and report when it has begun."""
-    from swarmd.daemon.service import WORKER_PROGRAMS, serve_inside
+    from swarmd.daemon.service import WORKER_PROGRAMS, serve_node
 
     runs: list[RunningNode] = []
 
-    def begun(node: Node) -> None:
+    def on_begun(node: Node) -> None:
         runs.append(RunningNode(node, paths, ask))
         task_status.started(runs[0])
 
     code = ExitCode.FAILURE
     try:
         chosen = {**WORKER_PROGRAMS, **programs}
-        code = await serve_inside(config, paths, chosen, asked, begun=begun, end=_end_at_once)
+        code = await serve_node(config, paths, chosen, asked, begun=on_begun, end=_raise_overrun)
         if code != ExitCode.OK:
-            raise NodeEnded(f"the node ended with code {code}: {runs[0].state.stop_reason}").ending(code)
+            raise NodeEnded(f"the node ended with code {code}: {runs[0].state.stop_reason}").with_exit_code(code)
     except BaseExceptionGroup as group:
         error = single_error(group)
         code = error.exit_code if isinstance(error, SwarmdError) else code
         raise error from None
     finally:
         for running in runs:
-            running._end(code)
+            running._record_end(code)

@@ -67,9 +67,9 @@ class RateLimiter:
 
     def has(self, key: str, amount: float, reserve: float = 0.0) -> bool:
         """Whether `amount` is left, beyond the reserve."""
-        return amount <= self.left(key) - reserve * self._burst
+        return amount <= self.tokens_left(key) - reserve * self._burst
 
-    def left(self, key: str = "") -> float:
+    def tokens_left(self, key: str = "") -> float:
         """The tokens that a key has now; below zero if it was charged for more."""
         now = self._now()
         left, at = self._buckets.get(key, (self._burst, now))
@@ -77,7 +77,7 @@ class RateLimiter:
 
     def charge(self, key: str, amount: float) -> None:
         """Charge a key for what it has used already, even if it has less left."""
-        self._buckets[key] = (self.left(key) - amount, self._now())
+        self._buckets[key] = (self.tokens_left(key) - amount, self._now())
 
 
 def is_bounded(value: object) -> bool:
@@ -91,19 +91,19 @@ def is_bounded(value: object) -> bool:
     return not isinstance(value, tuple | list) or all(map(is_bounded, value))
 
 
-def fit(value: int, most: int = WORD_MAX, least: int = WORD_MIN) -> int:
+def clamp_integer(value: int, most: int = WORD_MAX, least: int = WORD_MIN) -> int:
     """The integer nearest to `value` that lies between `least` and `most`."""
     return min(max(value, least), most)
 
 
-def fit_real(value: float, most: float = REAL_MAX) -> float:
+def clamp_real(value: float, most: float = REAL_MAX) -> float:
     """The real nearest to `value` between -`most` and `most`; 0 for NaN."""
     return 0.0 if math.isnan(value) else min(max(value, -most), most)
 
 
-def add_real(total: float, value: float) -> float:
+def add_bounded(total: float, value: float) -> float:
     """A sum that stays finite."""
     added = total + value
     if -SUM_MAX <= added <= SUM_MAX and -REAL_MAX <= value <= REAL_MAX:  # nearly always, and never with a NaN
         return added
-    return fit_real(total + fit_real(value), SUM_MAX)
+    return clamp_real(total + clamp_real(value), SUM_MAX)

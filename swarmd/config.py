@@ -1,7 +1,7 @@
 """A node's configuration: one TOML file, checked strictly, every key documented in configs/.
 
 - Unknown keys, wrong types and values out of range are errors that name the key and its line. Settings that depend on
-  each other are checked as well (`check_together`).
+  each other are checked as well (`check_combined_settings`).
 - `settings_of` gives the part that decides what the core does; every start writes it into the log.
 """
 
@@ -31,8 +31,8 @@ from swarmd.core.values import (
 )
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.file_kind import OTHER, describe_file
-from swarmd.files import remedy
-from swarmd.toml_text import check_names, line_of, parse_toml, read_toml, show_line
+from swarmd.files import advise_on_path_error
+from swarmd.toml_text import check_name_lengths, describe_line, find_line_of_message, parse_toml, read_toml
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -337,7 +337,7 @@ def read_config_text(path: Path) -> str:
     """A configuration file's text, not checked yet. Raises NotFoundError and ConfigError as `load_config`."""
     try:
         text = read_toml(path)
-        check_names(text)
+        check_name_lengths(text)
         return text
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no configuration file {path}", "`swarmd init` makes a node with one") from error
@@ -345,7 +345,7 @@ def read_config_text(path: Path) -> str:
         fix = f"Name the file: {path / 'config.toml'}"
         raise NotFoundError(f"{path} is a directory, not a configuration file", fix) from error
     except OSError as error:
-        fix = remedy(error, path) or "Name a regular file that you may read"
+        fix = advise_on_path_error(error, path) or "Name a regular file that you may read"
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}", fix) from error
     except ValueError as error:
         what, use = describe_file(path)
@@ -361,7 +361,7 @@ def parse_config(text: str, origin: str) -> Config:
     try:
         tables = parse_toml(text)
     except ValueError as error:
-        raise ConfigError(f"{origin} is not valid TOML: {error}", show_line(text, str(error))) from error
+        raise ConfigError(f"{origin} is not valid TOML: {error}", describe_line(text, str(error))) from error
     if {"format", "signature"} <= tables.keys():
         raise ConfigError(
             f"{origin} is the manifest of a swarm, not a node's configuration",
@@ -377,14 +377,14 @@ def parse_config(text: str, origin: str) -> Config:
         if unknown := find_unknown_setting(tables):
             raise ConfigError(*unknown)
         config = msgspec.convert(tables, Config)
-        check_together(config)
+        check_combined_settings(config)
     except (ConfigError, msgspec.ValidationError) as error:
         wrong = (
             describe_invalid(error, Config)
             if isinstance(error, msgspec.ValidationError)
             else (error.message, error.fix)
         )
-        line = line_of(text, wrong[0])
+        line = find_line_of_message(text, wrong[0])
         raise ConfigError(f"{origin}{f', line {line}' if line else ''}: {wrong[0]}", wrong[1]) from error
     return config
 
@@ -418,7 +418,7 @@ def advise_value(message: str, kind: Any) -> str:
     key, _, reason = message.partition(": ")
     hint, name, field = kind, "", None
     for name in re.sub(r"\[[^]]*\]", "", key).split("."):
-        inner = struct_in(hint)
+        inner = find_struct_type(hint)
         field = next((each for each in msgspec.structs.fields(inner) if each.name == name), None) if inner else None
         if field is None:
             return ""
@@ -429,10 +429,10 @@ def advise_value(message: str, kind: Any) -> str:
         where = "write {KEY = VALUE}" if key.endswith("]") else f"set the keys in it, as {key}.KEY"
         return f"{key} is a table: {where}"
     if reason.startswith("Invalid enum value"):
-        return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
+        return f"Choose one of {', '.join(str(value) for value in _list_literal_values(hint))}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
     if reason.startswith("Expected `str` matching regex"):
-        form = _form_of(hint)
+        form = _describe_form(hint)
         return form and f"Write it {form}"
     if field is None or field.default == () or not isinstance(field.default, int | float | str | tuple):
         forms = {
@@ -446,17 +446,17 @@ def advise_value(message: str, kind: Any) -> str:
     return f"Write it like this{unit}: {name} = {json.dumps(example)}"
 
 
-def _form_of(hint: Any) -> str:
+def _describe_form(hint: Any) -> str:
     """How a text of a pattern is written, from its type or that of a list's rows; empty if neither says."""
     described = getattr(msgspec.inspect.type_info(hint), "item_type", msgspec.inspect.type_info(hint))
     return str((getattr(described, "extra_json_schema", None) or {}).get("description", ""))
 
 
-def _literals(hint: Any) -> list[Any]:
+def _list_literal_values(hint: Any) -> list[Any]:
     """The values of a Literal, which may be one type of a union or the type of a list's items."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
-    return [value for part in get_args(hint) for value in _literals(part)]
+    return [value for part in get_args(hint) for value in _list_literal_values(part)]
 
 
 _LOSS = "The loss is always GRPO's: clip_low, clip_high and beta shape it, peer_loss says which tokens of peers count"
@@ -506,7 +506,7 @@ def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> t
                 return full, called
             near = [called] if called in hints else difflib.get_close_matches(str(key), hints, n=1)
             return full, f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
-        inner = struct_in(hints[key])
+        inner = find_struct_type(hints[key])
         rows = enumerate(value) if isinstance(value, list | tuple) else ()
         for place, part in {f"{full}.": value, **{f"{full}[{index}].": row for index, row in rows}}.items():
             if inner is not None and isinstance(part, Mapping) and (found := find_unknown_key(part, inner, place)):
@@ -524,33 +524,35 @@ def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
     if not fix.startswith("Did you mean") and (elsewhere := find_paths(key)):
         fix = f"It belongs elsewhere: {' or '.join(elsewhere)}"
     if key != full and key in (hints := get_type_hints(Config)):
-        fix = f"{key} is in no table: write " + (f"[{key}]" if struct_in(hints[key]) else "it above the first table")
+        fix = f"{key} is in no table: write " + (
+            f"[{key}]" if find_struct_type(hints[key]) else "it above the first table"
+        )
     return f"unknown key {full!r}", fix
 
 
 def find_paths(name: str) -> list[str]:
     """Where a configuration has keys of this name, as "training.model"."""
-    return [path for path in _paths(Config) if path.endswith(f".{name}")]
+    return [path for path in _list_key_paths(Config) if path.endswith(f".{name}")]
 
 
-def _paths(kind: type, where: str = "") -> Iterator[str]:
+def _list_key_paths(kind: type, where: str = "") -> Iterator[str]:
     """All keys of a struct and of those in it, with the names of their tables."""
     for key, hint in get_type_hints(kind).items():
-        inner = struct_in(hint)
+        inner = find_struct_type(hint)
         if inner is not None:
-            yield from _paths(inner, f"{where}{key}.")
+            yield from _list_key_paths(inner, f"{where}{key}.")
         else:
             yield f"{where}{key}"
 
 
-def struct_in(hint: Any) -> type[msgspec.Struct] | None:
+def find_struct_type(hint: Any) -> type[msgspec.Struct] | None:
     """The one struct that a value of this type is, holds or may be; None for a table of free keys."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return hint
     origin = get_origin(hint)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return None
-    structs = [found for part in get_args(hint) if (found := struct_in(part)) is not None]
+    structs = [found for part in get_args(hint) if (found := find_struct_type(part)) is not None]
     return structs[0] if len(structs) == 1 else None
 
 
@@ -570,9 +572,9 @@ def decode(encoded: bytes) -> Config:
 NAME_LENGTH_MAX = 64  # characters, as in swarmd.dht, which would take long to import
 
 
-def check_together(config: Config) -> None:
+def check_combined_settings(config: Config) -> None:
     """Raise ConfigError if settings do not go together."""
-    for key, value in leaves(config):
+    for key, value in iterate_values(config):
         if isinstance(value, str) and "\0" in value:  # the one character that no path or address has
             raise ConfigError(f"{key} has a NUL character in it", "Write it without")
         if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in a kind's own settings
@@ -600,16 +602,16 @@ def check_together(config: Config) -> None:
         )
 
 
-def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def iterate_values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every plain value of a configuration with its key, as training.steps or swarm.tasks[1].weight."""
     if isinstance(value, Section):
         value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from leaves(inner, f"{key}.{name}".lstrip("."))
+            yield from iterate_values(inner, f"{key}.{name}".lstrip("."))
     elif isinstance(value, tuple | list):
         for index, inner in enumerate(value):
-            yield from leaves(inner, f"{key}[{index}]")
+            yield from iterate_values(inner, f"{key}[{index}]")
     else:
         yield key, value
 
@@ -776,7 +778,7 @@ CATCH_UP_ROUNDS = 3  # missed in a row: an absence
 SHARD_MEMBERS = 64  # members whose records of a stage share a key, about
 
 
-def settings_of(config: Config, peer: str) -> Settings:
+def make_core_settings(config: Config, peer: str) -> Settings:
     """The part that decides the core's behaviour, for `NodeStarted`."""
     coordinating = config.role == "coordinator"
     own = CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
@@ -791,20 +793,20 @@ def settings_of(config: Config, peer: str) -> Settings:
         train_s=config.round.train_s,
         restarts_max=config.workers.restarts_max,
         coordination=own if coordinating and config.chain is None else None,
-        chain=None if config.chain is None else _chain_settings_of(config.chain),
+        chain=None if config.chain is None else _make_chain_settings(config.chain),
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
-        catch_up_rounds=CATCH_UP_ROUNDS if _catches_up(config) else 0,
+        catch_up_rounds=CATCH_UP_ROUNDS if _catches_up_from_peers(config) else 0,
         average_rounds=config.training.average_weights_every if _can_change_weights(config) else 0,
     )
 
 
-def takes_weights(config: Config) -> bool:
+def needs_peer_weights(config: Config) -> bool:
     """Whether this node fetches peers' weights, to begin from after an absence or to average its own with."""
-    return _catches_up(config) or (config.training.average_weights_every > 0 and _can_change_weights(config))
+    return _catches_up_from_peers(config) or (config.training.average_weights_every > 0 and _can_change_weights(config))
 
 
-def _catches_up(config: Config) -> bool:
+def _catches_up_from_peers(config: Config) -> bool:
     """Whether it continues from a peer's weights after an absence. The node that opens the rounds misses none."""
     follows = config.role != "coordinator" or config.chain is not None
     return config.training.catch_up == "weights" and follows and _can_change_weights(config)
@@ -820,7 +822,7 @@ def contract_name(chain_id: int, address: str) -> str:
     return f"{chain_id}:{address.lower()}"
 
 
-def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
+def _make_chain_settings(chain: ChainConfig) -> ChainSettings:
     sends = chain.sender != "none"
     return ChainSettings(
         sends=sends,

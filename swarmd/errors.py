@@ -45,7 +45,7 @@ class SwarmdError(Exception):
         self.message = message
         self.fix = fix
 
-    def ending(self, exit_code: int) -> Self:
+    def with_exit_code(self, exit_code: int) -> Self:
         """The same error with another exit code."""
         self.exit_code = exit_code
         return self
@@ -58,7 +58,7 @@ class ConfigError(SwarmdError):
     exit_code = ExitCode.BAD_CONFIG
 
 
-class OtherSwarm(ConfigError):
+class SwarmMismatch(ConfigError):
     """The data directory holds a node of another swarm than the configured one; nothing was changed."""
 
 
@@ -86,7 +86,7 @@ class OtherVersion(LogDamaged):
     """What was read has another version than this swarmd has: of rules, layout, protocol or a format."""
 
     @classmethod
-    def of(cls, what: str, number: str, found: int, known: int) -> OtherVersion:
+    def from_numbers(cls, what: str, number: str, found: int, known: int) -> OtherVersion:
         """The error for `what`, whose version of `number` ("rules", "layout") is `found` and not `known`."""
         newer = "Use the newer swarmd that wrote it"
         older = "An unreleased swarmd wrote it, and no other reads it: begin a new one"
@@ -186,7 +186,7 @@ class FrameError(SwarmdError):
     """The byte stream between daemon and worker is broken."""
 
 
-class OutOfRoom(SwarmdError):
+class WorkerLimitExceeded(SwarmdError):
     """Peers made a worker take more memory, files or tasks than it may: it ends, and a new one follows."""
 
     exit_code = EXIT_FOR_ROOM
@@ -214,7 +214,7 @@ class GasTooDear(ChainError):
     """The chain asks for more than chain.fees.max_gwei; nothing is signed until it is cheaper."""
 
 
-class AccountPoor(ChainError):
+class InsufficientFunds(ChainError):
     """The account has less than a transaction may cost; nothing is signed until it has `needed_wei`."""
 
     def __init__(self, message: str, fix: str, needed_wei: int) -> None:

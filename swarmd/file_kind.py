@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from swarmd.files import read_start
-from swarmd.paths import quoted
+from swarmd.paths import quote_for_shell
 from swarmd.toml_text import TEXT_BYTES_MAX, parse_toml
 
 GZIP = b"\x1f\x8b"
@@ -27,7 +27,7 @@ def describe_file(path: Path) -> tuple[str, str]:
 
     Raises OSError if it cannot be read.
     """
-    content, name = read_start(path, TEXT_BYTES_MAX), quoted(path)
+    content, name = read_start(path, TEXT_BYTES_MAX), quote_for_shell(path)
     if content.startswith(GZIP):
         opened = f"`swarmd bundle --open {name} --to DIR` opens a bundle"
         return ARCHIVE, f"`swarmd restore {name} DIR` makes a node of a backup; {opened}"
@@ -43,5 +43,8 @@ def describe_file(path: Path) -> tuple[str, str]:
         fix = f"`swarmd join {name} --dir DIR` makes a node of that swarm, with DIR/config.toml"
         return "the manifest of a swarm", fix
     if {"role", "swarm", "training", "dht"} & tables.keys():
-        return "a node's configuration", f"Name it as `--config {name}`, or its directory, {quoted(path.parent)}"
+        return (
+            "a node's configuration",
+            f"Name it as `--config {name}`, or its directory, {quote_for_shell(path.parent)}",
+        )
     return OTHER, ""

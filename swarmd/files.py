@@ -2,7 +2,7 @@
 
 - `replace_durably` puts a whole file in place or leaves the old one; `sync_*` make other changes durable.
 - A file that a user named, or that others may have put there, is opened only if it is a regular one.
-- `write_failure` and `remedy` turn an OSError into the error and the fix that users see.
+- `make_write_error` and `remedy` turn an OSError into the error and the fix that users see.
 """
 
 from __future__ import annotations
@@ -39,25 +39,28 @@ _STAND_INS = (  # how a file begins, what it then is, and what to do
 )
 
 
-def write_failure(error: OSError, path: Path, doing: str) -> LogWriteFailed:
+def make_write_error(error: OSError, path: Path, doing: str) -> LogWriteFailed:
     """The error to raise for a failed write, sync or rename: NoSpaceLeft or LogWriteFailed."""
     if error.errno in _FULL:
         return NoSpaceLeft(f"no space left for {path} ({doing})", "Free space on that file system, then start again")
     missing = f"Name another place, or make the directory {path.parent}" if error.errno == errno.ENOENT else ""
-    fix = f"{remedy(error, path) or missing or 'Check the disk'}, then start again"
+    fix = f"{advise_on_path_error(error, path) or missing or 'Check the disk'}, then start again"
     return LogWriteFailed(f"{doing} of {path} failed: {error.strerror or error}", fix)
 
 
-def refusal(error: Exception) -> SwarmdError | None:
+def make_path_error(error: Exception) -> SwarmdError | None:
     """The error that names the file or directory that the system refuses, and the fix; None for other errors."""
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     path = os.fsdecode(error.filename)
-    fix = remedy(error, Path(path)) or "Name another place: one that exists, and that this user may read and write"
+    fix = (
+        advise_on_path_error(error, Path(path))
+        or "Name another place: one that exists, and that this user may read and write"
+    )
     return SwarmdError(f"{path}: {error.strerror}", fix)
 
 
-def remedy(error: OSError, path: Path) -> str:
+def advise_on_path_error(error: OSError, path: Path) -> str:
     """What to do about a path that the system refuses, without a full stop; empty if that is not known."""
     if error.errno in _DENIED:
         return f"Run as the user whose it is, or see that {path} and its directory belong to user {os.geteuid()}"
@@ -72,7 +75,7 @@ def remedy(error: OSError, path: Path) -> str:
     return "Check the disk" if error.errno == errno.EIO else ""
 
 
-def copy_reason(error: OSError) -> str:
+def describe_copy_error(error: OSError) -> str:
     """Why a copy failed; for a directory, `shutil` collects errors as (source, target, reason)."""
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         source, _, reason = error.args[0][0]
@@ -81,7 +84,7 @@ def copy_reason(error: OSError) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+def open_descriptor(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
     """A descriptor of a file or directory, closed at the end. Raises OSError."""
     descriptor = os.open(path, flags, mode)
     try:
@@ -92,13 +95,13 @@ def opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
 
 def sync_directory(path: Path) -> None:
     """Make creations, renames and removals in a directory durable."""
-    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+    with open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
 
 
 def sync_file(path: Path) -> None:
     """Make a file's content durable. Raises OSError."""
-    with opened(path, os.O_RDONLY) as descriptor:
+    with open_descriptor(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
 
 
@@ -118,7 +121,7 @@ def make_directory(path: Path) -> None:
         for place in missing:
             sync_directory(place.parent)
     except OSError as error:
-        raise write_failure(error, path, "creation") from error
+        raise make_write_error(error, path, "creation") from error
 
 
 def write_all(descriptor: int, content: bytes, offset: int) -> None:
@@ -135,7 +138,7 @@ def write_durably(path: Path, *parts: bytes) -> None:
     try:
         replace_durably(path, *parts)
     except OSError as error:
-        raise write_failure(error, path, "writing") from error
+        raise make_write_error(error, path, "writing") from error
 
 
 def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
@@ -145,7 +148,7 @@ def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
-        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode) as descriptor:
+        with open_descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode) as descriptor:
             offset = 0
             for part in parts:
                 write_all(descriptor, part, offset)
@@ -154,19 +157,19 @@ def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
         temporary.replace(path)
         sync_directory(path.parent)
     except OSError:
-        remove_left(temporary)
+        remove_leftover(temporary)
         raise
 
 
 @contextlib.contextmanager
-def held_alone(place: Path) -> Iterator[None]:
+def hold_directory_lock(place: Path) -> Iterator[None]:
     """Hold an exclusive lock on a directory, against other commands that do so. Raises PathUnusable, OSError."""
-    with opened(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-        lock_alone(descriptor, place)
+    with open_descriptor(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        lock_exclusively(descriptor, place)
         yield
 
 
-def make_whole(place: Path, make: Callable[[Path], object]) -> bool:
+def make_directory_atomically(place: Path, make: Callable[[Path], object]) -> bool:
     """Make a directory whole or not at all. After an interruption it begins again; a second process waits.
 
     Args:
@@ -181,16 +184,16 @@ def make_whole(place: Path, make: Callable[[Path], object]) -> bool:
     around = place.with_name(f".{place.name}.part")
     while not place.is_dir():
         make_directory(around)
-        with opened(around, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with open_descriptor(around, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             with contextlib.suppress(OSError):  # no locks there, as on NFS
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             # The process that held the lock has removed the directory, and another may have made a new one.
             if around.exists() and os.path.samestat(os.fstat(descriptor), around.stat()):
-                return _fill(place, around, make)
+                return _fill_and_rename(place, around, make)
     return False
 
 
-def _fill(place: Path, around: Path, make: Callable[[Path], object]) -> bool:
+def _fill_and_rename(place: Path, around: Path, make: Callable[[Path], object]) -> bool:
     part = around / place.name
     try:
         if place.is_dir():
@@ -202,24 +205,24 @@ def _fill(place: Path, around: Path, make: Callable[[Path], object]) -> bool:
         part.rename(place)
         sync_directory(place.parent)
     except OSError as error:
-        raise write_failure(error, place, "writing") from error
+        raise make_write_error(error, place, "writing") from error
     finally:
         shutil.rmtree(around, ignore_errors=True)
     return True
 
 
-def lock_alone(descriptor: int, place: Path) -> None:
+def lock_exclusively(descriptor: int, place: Path) -> None:
     """Lock an open file or directory. Without locks, as on some NFS, it does nothing. Raises PathUnusable."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         busy = PathUnusable(f"another command is at work in {place}", "Wait until it has ended")
-        raise busy.ending(ExitCode.IN_USE) from error
+        raise busy.with_exit_code(ExitCode.IN_USE) from error
     except OSError:
         return
 
 
-def remove_left(path: Path) -> None:
+def remove_leftover(path: Path) -> None:
     """Remove what a failed write has left, if that is possible: not on a disk that has become read-only."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
@@ -229,11 +232,11 @@ def remove_left(path: Path) -> None:
 
 
 def open_regular(path: Path) -> FileIO:
-    """A file to read, unbuffered, as `regular_descriptor` opens it. Raises OSError."""
-    return FileIO(regular_descriptor(path), "rb")
+    """A file to read, unbuffered, as `open_regular_descriptor` opens it. Raises OSError."""
+    return FileIO(open_regular_descriptor(path), "rb")
 
 
-def regular_descriptor(path: Path) -> int:
+def open_regular_descriptor(path: Path) -> int:
     """A file opened to read, but no pipe or device, which a reader might wait for without end.
 
     Raises OSError; its `strerror` says what it is if it is not a regular file.
@@ -242,11 +245,11 @@ def regular_descriptor(path: Path) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, irregular(mode), str(path))
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, describe_irregular_file(mode), str(path))
     return descriptor
 
 
-def irregular(mode: int) -> str:
+def describe_irregular_file(mode: int) -> str:
     """What a file of this mode is if it is not a regular one, in words."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFDIR: "directory"}
     what = kinds.get(stat.S_IFMT(mode), "device")
@@ -274,7 +277,7 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_stand_in(path: Path, start: bytes) -> tuple[str, str] | None:
+def detect_wrong_content(path: Path, start: bytes) -> tuple[str, str] | None:
     """What a file really is, by its first bytes, and what to do about it; None if it may be what its name says."""
     for pattern, what, fix in _STAND_INS:
         if re.match(pattern, start):

@@ -34,6 +34,6 @@ def rounds_paid(balance_wei: int, price_wei: int, gas: int) -> int:
     return min(balance_wei // round_wei, ROUNDS_MAX) if round_wei > 0 else ROUNDS_MAX
 
 
-def coins(wei: int) -> str:
+def format_coins(wei: int) -> str:
     """Wei as the chain's coin, shortened."""
     return f"{wei / COIN_WEI:.6g} coins"

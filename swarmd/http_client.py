@@ -31,7 +31,7 @@ class HttpRequest(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-async def read_start(stream: StreamReader, bytes_max: int) -> bytes:
+async def read_body_start(stream: StreamReader, bytes_max: int) -> bytes:
     """The whole body, or its first `bytes_max` bytes."""
     read = b""
     while len(read) < bytes_max and (piece := await stream.read(bytes_max - len(read))):
@@ -39,7 +39,7 @@ async def read_start(stream: StreamReader, bytes_max: int) -> bytes:
     return read
 
 
-def ask(
+def send_request(
     request: HttpRequest, deadline: float, answer_bytes_max: int, check: Callable[[], None] = lambda: None
 ) -> tuple[int, bytes]:
     """The status and the body of the answer. Blocks. Redirects are not followed.
@@ -52,17 +52,17 @@ def ask(
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         raise HttpFailed("no answer in time")
-    return asyncio.run(_check_during(_ask(request, left_s, answer_bytes_max), check))
+    return asyncio.run(_call_with_checks(_send_async(request, left_s, answer_bytes_max), check))
 
 
-async def _check_during(call: Coroutine[None, None, T], check: Callable[[], None]) -> T:
+async def _call_with_checks(call: Coroutine[None, None, T], check: Callable[[], None]) -> T:
     task = asyncio.ensure_future(call)
     while not (await asyncio.wait({task}, timeout=CHECK_S))[0]:
         check()
     return task.result()
 
 
-async def _ask(request: HttpRequest, left_s: float, bytes_max: int) -> tuple[int, bytes]:
+async def _send_async(request: HttpRequest, left_s: float, bytes_max: int) -> tuple[int, bytes]:
     import aiohttp  # here, because most importers of this module make no request
 
     try:
@@ -72,7 +72,7 @@ async def _ask(request: HttpRequest, left_s: float, bytes_max: int) -> tuple[int
                 request.method, request.url, data=request.body, headers=request.headers, allow_redirects=False
             ) as answer,
         ):
-            body = await read_start(answer.content, bytes_max + 1)
+            body = await read_body_start(answer.content, bytes_max + 1)
     except TimeoutError:
         raise HttpFailed("no answer in time") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:

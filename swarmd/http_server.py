@@ -57,7 +57,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def is_address(host: str) -> bool:
+def is_ip_or_localhost(host: str) -> bool:
     """Whether a Host header gives an IP address or localhost, with or without a port.
 
     An attacker's host name can be made to resolve to this server (DNS rebinding), whose pages could then read it.
@@ -88,7 +88,7 @@ def load_token(named: str, root: Path, kind: SecretKind = TOKEN, chars_min: int 
     if len(token) < chars_min or not re.fullmatch(r"[!-~]+", token):
         long = f"One of {chars_min} or more letters and digits, on one line"
         fix = long if chars_min > 1 else "Write it there, on one line and nothing else"
-        raise kind.error(f"there is no token in {secret.path}", fix).ending(ExitCode.BAD_DATA)
+        raise kind.error(f"there is no token in {secret.path}", fix).with_exit_code(ExitCode.BAD_DATA)
     return token
 
 
@@ -101,7 +101,7 @@ def bears_token(authorization: str, token: str) -> bool:
     return scheme.lower() == "bearer" and right
 
 
-def origin_of(host: str) -> str:
+def client_network_of(host: str) -> str:
     """The IPv4 address, or the IPv6 network of one customer, for counting connections and requests of one origin."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -114,16 +114,16 @@ def origin_of(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address), NETWORK_BITS), strict=False))
 
 
-def on_signals() -> asyncio.Future[None]:
+def stop_signal_future() -> asyncio.Future[None]:
     """A future that is done at the first SIGTERM or SIGINT; the second signal has its usual effect."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[None] = loop.create_future()
 
-    def stop() -> None:
+    def set_stopped() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         stopped.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, set_stopped)
     return stopped

@@ -22,7 +22,7 @@ WHEEL = "swarmd-*.whl"  # in the user's directory
 TOOLS = {"pipx": "pipx_metadata.json", "uv": "uv-receipt.toml"}  # a file that each leaves in its environments
 
 
-def tool_of(prefix: Path) -> str:
+def detect_install_tool(prefix: Path) -> str:
     """`pipx` or `uv` if that made the environment, else empty."""
     return next((name for name, receipt in TOOLS.items() if (prefix / receipt).is_file()), "")
 
@@ -30,7 +30,7 @@ def tool_of(prefix: Path) -> str:
 def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
     """The command that installs packages beside this swarmd."""
     wanted = [f"'{each}'" for each in requirements]
-    tool = tool_of(Path(prefix))
+    tool = detect_install_tool(Path(prefix))
     if tool == "pipx":
         return f"pipx inject {DISTRIBUTION} {' '.join(wanted)}"
     if tool == "uv":
@@ -49,7 +49,7 @@ def extra_command(extra: str) -> str:
     return install_command(*([f"{each.name}{each.specifier}" for each in brought] or [extra]))
 
 
-def require(package: str, extra: str, key: str) -> Any:
+def import_optional(package: str, extra: str, key: str) -> Any:
     """Import an optional package. Raises ConfigError, which names the setting and the package, if it is missing."""
     if importlib.util.find_spec(package) is None:
         raise ConfigError(

@@ -17,10 +17,10 @@ from structlog.typing import Processor
 
 def get_logger(name: str) -> Any:
     """A logger with structlog's methods: a message with %-arguments, and fields by name."""
-    return structlog.wrap_logger(None, wrapper_class=partial(_bind, name), logger_factory_args=(name,))  # type: ignore[arg-type]
+    return structlog.wrap_logger(None, wrapper_class=partial(_bind_logger, name), logger_factory_args=(name,))  # type: ignore[arg-type]
 
 
-def _bind(name: str, logger: Any, processors: Iterable[Processor], context: MutableMapping[str, Any]) -> Any:
+def _bind_logger(name: str, logger: Any, processors: Iterable[Processor], context: MutableMapping[str, Any]) -> Any:
     """What structlog takes for a bound logger's class, and calls for each line."""
     if structlog.is_configured():
         return structlog.get_config()["wrapper_class"](logger, processors=processors, context=context)

@@ -1,6 +1,6 @@
 """A swarm's manifest: one signed TOML file with everything that a node must know to join. See docs/SWARMS.md.
 
-- `read_manifest` parses a file strictly and verifies its digest and its signature; `node_text` makes a node's
+- `read_manifest` parses a file strictly and verifies its digest and its signature; `make_config_text` makes a node's
   configuration of it and of the node's own choices.
 - No key has a default except `recipe.options`, `recipe.revision`, `recipe.lora`, `average_weights_every` and a task's
   `curriculum`, which came later: a later change of a default would change the meaning of old files.
@@ -51,12 +51,12 @@ from swarmd.config import (
 from swarmd.core.values import Drive, Role
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.identity import verify as verify_signature
-from swarmd.dht.wire.addresses import is_address
+from swarmd.dht.wire.addresses import is_multiaddr
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
 from swarmd.file_kind import describe_file
-from swarmd.files import read_start, remedy, write_durably
-from swarmd.toml_text import parse_toml, show_line
+from swarmd.files import advise_on_path_error, read_start, write_durably
+from swarmd.toml_text import describe_line, parse_toml
 from swarmd.training.models.source import AUTO, is_directory
 
 FORMAT = 1
@@ -133,7 +133,7 @@ class ManifestRecipe(Section, frozen=True):
     lora: LoraConfig | None = None  # adapters; nor do none
 
 
-class Rounds(Section, frozen=True):
+class ManifestRounds(Section, frozen=True):
     """Who opens and closes the rounds of a swarm without a chain, and when; keys as in `CoordinatorConfig`."""
 
     coordinator: Text  # peer id
@@ -179,7 +179,7 @@ class Manifest(Section, frozen=True):
     bootnodes: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=BOOTNODES_MAX)]
     recipe: ManifestRecipe
     signature: Signature
-    rounds: Rounds | None = None
+    rounds: ManifestRounds | None = None
     chain: ManifestChain | None = None
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
     protocol: AtLeastOne = 1  # version that members speak
@@ -226,7 +226,7 @@ def check_form(manifest: Manifest) -> None:
         raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]", _FETCH)
     _check_printable("name", manifest.name)
     if manifest.protocol != PROTOCOL:
-        raise OtherVersion.of("the manifest", "protocol", manifest.protocol, PROTOCOL)
+        raise OtherVersion.from_numbers("the manifest", "protocol", manifest.protocol, PROTOCOL)
     if manifest.chain is not None and manifest.membership in ("invitation", "work"):
         raise ManifestError(
             "membership: on a chain the contract's registration and allow-list decide", 'Write membership = "open"'
@@ -270,7 +270,7 @@ def _check_averaging(manifest: Manifest) -> None:
         )
 
 
-def _check_rounds(manifest: Manifest, rounds: Rounds) -> None:
+def _check_rounds(manifest: Manifest, rounds: ManifestRounds) -> None:
     if rounds.coordinator != manifest.creator:
         raise ManifestError("rounds.coordinator is not the creator, whose node opens and closes the rounds", _FETCH)
     if bool(manifest.work_bits) != (manifest.membership == "work"):
@@ -294,7 +294,7 @@ def check_bootnode(address: str) -> None:
     """Raise ManifestError unless it is a multiaddr that ends in /p2p/<peer id>."""
     place, _, peer = address.rpartition("/p2p/")
     _check_printable("bootnodes", address)
-    if not is_address(place) or not is_peer_id(peer):
+    if not is_multiaddr(place) or not is_peer_id(peer):
         fix = "Write for example /ip4/192.0.2.1/tcp/38331/p2p/12D3Koo..."
         raise ManifestError(f"bootnodes: {address!r} is not the address of a node", fix)
 
@@ -360,15 +360,15 @@ _encoder = msgspec.msgpack.Encoder(order="sorted")
 
 def recipe_digest(recipe: ManifestRecipe) -> str:
     """The sha256 of the recipe without its digest, lower-case hex."""
-    return hashlib.sha256(_canonical(recipe, "digest")).hexdigest()
+    return hashlib.sha256(_encode_canonical(recipe, "digest")).hexdigest()
 
 
 def signed_message(manifest: Manifest) -> bytes:
     """The bytes under the signature."""
-    return DOMAIN + _canonical(manifest, "signature")
+    return DOMAIN + _encode_canonical(manifest, "signature")
 
 
-def _canonical(value: msgspec.Struct, left_out: str) -> bytes:
+def _encode_canonical(value: msgspec.Struct, left_out: str) -> bytes:
     content: dict[str, Any] = msgspec.to_builtins(value)
     content.pop(left_out)
     return _encoder.encode(content)
@@ -410,25 +410,25 @@ def verify(manifest: Manifest) -> None:
 LINE_LENGTH = 80  # a longer list has each entry on its own line
 
 
-def commented(value: Any, comment: str) -> Item:
+def add_comment(value: Any, comment: str) -> Item:
     """A value with a comment behind it, if there is one."""
-    item: Item = tomlkit.item(inline(value))
+    item: Item = tomlkit.item(to_inline_toml(value))
     if comment:
         item.comment(comment)
     return item
 
 
-def inline(value: Any) -> Any:
+def to_inline_toml(value: Any) -> Any:
     """The same with lists and tables written inside their value."""
     if isinstance(value, dict):
         table: InlineTable = tomlkit.inline_table()
         for key, entry in value.items():
-            table.add(key, inline(entry))
+            table.add(key, to_inline_toml(entry))
         return table
     if isinstance(value, list | tuple):
         array: Array = tomlkit.array()
         for entry in value:
-            array.append(inline(entry))
+            array.append(to_inline_toml(entry))
         return array.multiline(len(array.as_string()) > LINE_LENGTH)
     return value
 
@@ -473,7 +473,7 @@ def read_manifest(path: Path) -> Manifest:
         fix = f"Name the file: {inner}" if inner.is_file() else _NAME_IT
         raise ManifestError(f"{path} is a directory, not a manifest", fix) from error
     except OSError as error:
-        fix = remedy(error, path) if isinstance(error, PermissionError) else _NAME_IT
+        fix = advise_on_path_error(error, path) if isinstance(error, PermissionError) else _NAME_IT
         raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}", fix) from error
     if len(raw) > MANIFEST_BYTES_MAX:
         fix = describe_file(path)[1] or _NAME_IT
@@ -494,7 +494,7 @@ def parse_manifest(text: str) -> Manifest:
     try:
         tables = parse_toml(text)
     except ValueError as error:
-        raise ManifestError(f"it is not valid TOML: {error}", show_line(text, str(error))) from error
+        raise ManifestError(f"it is not valid TOML: {error}", describe_line(text, str(error))) from error
     if "format" not in tables and {"role", "training", "dht"} & tables.keys():
         raise ManifestError(
             "it is a node's configuration, not a manifest",
@@ -530,19 +530,19 @@ def render_manifest(manifest: Manifest) -> str:
         if isinstance(value, dict):
             table = tomlkit.table()
             for inner, part in value.items():
-                _add(table, inner, part)
+                _add_key(table, inner, part)
             document.add(key, table)
         elif value is not None:
-            _add(document, key, value)
+            _add_key(document, key, value)
     text = tomlkit.dumps(document)
     if len(text.encode("utf-8")) > MANIFEST_BYTES_MAX:
         raise ManifestError(f"the manifest would be larger than {MANIFEST_BYTES_MAX} bytes", "List fewer members")
     return text
 
 
-def _add(place: Any, key: str, value: Any) -> None:
+def _add_key(place: Any, key: str, value: Any) -> None:
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value)) if key == "created_at" else ""
-    place.add(key, commented(value, made or _COMMENTS.get(key, "")))
+    place.add(key, add_comment(value, made or _COMMENTS.get(key, "")))
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -613,12 +613,12 @@ class NodeChoice(msgspec.Struct, frozen=True):
     token: str = ""
 
 
-def config_of(manifest: Manifest, choice: NodeChoice) -> Config:
-    """The configuration that `node_text` writes. Raises ConfigError if the choice does not fit."""
-    return parse_config(node_text(manifest, choice), f"the configuration of {choice.peer}")
+def make_node_config(manifest: Manifest, choice: NodeChoice) -> Config:
+    """The configuration that `make_config_text` writes. Raises ConfigError if the choice does not fit."""
+    return parse_config(make_config_text(manifest, choice), f"the configuration of {choice.peer}")
 
 
-def node_text(manifest: Manifest, choice: NodeChoice) -> str:
+def make_config_text(manifest: Manifest, choice: NodeChoice) -> str:
     """A configuration file for a node of the swarm, with comments."""
     document = tomlkit.document()
     for line in (
@@ -631,9 +631,9 @@ def node_text(manifest: Manifest, choice: NodeChoice) -> str:
         document.add(tomlkit.comment(line))
     document.add(tomlkit.nl())
     for key, value in (("name", choice.name), ("role", choice.role), ("data", choice.data)):
-        document.add(key, commented(value, _NODE_COMMENTS.get(key, "")))
+        document.add(key, add_comment(value, _NODE_COMMENTS.get(key, "")))
     for name, (comment, content) in _tables(manifest, choice).items():
-        document.add(name, _table(name, comment, content))
+        document.add(name, _make_table(name, comment, content))
     return tomlkit.dumps(document)
 
 
@@ -648,7 +648,7 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     stage_s = manifest.rounds.stage_s if manifest.rounds else float(manifest.chain.max_stage_s if manifest.chain else 0)
     tables = {
         "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
-        "dht": ("", _dht(manifest, choice)),
+        "dht": ("", _dht_settings(manifest, choice)),
         "round": ("", {"train_s": min(max(RoundConfig().train_s, TRAIN_STAGES * stage_s), NUMBER_MAX)}),
     }
     if manifest.rounds is not None and choice.role == "coordinator":
@@ -656,13 +656,13 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
         rounds.pop("coordinator")
         tables["coordinator"] = ("how this node opens and closes the rounds", rounds)
     if manifest.chain is not None:
-        tables["chain"] = ("from the manifest, but for endpoints and account", _chain(manifest.chain, choice))
-    training = recipe | _weights(manifest, choice) | choice.training
+        tables["chain"] = ("from the manifest, but for endpoints and account", _chain_settings(manifest.chain, choice))
+    training = recipe | _weights_settings(manifest, choice) | choice.training
     tables["training"] = ("the recipe; device, threads and seed are this node's own", training)
     return tables
 
 
-def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+def _weights_settings(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     """Settings for weights: the coordinator offers its own, and late nodes take them.
 
     If the manifest has weights averaged, all nodes offer theirs, and trust members that have credit.
@@ -678,7 +678,7 @@ def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     return content
 
 
-def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+def _dht_settings(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     others = [a for a in (*manifest.bootnodes, *choice.bootnodes) if not a.endswith(f"/p2p/{choice.peer}")]
     content: dict[str, Any] = {
         "listen": list(choice.listen),
@@ -695,7 +695,7 @@ def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     return content | {key: value for key, value in own.items() if value}
 
 
-def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
+def _chain_settings(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
     content: dict[str, Any] = {
         "rpc": list(choice.rpc),
         **{key: getattr(chain, key) for key in ("chain_id", "contract", "from_block", "depth")},
@@ -715,13 +715,13 @@ def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
     return content
 
 
-def _table(name: str, comment: str, content: dict[str, Any], nests: bool = True) -> Any:
+def _make_table(name: str, comment: str, content: dict[str, Any], nests: bool = True) -> Any:
     """A table. Tables in it become tables of their own, and tables in these are written inline."""
     table = tomlkit.table()
     if comment:
         table.comment(comment)
     for key, value in sorted(content.items(), key=lambda item: nests and isinstance(item[1], dict)):
         about = _NODE_COMMENTS.get(f"{name}.{key}", "")
-        inner = _table(f"{name}.{key}", about, value, False) if nests and isinstance(value, dict) else None
-        table.add(key, inner or commented(value, about))
+        inner = _make_table(f"{name}.{key}", about, value, False) if nests and isinstance(value, dict) else None
+        table.add(key, inner or add_comment(value, about))
     return table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import swarmd
 from swarmd.errors import PathUnusable
-from swarmd.files import remedy
+from swarmd.files import advise_on_path_error
 
 CONFIG, IDENTITY = "config.toml", "identity.key"
 
@@ -77,12 +77,12 @@ class NodeDirectory:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             other = "name another one with --dir, --data, or `data` in the configuration"
-            known = remedy(error, self.root)
+            known = advise_on_path_error(error, self.root)
             fix = f"{known}, or {other}" if known else f"{other[0].upper()}{other[1:]}"
             raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}", fix) from error
 
 
-def quoted(path: Path | str) -> str:
+def quote_for_shell(path: Path | str) -> str:
     """A path as one word of a shell command, for messages."""
     return shlex.quote(str(path))
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import ExitCode, IdentityDamaged, IdentityError, SwarmdError
-from swarmd.files import remedy, remove_left, sync_directory
-from swarmd.paths import quoted
+from swarmd.files import advise_on_path_error, remove_leftover, sync_directory
+from swarmd.paths import quote_for_shell
 
 CREDENTIAL = "credential:"
 SCRYPT_COST = 17  # log2 of scrypt's n when sealing: 128 MiB and some tenths of a second for each passphrase tried
@@ -66,7 +66,7 @@ def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
         raise kind.error(
             f"the {kind.noun} is to be the credential {name}, but the service manager has passed none",
             f"Put `LoadCredential={name}:FILE` into the unit, or name a file instead",
-        ).ending(ExitCode.NO_INPUT)
+        ).with_exit_code(ExitCode.NO_INPUT)
     return Secret(Path(directory) / name, guarded=True)
 
 
@@ -79,11 +79,11 @@ def read_secret(secret: Secret, kind: SecretKind) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise kind.error(f"there is no {kind.noun} {path}", kind.make).ending(ExitCode.NO_INPUT) from None
+        raise kind.error(f"there is no {kind.noun} {path}", kind.make).with_exit_code(ExitCode.NO_INPUT) from None
     except OSError as error:
         link = f"Name the file that it leads to: no link is followed to a {kind.noun}"
-        fix = link if error.errno == errno.ELOOP else remedy(error, path)
-        raise _shut(kind, f"the {kind.noun} {path} cannot be opened: {error.strerror}", fix) from None
+        fix = link if error.errno == errno.ELOOP else advise_on_path_error(error, path)
+        raise _make_access_error(kind, f"the {kind.noun} {path} cannot be opened: {error.strerror}", fix) from None
     try:
         _check(secret, os.fstat(descriptor), kind)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -93,7 +93,7 @@ def read_secret(secret: Secret, kind: SecretKind) -> bytes:
     if len(content) > kind.bytes_max:
         raise kind.error(
             f"the {kind.noun} {path} is larger than {kind.bytes_max} bytes: it is something else", kind.make
-        ).ending(ExitCode.BAD_DATA)
+        ).with_exit_code(ExitCode.BAD_DATA)
     return content
 
 
@@ -101,19 +101,21 @@ def _check(secret: Secret, status: os.stat_result, kind: SecretKind) -> None:
     path, mode = secret.path, stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
         fix = "Name the file in that directory" if stat.S_ISDIR(status.st_mode) else "Name the file itself"
-        raise _shut(kind, f"the {kind.noun} {path} is not a regular file", fix)
+        raise _make_access_error(kind, f"the {kind.noun} {path} is not a regular file", fix)
     if secret.guarded:
         return
     if status.st_uid != os.geteuid():
-        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {quoted(path)}`"
-        raise _shut(kind, f"the {kind.noun} {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix)
+        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {quote_for_shell(path)}`"
+        raise _make_access_error(
+            kind, f"the {kind.noun} {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix
+        )
     if mode & 0o077:
-        fix = f"Run `chmod 600 {quoted(path)}`"
-        raise _shut(kind, f"the {kind.noun} {path} has mode {mode:04o}: others may read it", fix)
+        fix = f"Run `chmod 600 {quote_for_shell(path)}`"
+        raise _make_access_error(kind, f"the {kind.noun} {path} has mode {mode:04o}: others may read it", fix)
 
 
-def _shut(kind: SecretKind, message: str, fix: str = "") -> SwarmdError:
-    return kind.error(message, fix).ending(ExitCode.NO_PERMISSION)
+def _make_access_error(kind: SecretKind, message: str, fix: str = "") -> SwarmdError:
+    return kind.error(message, fix).with_exit_code(ExitCode.NO_PERMISSION)
 
 
 def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
@@ -125,11 +127,13 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         fix = f"Move it away first, or choose another name: a {kind.noun} is never overwritten"
-        raise kind.error(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE) from None
+        raise kind.error(f"{path} exists already", fix).with_exit_code(ExitCode.CANNOT_CREATE) from None
     except OSError as error:
-        make = f"Make its directory first: `mkdir -m 700 -p {quoted(path.parent)}`"
-        fix = make if isinstance(error, FileNotFoundError) else remedy(error, path)
-        raise kind.error(f"{path} cannot be created: {error.strerror}", fix).ending(ExitCode.CANNOT_CREATE) from None
+        make = f"Make its directory first: `mkdir -m 700 -p {quote_for_shell(path.parent)}`"
+        fix = make if isinstance(error, FileNotFoundError) else advise_on_path_error(error, path)
+        raise kind.error(f"{path} cannot be created: {error.strerror}", fix).with_exit_code(
+            ExitCode.CANNOT_CREATE
+        ) from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o600)
@@ -138,9 +142,11 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
             os.fsync(descriptor)
         sync_directory(path.parent)
     except OSError as error:
-        remove_left(path)
-        fix = remedy(error, path) or "Make room for it, and try again"
-        raise kind.error(f"{path} cannot be written: {error.strerror}", fix).ending(ExitCode.CANNOT_CREATE) from None
+        remove_leftover(path)
+        fix = advise_on_path_error(error, path) or "Make room for it, and try again"
+        raise kind.error(f"{path} cannot be written: {error.strerror}", fix).with_exit_code(
+            ExitCode.CANNOT_CREATE
+        ) from None
 
 
 def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:

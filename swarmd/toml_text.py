@@ -40,7 +40,7 @@ def read_toml(path: Path) -> str:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables in a text. Raises ValueError if it is not TOML, or is nested beyond the bounds."""
-    check_names(text)
+    check_name_lengths(text)
     try:
         tables = tomllib.loads(text)
     except RecursionError:
@@ -49,7 +49,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tables
 
 
-def check_names(text: str) -> None:
+def check_name_lengths(text: str) -> None:
     """Raise ValueError if parsing a name in the text would take too much memory."""
     found = _NAMES.match(text)
     if found is not None and found.end() < len(text):
@@ -80,7 +80,7 @@ SLIPS = {  # frequent mistakes: a pattern for tomllib's message followed by the 
 }
 
 
-def show_line(text: str, message: str) -> str:
+def describe_line(text: str, message: str) -> str:
     """How to correct the line that tomllib's message names; empty if it names none."""
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
@@ -106,33 +106,33 @@ ELEMENT = re.compile(r"\[\d+\]$")
 NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
 
 
-def line_of(text: str, message: str) -> int:
+def find_line_of_message(text: str, message: str) -> int:
     """The line, from 1, of the first of a file's keys that a message names; 0 if it names none.
 
     Keys are named with their tables, as training.steps or swarm.tasks[1].weight.
     """
-    lines = lines_of(text)
+    lines = find_key_lines(text)
     named = UNKNOWN.findall(message) or NAMED.findall(message)
     keys = [key for name in named for key in (name, ELEMENT.sub("", name))]  # also the array of an element
     return next((lines[key] for key in keys if key in lines), 0)
 
 
-def lines_of(text: str) -> dict[str, int]:
+def find_key_lines(text: str) -> dict[str, int]:
     """The line of each key and table, from 1, by dotted name; the first if one occurs twice."""
     lines: dict[str, int] = {}
     table, elements = "", Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := TABLE.match(line):
-            name = table = plain(header[2].strip())
+            name = table = strip_quotes(header[2].strip())
             if header[1]:
                 table = f"{name}[{elements[name]}]"
                 elements[name] += 1
             lines.setdefault(table, number)
         elif key := KEY.match(line):
-            lines.setdefault(f"{table}.{plain(key[1])}".lstrip("."), number)
+            lines.setdefault(f"{table}.{strip_quotes(key[1])}".lstrip("."), number)
     return lines
 
 
-def plain(name: str) -> str:
+def strip_quotes(name: str) -> str:
     """Without quotes."""
     return re.sub(r"[\"']", "", name)

@@ -23,16 +23,16 @@ from pathlib import Path
 import msgspec
 
 import swarmd
-from swarmd.config import Config, leaves
-from swarmd.daemon.directory import Moved, refuse_moved, refuse_other_swarm, swarm_of_config, write_note
-from swarmd.errors import OtherSwarm, SwarmdError, UnitError
-from swarmd.eventlog.store import take_lock
-from swarmd.files import copy_reason, remedy, write_durably
-from swarmd.installed import tool_of
-from swarmd.observe.redaction import secret_values
+from swarmd.config import Config, iterate_values
+from swarmd.daemon.directory import MoveNote, refuse_moved, refuse_other_swarm, swarm_of_config, write_note
+from swarmd.errors import SwarmdError, SwarmMismatch, UnitError
+from swarmd.eventlog.store import acquire_writer_lock
+from swarmd.files import advise_on_path_error, describe_copy_error, write_durably
+from swarmd.installed import detect_install_tool
+from swarmd.observe.redaction import list_secret_urls
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.secret_files import CREDENTIAL
-from swarmd.swarms.registry import runs_programs
+from swarmd.swarms.registry import needs_sandbox
 
 INSTANCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # with "swarmd-" before it, the name of a user
 SHIPPED_COMMAND = "/opt/swarmd/bin/swarmd"
@@ -104,7 +104,7 @@ class ServicePaths(msgspec.Struct, frozen=True):
         return self.etc / "credentials"
 
 
-def find_place(instance: str = "", user: bool = False, home: Path | None = None) -> ServicePaths:
+def find_service_paths(instance: str = "", user: bool = False, home: Path | None = None) -> ServicePaths:
     """The usual place. Raises UnitError for a name that no instance can have, or a user without a home."""
     if instance and not INSTANCE.fullmatch(instance):
         raise UnitError(
@@ -121,23 +121,23 @@ def find_place(instance: str = "", user: bool = False, home: Path | None = None)
     )
 
 
-def place_with(data: Path) -> ServicePaths | None:
+def find_service_of_data(data: Path) -> ServicePaths | None:
     """The configured service whose data are there, if any."""
     named = re.fullmatch(rf"swarmd(?:-({INSTANCE.pattern}))?", data.resolve().name)
     for user in (False, True) if named else ():
         with contextlib.suppress(OSError, UnitError):  # not readable by this user, or a user without a home
-            place = find_place((named and named[1]) or "", user)
+            place = find_service_paths((named and named[1]) or "", user)
             if place.data.resolve() == data.resolve() and place.config.is_file():
                 return place
     return None
 
 
-def places_of(config: Path) -> Iterator[ServicePaths]:
+def list_services_running(config: Path) -> Iterator[ServicePaths]:
     """Services that are installed and run this configuration."""
     for user in (False, True):
         for name in ("", config.stem) if INSTANCE.fullmatch(config.stem) else ("",):
             with contextlib.suppress(UnitError):  # this user has no home
-                place = find_place(name, user)
+                place = find_service_paths(name, user)
                 if place.config.absolute() == config.absolute() and (place.units / place.templates[0]).exists():
                     yield place
 
@@ -145,7 +145,7 @@ def places_of(config: Path) -> Iterator[ServicePaths]:
 # --- the files of a service ---
 
 
-def plan(
+def plan_service_files(
     place: ServicePaths, command: str, config: Config | None, gpu: bool | None = None, programs: bool | None = None
 ) -> dict[Path, str]:
     """The text of each file of a node's service.
@@ -164,29 +164,32 @@ def plan(
         device = config.training.device if config else "auto"
         gpu = device != "cpu" and (device != "auto" or bool(_accelerators(place.dev)))
     if programs is None:
-        programs = config is not None and runs_programs(config.swarm.kind)
-    files = {place.units / name: _for_manager(place, _shipped(name)) for name in (*place.templates, "swarmd.target")}
+        programs = config is not None and needs_sandbox(config.swarm.kind)
+    files = {
+        place.units / name: _adapt_to_manager(place, _read_shipped(name))
+        for name in (*place.templates, "swarmd.target")
+    }
     files = {path: text.replace(SHIPPED_COMMAND, command) for path, text in files.items()}
     secrets = "".join(f"LoadCredential={name}:{place.credentials}/{name}\n" for name in names)
     secrets = f"{HEAD}[Service]\n{secrets}"
     groups = () if place.user or not gpu else device_groups(place.dev)
     parts = [secrets, f"SupplementaryGroups={' '.join(groups)}\n" if groups else ""]
-    parts += [_shipped("cpu.conf")] if not gpu and not place.user else []
-    parts += [_for_manager(place, _shipped("programs.conf"))] if programs else []
+    parts += [_read_shipped("cpu.conf")] if not gpu and not place.user else []
+    parts += [_adapt_to_manager(place, _read_shipped("programs.conf"))] if programs else []
     return files | dict(zip(place.drop_ins, ("".join(parts), secrets), strict=True))
 
 
 def outdated_files(place: ServicePaths, config: Config | None, command: str = "") -> list[Path]:
     """Files of an installed service that are missing, or that `install` would now write differently."""
-    text = _read(place.drop_ins[0])
+    text = _read_or_empty(place.drop_ins[0])
     gpu, programs = "PrivateDevices=yes" not in text, "RestrictNamespaces=no" in text
-    files = plan(place, command or find_command(user=True), config, gpu, programs)
-    return [path for path, wanted in files.items() if _read(path) != wanted]
+    files = plan_service_files(place, command or find_command(user=True), config, gpu, programs)
+    return [path for path, wanted in files.items() if _read_or_empty(path) != wanted]
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> str:
     """Write a file with mode 0644 or 0600, and keep the replaced one. Returns what was done. Raises UnitError."""
-    there = _read(path)
+    there = _read_or_empty(path)
     done = "written"
     umask = os.umask(0o022 if mode == 0o644 else 0o077)
     try:
@@ -211,7 +214,7 @@ def config_text(place: ServicePaths, source: Path, config: Config) -> str:
 
     The unit's user, who has to read it, exists only while the unit runs.
     """
-    held = secret_values(config)
+    held = list_secret_urls(config)
     if held and not place.user:
         keys = ", ".join(f"{key} has more than {shown}" for key, shown in held)
         raise UnitError(
@@ -222,14 +225,14 @@ def config_text(place: ServicePaths, source: Path, config: Config) -> str:
     return source.read_text(encoding="utf-8")
 
 
-def _shipped(name: str) -> str:
+def _read_shipped(name: str) -> str:
     """A shipped unit or drop-in. Two of them are at the top of the repository, but in a wheel beside the others."""
     configs = configs_directory()
     inside = configs / "systemd" / name
     return (inside if inside.is_file() else configs.parent / name).read_text(encoding="utf-8")
 
 
-def _for_manager(place: ServicePaths, text: str) -> str:
+def _adapt_to_manager(place: ServicePaths, text: str) -> str:
     if not place.user:
         return text
     text = ROOT_ONLY.sub("", text)
@@ -238,19 +241,19 @@ def _for_manager(place: ServicePaths, text: str) -> str:
     return text
 
 
-def _read(path: Path) -> str:
+def _read_or_empty(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        fix = remedy(error, path) if isinstance(error, OSError) else "Write it in UTF-8"
+        fix = advise_on_path_error(error, path) if isinstance(error, OSError) else "Write it in UTF-8"
         raise UnitError(f"{path} cannot be read: {error}", fix) from error
 
 
 def credential_names(config: Config) -> tuple[str, ...]:
     """Names of the credentials that a configuration asks for."""
-    texts = (value for _, value in leaves(config) if isinstance(value, str) and value.startswith(CREDENTIAL))
+    texts = (value for _, value in iterate_values(config) if isinstance(value, str) and value.startswith(CREDENTIAL))
     return tuple(dict.fromkeys(text.removeprefix(CREDENTIAL) for text in texts))
 
 
@@ -275,14 +278,14 @@ def find_command(executable: str = sys.executable, user: bool = False) -> str:
     # What is read at a start: the interpreter, the target of its links, its library, swarmd itself.
     library = Path(sys.base_prefix if executable == sys.executable else interpreter.resolve())
     for path in () if user else (interpreter, interpreter.resolve(), library, Path(swarmd.__file__).resolve()):
-        if hidden := why_hidden(path):
-            tool = tool_of(interpreter.parent.parent)
+        if hidden := explain_hidden(path):
+            tool = detect_install_tool(interpreter.parent.parent)
             fix = f"{tool} installs for you alone. {INSTALL_FIX}" if tool else INSTALL_FIX
             raise UnitError(f"a service cannot run {interpreter}: {hidden}", fix)
     return str(script) if script.is_file() else f"{interpreter} -m swarmd"
 
 
-def why_hidden(path: Path) -> str:
+def explain_hidden(path: Path) -> str:
     """Why the unit's user cannot see a file; empty if it can."""
     for hidden in HIDDEN:
         if path.is_relative_to(hidden):
@@ -314,7 +317,7 @@ def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
     for root in (place.data, config.parent / loaded.data):
         try:
             refuse_other_swarm(NodeDirectory(root), swarm_of_config(loaded))
-        except OtherSwarm:
+        except SwarmMismatch:
             raise
         except (SwarmdError, OSError):
             continue  # a log that cannot be read: the start will say so
@@ -357,7 +360,7 @@ def copy_data(transfer: Transfer) -> None:
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     stays = {transfer.config, source.sockets, source.moved}
 
-    def left_out(directory: str, names: list[str]) -> set[str]:
+    def list_left_out(directory: str, names: list[str]) -> set[str]:
         """The configuration, which is copied elsewhere, and sockets."""
         paths = [Path(directory, name) for name in names]
         return {
@@ -366,15 +369,15 @@ def copy_data(transfer: Transfer) -> None:
 
     with contextlib.ExitStack() as stack:
         if source.events.is_dir():  # no daemon writes the log meanwhile
-            stack.callback(os.close, take_lock(source.events))
+            stack.callback(os.close, acquire_writer_lock(source.events))
         try:
             target.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             target.parent.mkdir(mode=0o700, exist_ok=True)  # systemd wants /var/lib/private closed
-            shutil.copytree(source.root, unfinished, symlinks=True, ignore=left_out)
+            shutil.copytree(source.root, unfinished, symlinks=True, ignore=list_left_out)
             unfinished.chmod(0o700)
             os.sync()
             # First the note, then the copy: at no instant can the node be started in both places.
-            write_note(source.moved, Moved(time.time(), to=str(target)))
+            write_note(source.moved, MoveNote(time.time(), to=str(target)))
             try:
                 unfinished.rename(target)
             except OSError:
@@ -382,7 +385,7 @@ def copy_data(transfer: Transfer) -> None:
                 raise
         except OSError as error:
             raise UnitError(
-                f"{source.root} cannot be copied to {target}: {copy_reason(error)}",
+                f"{source.root} cannot be copied to {target}: {describe_copy_error(error)}",
                 "See that there is room, and that all files there are this user's; or run as root",
             ) from error
         finally:

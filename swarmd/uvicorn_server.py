@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from swarmd.errors import AddressInUse, SwarmdError
-from swarmd.http_server import Address, bears_token, is_address, origin_of
+from swarmd.http_server import Address, bears_token, client_network_of, is_ip_or_localhost
 from swarmd.logger import get_logger
 
 SILENT_S = 10.0  # a connection without a complete request after this time is closed
@@ -64,25 +64,25 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*args, **kwargs)
         self._patience: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
-        self.app_state = {**self.app_state, ABORT: self.abort, NARROW: self.narrow, RESERVED: False}
+        self.app_state = {**self.app_state, ABORT: self.abort, NARROW: self.shrink_send_buffers, RESERVED: False}
         self.origin = ""
         self.quiet_since = 0.0  # by the loop's clock: when the last answer ended, or the connection began
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
-        self.origin, self.quiet_since = origin_of((self.client or ("",))[0]), self.loop.time()
-        if self._find_place():
-            self._watch(True)
+        self.origin, self.quiet_since = client_network_of((self.client or ("",))[0]), self.loop.time()
+        if self._accept_or_replace():
+            self._update_silence_timer(True)
         else:
             self.abort()
 
-    def _find_place(self) -> bool:
+    def _accept_or_replace(self) -> bool:
         """Whether the connection is accepted; another one may be closed for it."""
         all_of_them = [each for each in self.connections if isinstance(each, BoundedProtocol)]
-        others = [each for each in all_of_them if each is not self and each.takes_room]
+        others = [each for each in all_of_them if each is not self and each.counts_towards_limit]
         if len(others) < CONNECTIONS_MAX:
             return True
-        waiting = [each for each in others if each.waits_for_client]
+        waiting = [each for each in others if each.is_waiting_for_client]
         if waiting:
             counts = Counter(each.origin for each in others)
             max(waiting, key=lambda each: (counts[each.origin], -each.quiet_since)).abort()
@@ -91,32 +91,32 @@ class BoundedProtocol(H11Protocol):
         return len(others) < CONNECTIONS_MAX + RESERVED_MAX
 
     @property
-    def waits_for_client(self) -> bool:
+    def is_waiting_for_client(self) -> bool:
         """Whether the connection waits for its client to send or to read."""
         idle = not self._is_answering() and self.conn.their_state is h11.IDLE
         sends = self.conn.their_state is h11.SEND_BODY or idle
         return sends or self.transport.get_write_buffer_size() > 0
 
     @property
-    def takes_room(self) -> bool:
+    def counts_towards_limit(self) -> bool:
         """Whether it is open, or closing with something still to be written."""
         return not self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._watch(False)
+        self._update_silence_timer(False)
         if self._reading is not None:
             self._reading.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch(self._is_owed())
+        self._update_silence_timer(self._is_request_pending())
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self.quiet_since = self.loop.time()
-        self._watch(self._is_owed() and self.conn.their_state is h11.SEND_BODY)
-        self._look_after_reading()
+        self._update_silence_timer(self._is_request_pending() and self.conn.their_state is h11.SEND_BODY)
+        self._check_reading_progress()
 
     def send_400_response(self, msg: str) -> None:
         """Answer that the bytes are not a request; close the connection if another answer has begun or ended."""
@@ -129,14 +129,14 @@ class BoundedProtocol(H11Protocol):
         """Close the connection without waiting for what is still to be written, even if it is closing already."""
         self.transport.abort()
 
-    def narrow(self) -> None:
+    def shrink_send_buffers(self) -> None:
         """Make the send buffers small from now on."""
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         endpoint = self.transport.get_extra_info("socket")
         if endpoint is not None:
             endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES_MAX)
 
-    def _look_after_reading(self, unread_bytes: int | None = None) -> None:
+    def _check_reading_progress(self, unread_bytes: int | None = None) -> None:
         """Check repeatedly that less is left of an answer; closing alone would wait for the client for ever."""
         if self._reading is not None:
             self._reading.cancel()
@@ -146,36 +146,36 @@ class BoundedProtocol(H11Protocol):
         if unread_bytes is not None and left_bytes >= unread_bytes:
             self.abort()
         elif left_bytes:
-            self._reading = self.loop.call_later(UNREAD_S, self._look_after_reading, left_bytes)
+            self._reading = self.loop.call_later(UNREAD_S, self._check_reading_progress, left_bytes)
 
-    def _is_owed(self) -> bool:
+    def _is_request_pending(self) -> bool:
         """Whether the client has to send the rest of a request, which is not being answered."""
         return not self._is_answering() and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _watch(self, owed: bool) -> None:
+    def _update_silence_timer(self, owed: bool) -> None:
         if not owed and self._patience is not None:
             self._patience.cancel()
             self._patience = None
         elif owed and self._patience is None:
-            self._patience = self.loop.call_later(SILENT_S, self._lose_patience)
+            self._patience = self.loop.call_later(SILENT_S, self._abort_if_silent)
 
-    def _lose_patience(self) -> None:
+    def _abort_if_silent(self) -> None:
         self._patience = None
-        if self._is_owed():
+        if self._is_request_pending():
             self.abort()
 
 
-def narrow(scope: Mapping[str, Any]) -> None:
+def shrink_send_buffers_of(scope: Mapping[str, Any]) -> None:
     """Notice early that a client does not read; does nothing under another server."""
     call = scope.get("state", {}).get(NARROW)
     if call is not None:
         call()
 
 
-async def cut(scope: Mapping[str, Any]) -> None:
+async def close_connection(scope: Mapping[str, Any]) -> None:
     """Close a request's connection at once, and let its end be noticed; does nothing under another server."""
     abort = scope.get("state", {}).get(ABORT)
     if abort is not None:
@@ -281,7 +281,7 @@ def serve(
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, address: Address, stop_s: float) -> AsyncIterator[str]:
+async def serve_in_background(app: ASGIApp, address: Address, stop_s: float) -> AsyncIterator[str]:
     """Serve until the block ends; gives the URL, with the port that was chosen. Raises AddressInUse.
 
     Requests under way may take `stop_s` when the block ends.
@@ -316,7 +316,7 @@ class HttpRefusal(Exception):
         self.content = {"error": error} | more
 
 
-def answer(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
     """`content` as JSON."""
     return Response(msgspec.json.encode(content), status, headers, media_type="application/json")
 
@@ -335,40 +335,42 @@ def make_json_app(
     makes what stands under `error` of a status and a sentence.
     """
 
-    async def refuse(request: Request, error: Exception) -> Response:
+    async def respond_refusal(request: Request, error: Exception) -> Response:
         assert isinstance(error, HttpRefusal)
         log.info("%s from %s: %d %s", request.url.path[:150], remote_of(request), error.status, error)
         headers = {"Retry-After": str(retry_s)} if error.status in (429, 503) else {}
         if error.status == 401:
             headers = {"WWW-Authenticate": "Bearer"}
-        return answer(error.status, error.content | {"error": describe(error.status, str(error))}, headers)
+        return json_response(error.status, error.content | {"error": describe(error.status, str(error))}, headers)
 
-    async def refuse_plainly(request: Request, error: Exception) -> Response:
+    async def respond_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return answer(error.status_code, {"error": describe(error.status_code, error.detail.lower())}, error.headers)
+        return json_response(
+            error.status_code, {"error": describe(error.status_code, error.detail.lower())}, error.headers
+        )
 
-    async def refuse_body(request: Request, error: Exception) -> Response:
+    async def respond_malformed(request: Request, error: Exception) -> Response:
         assert isinstance(error, SwarmdError)
-        return await refuse(request, HttpRefusal(400, error.message))
+        return await respond_refusal(request, HttpRefusal(400, error.message))
 
-    async def own_up(request: Request, error: Exception) -> Response:
-        return answer(500, {"error": describe(500, "unexpected"), "original": type(error).__name__})
+    async def respond_unexpected(request: Request, error: Exception) -> Response:
+        return json_response(500, {"error": describe(500, "unexpected"), "original": type(error).__name__})
 
-    handlers = {HttpRefusal: refuse, HTTPException: refuse_plainly, Exception: own_up}
-    handlers |= dict.fromkeys(malformed, refuse_body)
+    handlers = {HttpRefusal: respond_refusal, HTTPException: respond_http_exception, Exception: respond_unexpected}
+    handlers |= dict.fromkeys(malformed, respond_malformed)
     app = Starlette(routes=routes, exception_handlers=handlers)
 
-    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+    async def checked_app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != HEALTH:
             request = Request(scope)
             try:
                 check(request)
             except HttpRefusal as refusal:
-                await (await refuse(request, refusal))(scope, receive, send)
+                await (await respond_refusal(request, refusal))(scope, receive, send)
                 return
         await app(scope, receive, send)
 
-    return checked
+    return checked_app
 
 
 def check_program(request: Request, token: str) -> None:
@@ -377,7 +379,7 @@ def check_program(request: Request, token: str) -> None:
         raise HttpRefusal(403, "not for browsers")
     if not bears_token(request.headers.get("authorization", ""), token):
         raise HttpRefusal(401, "unauthorized")
-    if not token and not all(map(is_address, request.headers.getlist("host") or [""])):
+    if not token and not all(map(is_ip_or_localhost, request.headers.getlist("host") or [""])):
         raise HttpRefusal(403, "without a token this server goes by its address, or localhost, alone")
 
 

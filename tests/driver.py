@@ -14,16 +14,16 @@ from swarmd.config import Config, encode
 from swarmd.core.commands import Command
 from swarmd.core.events import Event
 from swarmd.worker.messages import (
-    Fault,
+    FaultMessage,
     FrameReader,
     FromWorker,
-    Observed,
-    Perform,
-    Ping,
-    Pong,
-    Progress,
-    Start,
-    Stop,
+    ObservedMessage,
+    PerformMessage,
+    PingMessage,
+    PongMessage,
+    ProgressMessage,
+    StartMessage,
+    StopMessage,
     ToWorker,
     encode_frame,
 )
@@ -44,8 +44,8 @@ class WorkerDriver:
         self.config = config
         self.peer_id = peer
         self.events: list[tuple[float, Event]] = []  # with the time of arrival
-        self.faults: list[Fault] = []
-        self.progress: list[Progress] = []
+        self.faults: list[FaultMessage] = []
+        self.progress: list[ProgressMessage] = []
         self.pongs = 0
         self.errors = b""
         self._grown = asyncio.Event()
@@ -61,20 +61,20 @@ class WorkerDriver:
         """Start the worker process and send `Start`."""
         self._process = await fork(self.imported, self.module)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
-        await self.send(Start(encode(self.config), str(self.root), self.peer_id))
+        await self.send(StartMessage(encode(self.config), str(self.root), self.peer_id))
         return self
 
     async def _read(self) -> None:
         reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
         while chunk := await self.process.stdout.read(65536):
-            for message in reader.feed(chunk):
-                if isinstance(message, Observed):
+            for message in reader.read_messages(chunk):
+                if isinstance(message, ObservedMessage):
                     self.events.append((time.time(), message.event))
-                elif isinstance(message, Fault):
+                elif isinstance(message, FaultMessage):
                     self.faults.append(message)
-                elif isinstance(message, Progress):
+                elif isinstance(message, ProgressMessage):
                     self.progress.append(message)
-                elif isinstance(message, Pong):
+                elif isinstance(message, PongMessage):
                     self.pongs += 1
             self._grow()
         self._grow()
@@ -94,11 +94,11 @@ class WorkerDriver:
 
     async def do(self, command: Command) -> None:
         """Send a command."""
-        await self.send(Perform(command))
+        await self.send(PerformMessage(command))
 
     async def ping(self) -> None:
         """Send a ping."""
-        await self.send(Ping(1))
+        await self.send(PingMessage(1))
 
     def seen(self, kind: type[E], since: int = 0, **wanted: Any) -> list[E]:
         """Events of a kind, with these values, from the `since`th event on."""
@@ -135,7 +135,7 @@ class WorkerDriver:
     async def stop(self, grace_s: float = 10.0) -> int:
         """An orderly stop. Returns the exit status."""
         if self.process.returncode is None:
-            await self.send(Stop(grace_s))
+            await self.send(StopMessage(grace_s))
         return await self.wait(grace_s)
 
     async def wait(self, timeout_s: float = 40.0) -> int:

@@ -30,7 +30,7 @@ from bench.table import Result, Row, as_tables
 from swarmd.config import SwarmConfig
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_a_recorded_life_is_a_log_that_verifies(tmp_path: Path, role: Role) -> None:
     life = record(role, 600)
     tags = Counter(tag_of(event) for commit in life.commits for event in commit.events)
-    found = verify(write_log(tmp_path / "events", life.commits, group=8))
+    found = verify_log(write_log(tmp_path / "events", life.commits, group=8))
     assert found.events == life.events == sum(tags.values()) >= 600
     assert life.state.rounds_skipped == 0
     assert life.state.done[0] >= life.round - 1 > 50, "every round is trained"
@@ -50,7 +50,7 @@ def test_a_recorded_life_is_a_log_that_verifies(tmp_path: Path, role: Role) -> N
 
 def test_a_long_log_has_snapshots_and_verifies_and_its_signed_reports_add_up(tmp_path: Path) -> None:
     last = write_long_log(tmp_path / "events", 1500, segment_bytes=100_000)
-    found = verify(tmp_path / "events")
+    found = verify_log(tmp_path / "events")
     assert found.events >= 1500
     assert found.snapshots >= 2
     told = subprocess.run(

@@ -46,15 +46,15 @@ def test_half_of_the_groups_are_flat_whoever_scores_them() -> None:
 
 
 def test_parts_of_the_worker_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sampler, "shares_prefill", Sampler.shares_prefill)  # put back afterwards, with the others
+    monkeypatch.setattr(Sampler, "can_share_prefill", Sampler.can_share_prefill)  # put back afterwards, with the others
     monkeypatch.setattr(SwarmTrainer, "_packs", SwarmTrainer._packs)
-    monkeypatch.setattr(SwarmTrainer, "_drop_flat_groups", SwarmTrainer._drop_flat_groups)
+    monkeypatch.setattr(SwarmTrainer, "_drop_zero_variance_groups", SwarmTrainer._drop_zero_variance_groups)
     for switch_off in worker.PARTS.values():
         switch_off()
-    assert Sampler.shares_prefill.fget(None) is False  # type: ignore[attr-defined]
+    assert Sampler.can_share_prefill.fget(None) is False  # type: ignore[attr-defined]
     assert SwarmTrainer._packs is False
     batch = {"advantages": torch.zeros(8)}
-    assert SwarmTrainer._drop_flat_groups(None, batch) is batch  # type: ignore[arg-type]
+    assert SwarmTrainer._drop_zero_variance_groups(None, batch) is batch  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("attack", ["aims", "within", "edges"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarmd.config import decode, encode, parse_config, settings_of, takes_weights
+from swarmd.config import decode, encode, make_core_settings, needs_peer_weights, parse_config
 from swarmd.errors import ConfigError
 
 COORDINATOR = 'role = "coordinator"\n[swarm]\nid = "s"\n'
@@ -120,7 +120,7 @@ def test_a_worker_gets_the_same_configuration(text: str) -> None:
     ],
 )
 def test_only_a_follower_that_can_measure_and_load_them_takes_weights(text: str, rounds: int) -> None:
-    assert settings_of(parse_config(text, "node.toml"), "me").catch_up_rounds == rounds
+    assert make_core_settings(parse_config(text, "node.toml"), "me").catch_up_rounds == rounds
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_only_a_follower_that_can_measure_and_load_them_takes_weights(text: str,
 def test_only_who_can_measure_and_load_weights_averages_its_own(text: str, rounds: int) -> None:
     parted = text if "[training]" in text else text + "[training]"
     config = parse_config(parted.replace("[training]", "[training]\naverage_weights_every = 2", 1), "node.toml")
-    assert settings_of(config, "me").average_rounds == rounds
-    assert takes_weights(config) == (rounds > 0)
+    assert make_core_settings(config, "me").average_rounds == rounds
+    assert needs_peer_weights(config) == (rounds > 0)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ sender = "{sender}"
 [chain.proxy]
 org = "me"
 """
-    settings = settings_of(parse_config(FOLLOWER + chain, "node.toml"), "peer-f").chain
+    settings = make_core_settings(parse_config(FOLLOWER + chain, "node.toml"), "peer-f").chain
     assert settings is not None and (settings.sends, settings.drive) == (sends, drive)
 
 

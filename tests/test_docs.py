@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from swarmd import cli
-from swarmd.config import Config, struct_in
+from swarmd.config import Config, find_struct_type
 from swarmd.swarms.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,7 +82,7 @@ def unknown_in(line: str) -> list[str]:
     """Words of a command line that are no verb, and options that its verb does not have."""
     group: Any = get_command(cli.app)
     words = words_of(line)
-    command, words = cli.load_verb(words[0]), words[1:]
+    command, words = cli.load_command(words[0]), words[1:]
     while hasattr(command, "get_command") and words and re.fullmatch(r"[a-z-]+", words[0]):
         found = command.get_command(click.Context(group), words[0])
         if found is None:
@@ -101,7 +101,7 @@ def test_commands_and_options_are_there(page: Path) -> None:
 def keys_of(kind: type, prefix: str = "") -> set[str]:
     keys = set()
     for name, hint in get_type_hints(kind).items():
-        inner = struct_in(hint)
+        inner = find_struct_type(hint)
         keys.add(prefix + name)
         if inner is not None:
             keys |= keys_of(inner, f"{prefix}{name}.")

@@ -10,12 +10,12 @@ import pytest
 
 from swarmd.backup.backup import BackupPlan, check_backup, make_backup
 from swarmd.backup.bundle import open_bundle
-from swarmd.chain.endpoints import read_urls
-from swarmd.chain.operator import Journal
+from swarmd.chain.endpoints import read_endpoint_urls
+from swarmd.chain.operator import OrderJournal
 from swarmd.chain.signer import AuditLine, AuditLog
 from swarmd.config import load_config
-from swarmd.core.values import Prepared
-from swarmd.daemon.directory import Moved, write_note
+from swarmd.core.values import SubmissionAttempt
+from swarmd.daemon.directory import MoveNote, write_note
 from swarmd.dht.identity.backup import read_backup
 from swarmd.dht.publisher import OwnRecordFile
 from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed, SwarmdError
@@ -33,7 +33,7 @@ KEY = SecretKind("key", IdentityError, 1000)
 
 def write_own_records(path: Path) -> None:
     shelf = OwnRecordFile(path, SWARM)
-    shelf.keep(CLOCK, 7.0)
+    shelf.keep_record(CLOCK, 7.0)
     anyio.run(shelf.save)
 
 
@@ -49,14 +49,14 @@ def write_audit_lines(path: Path) -> None:
 
 
 def write_journal(path: Path) -> None:
-    journal = Journal(path)
-    journal.begin(1, "0x" + "1" * 64, "0xme")
-    journal.note("deploy", Prepared("0xhash", 0, b"\0", "1"))
+    journal = OrderJournal(path)
+    journal.bind_to_account(1, "0x" + "1" * 64, "0xme")
+    journal.add_attempt("deploy", SubmissionAttempt("0xhash", 0, b"\0", "1"))
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "a secret": lambda path: write_secret(path, b"secret", KEY),
-    "a note": lambda path: write_note(path, Moved(1.0)),
+    "a note": lambda path: write_note(path, MoveNote(1.0)),
     "an empty audit log": lambda path: AuditLog(path).close(),
     "an audit log that was begun anew": write_audit_lines,
     "a journal of orders": write_journal,
@@ -88,7 +88,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 def test_a_read_only_disk_is_named_by_the_error_of_the_write(read_only: Path, tmp_path: Path) -> None:
     """There, to remove what is not even there fails as well."""
     with pytest.raises(LogWriteFailed, match=r"writing of .*note.* failed: Read-only file system"):
-        write_note(read_only / "note", Moved(1.0))
+        write_note(read_only / "note", MoveNote(1.0))
     with pytest.raises(ArchiveUnwritable, match=r"node\.tar cannot be written: .*Read-only file system"):
         make_backup(make_node(tmp_path / "node"), read_only / "node.tar", BackupPlan(None))
 
@@ -113,7 +113,7 @@ READERS: dict[str, Reader] = {
     "backup": check_backup,
     "bundle": lambda path: open_bundle(path, path.parent / "opened"),
     "identity's backup": read_backup,
-    "endpoints": lambda path: read_urls([f"file:{path}"], path.parent),
+    "endpoints": lambda path: read_endpoint_urls([f"file:{path}"], path.parent),
     "model": read_model,
 }
 

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from swarmd.config import Config, load_config, struct_in
+from swarmd.config import Config, find_struct_type, load_config
 from swarmd.swarms.options import FileOptions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +23,7 @@ def keys_of(kind: type[msgspec.Struct], where: str = "") -> set[str]:
     """Dotted names of all keys of a configuration, those of tables too."""
     found: set[str] = set()
     for key, hint in get_type_hints(kind).items():
-        inner = struct_in(hint)
+        inner = find_struct_type(hint)
         if inner is not None:
             found |= keys_of(inner, f"{where}{key}.")
         found.add(f"{where}{key}")

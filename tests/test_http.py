@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from swarmd.errors import ConfigError
-from swarmd.http_client import HttpFailed, HttpRequest, ask, read_start
+from swarmd.http_client import HttpFailed, HttpRequest, read_body_start, send_request
 from swarmd.http_server import TOKEN_CHARS_MIN, Address, bears_token, check_listen, load_token
-from swarmd.uvicorn_server import listening, make_json_app
+from swarmd.uvicorn_server import make_json_app, serve_in_background
 
 CALL_S = 30.0
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -48,7 +48,7 @@ def server(talk: Talk) -> Iterator[int]:
 
 def fetch(talk: Talk, within_s: float = CALL_S, bytes_max: int = 1000) -> tuple[int, bytes]:
     with server(talk) as port:
-        return ask(HttpRequest("GET", f"http://127.0.0.1:{port}/"), time.monotonic() + within_s, bytes_max)
+        return send_request(HttpRequest("GET", f"http://127.0.0.1:{port}/"), time.monotonic() + within_s, bytes_max)
 
 
 def sends(body: bytes) -> Talk:
@@ -112,7 +112,7 @@ class Pieces:
     ("bytes_max", "read"), [(100, b"onetwothree"), (5, b"onetw"), (3, b"one"), (11, b"onetwothree")]
 )
 async def test_the_start_of_a_body_is_read_in_however_many_pieces_it_comes(bytes_max: int, read: bytes) -> None:
-    assert await read_start(Pieces(b"one", b"two", b"three"), bytes_max) == read
+    assert await read_body_start(Pieces(b"one", b"two", b"three"), bytes_max) == read
 
 
 def kept(path: Path, text: str) -> str:
@@ -166,7 +166,7 @@ async def test_what_is_no_request_fills_no_log_and_what_fails_here_does(caplog: 
         writer.close()
         return answer
 
-    async with listening(app, Address("127.0.0.1", 0), 1.0) as url:
+    async with serve_in_background(app, Address("127.0.0.1", 0), 1.0) as url:
         for odd in (b"X: \0\r\n", b"Content-Length: x\r\n"):
             assert b" 400 " in await ask(GET + odd + b"\r\n")
         assert caplog.records == []

@@ -20,11 +20,11 @@ from swarmd.manifest import (
     Manifest,
     ManifestChain,
     ManifestRecipe,
+    ManifestRounds,
     NodeChoice,
-    Rounds,
     Signature,
     check_form,
-    config_of,
+    make_node_config,
     parse_manifest,
     read_manifest,
     recipe_digest,
@@ -77,7 +77,7 @@ training = st.builds(
     beta=st.floats(0, 1),
 )
 rounds = st.builds(
-    Rounds,
+    ManifestRounds,
     coordinator=st.just(CREATOR.peer_id),
     min_peers=st.integers(1, 100),
     start_s=st.floats(0.1, 1e6),
@@ -109,7 +109,7 @@ def unsigned(**changes: Any) -> Manifest:
         "bootnodes": (BOOTNODE,),
         "recipe": recipe_of(Config(SwarmConfig("digits", tasks=(TaskConfig("chain_sum", 2.0, {"min_terms": 2}),)))),
         "signature": Signature(CREATOR.peer_id, "0" * 128),
-        "rounds": Rounds(CREATOR.peer_id, 1, 60.0, 300.0, 1.0, 0),
+        "rounds": ManifestRounds(CREATOR.peer_id, 1, 60.0, 300.0, 1.0, 0),
     }
     return Manifest(**values | changes)
 
@@ -196,7 +196,7 @@ def refusal(manifest: Manifest) -> str:
 
 
 def test_an_rsa_identity_can_create_a_swarm() -> None:
-    manifest = signed(RSA, creator=RSA.peer_id, rounds=Rounds(RSA.peer_id, 1, 60.0, 300.0, 1.0, 0))
+    manifest = signed(RSA, creator=RSA.peer_id, rounds=ManifestRounds(RSA.peer_id, 1, 60.0, 300.0, 1.0, 0))
     verify(parse_manifest(render_manifest(manifest)))
     assert refusal(msgspec.structs.replace(manifest, name="Digit")).startswith("the signature is not the creator's")
 
@@ -220,7 +220,7 @@ UNDIGESTED, UNSIGNED = "the recipe does not have its digest", "the signature is 
         (
             {
                 "creator": OTHER.peer_id,
-                "rounds": Rounds(OTHER.peer_id, 1, 60.0, 300.0, 1.0, 0),
+                "rounds": ManifestRounds(OTHER.peer_id, 1, 60.0, 300.0, 1.0, 0),
                 "signature": Signature(OTHER.peer_id, signed().signature.value),
             },
             UNSIGNED,
@@ -251,7 +251,7 @@ AUTOMATIC = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model="au
         ({"members": (OTHER.peer_id,)}, 'members does not go with membership = "open"'),
         ({"membership": "allow-list"}, 'members does not go with membership = "allow-list"'),
         ({"members": (OTHER.peer_id,), "rounds": None, "chain": a_chain()}, "the contract keeps the allow-list"),
-        ({"rounds": Rounds(OTHER.peer_id, 1, 1.0, 1.0, 1.0, 0)}, "rounds.coordinator is not the creator"),
+        ({"rounds": ManifestRounds(OTHER.peer_id, 1, 1.0, 1.0, 1.0, 0)}, "rounds.coordinator is not the creator"),
         ({"rounds": None, "chain": a_chain(rpc=("ftp://x",))}, "chain.rpc: 'ftp' is not a scheme"),
         ({"name": "a\nb"}, "name: 'a\\nb' has characters"),
         ({"average_weights_every": 2}, 'average_weights_every does not go with membership = "open"'),
@@ -296,7 +296,7 @@ def test_what_keeps_programs_in_is_no_manifests_to_say() -> None:
 def test_a_revision_is_part_of_the_recipe_and_none_changes_no_digest() -> None:
     recipe = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model="org/name", revision="v1")))
     manifest = signed(recipe=recipe)
-    assert config_of(manifest, NodeChoice(OTHER.peer_id)).training.revision == "v1"
+    assert make_node_config(manifest, NodeChoice(OTHER.peer_id)).training.revision == "v1"
     plain = msgspec.structs.replace(recipe, revision="")
     assert "revision" not in msgspec.to_builtins(plain)
     assert recipe_digest(plain) != recipe_digest(recipe)
@@ -394,7 +394,7 @@ def test_adapters_are_part_of_the_recipe_and_none_change_no_digest() -> None:
     recipe = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(lora=lora)))
     manifest = signed(recipe=recipe)
     assert parse_manifest(render_manifest(manifest)) == manifest
-    assert config_of(manifest, NodeChoice(OTHER.peer_id)).training.lora == lora
+    assert make_node_config(manifest, NodeChoice(OTHER.peer_id)).training.lora == lora
     plain = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(lora=LoraConfig(alpha=32))))
     assert plain.lora is None and recipe_digest(plain) == recipe_digest(recipe_of(Config(SwarmConfig("s"))))
 
@@ -403,7 +403,7 @@ def nodes_of(manifest: Manifest) -> tuple[Config, Config]:
     """The configurations of a follower and of the coordinator."""
     rpc = ("http://127.0.0.1:1",)
     leader = NodeChoice(CREATOR.peer_id, role="coordinator", rpc=rpc)
-    return config_of(manifest, NodeChoice(OTHER.peer_id, "bob", rpc=rpc)), config_of(manifest, leader)
+    return make_node_config(manifest, NodeChoice(OTHER.peer_id, "bob", rpc=rpc)), make_node_config(manifest, leader)
 
 
 @given(manifests())
@@ -428,7 +428,9 @@ def test_all_nodes_train_one_model_so_who_comes_late_takes_the_coordinators_weig
     follower, leader = (config.training for config in nodes_of(manifest))
     assert (follower.catch_up, follower.weights_from) == ("none" if chain else "weights", ("coordinator",))
     assert (leader.catch_up, leader.offer_weights_every) == ("none", 0 if chain else 1)
-    own = config_of(manifest, NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",), training={"catch_up": "none"}))
+    own = make_node_config(
+        manifest, NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",), training={"catch_up": "none"})
+    )
     assert own.training.catch_up == "none", "it is the node's own choice"
 
 

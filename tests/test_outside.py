@@ -11,15 +11,15 @@ import pytest
 import swarmd
 from swarmd.bounds import is_bounded
 from swarmd.chain.signer_http import RegisterBody, RewardBody, WinnerBody
-from swarmd.dht.evidence import EvidenceTold, decode_message
+from swarmd.dht.evidence import EvidenceMessage, decode_evidence_message
 from swarmd.dht.gossip import Hint
-from swarmd.dht.store.parts import FindFilter, Part, read_part
-from swarmd.dht.wire.bodies import LeaderboardBody, decode_board
+from swarmd.dht.store.parts import FindFilter, KeyPart, decode_key_part
+from swarmd.dht.wire.bodies import LeaderboardBody, decode_leaderboard
 from swarmd.dht.wire.invitations import Invitation
-from swarmd.dht.wire.records import Payload, SignedRecord, check_payload, decode_signed
+from swarmd.dht.wire.records import Payload, SignedRecord, decode_payload, decode_signed
 from swarmd.errors import FrameError, RecordRejected
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
-from swarmd.training.reference.frame import MAGIC, PREFIX, VERSION, JobHeader, ResultHeader, _split
+from swarmd.training.reference.frame import MAGIC, PREFIX, VERSION, JobHeader, ResultHeader, _split_frame
 from tests import extremes
 
 DIGEST = "a" * 64
@@ -43,17 +43,17 @@ def frame_of(kind: Any) -> Outside:
         header = msgspec.msgpack.encode(value)
         return PREFIX.pack(MAGIC, VERSION, kind.NUMBER, len(header)) + header
 
-    return Outside(kind, lambda body: _split(body, kind)[0], encode)
+    return Outside(kind, lambda body: _split_frame(body, kind)[0], encode)
 
 
 OUTSIDE = [
-    Outside(Payload, check_payload, greatest={"work": 2**63 - 1}),
+    Outside(Payload, decode_payload, greatest={"work": 2**63 - 1}),
     Outside(SignedRecord, decode_signed),
     *(Outside(kind, msgspec.msgpack.Decoder(kind).decode) for kind in (Hint, Invitation)),
-    Outside(EvidenceTold, decode_message),
+    Outside(EvidenceMessage, decode_evidence_message),
     Outside(FindFilter, msgspec.msgpack.Decoder(FindFilter).decode),
-    Outside(Part, lambda encoded: read_part(encoded, 2**20)),
-    Outside(LeaderboardBody, decode_board),
+    Outside(KeyPart, lambda encoded: decode_key_part(encoded, 2**20)),
+    Outside(LeaderboardBody, decode_leaderboard),
     Outside(Rollouts, decode_rollouts),
     *(json_of(kind) for kind in (RegisterBody, RewardBody, WinnerBody)),
     *(frame_of(kind) for kind in (JobHeader, ResultHeader)),
@@ -66,18 +66,26 @@ REFUSED = (RecordRejected, FrameError, msgspec.DecodeError)
 # above, or held in bounds by what reads it (block numbers are texts of 16 hex digits, which `swarmd.chain` looks at one
 # by one). All else is a file of this node, its operator's, or what its own processes tell each other.
 FROM_OUTSIDE = {
-    *("Payload", "SignedRecord", "SignedTransaction", "Hint", "Invitation", "FindFilter", "Part", "WorkerMessage"),
-    *("EvidenceTold", "LeaderboardBody", "Rollouts", "_Version", "kind"),
+    *("Payload", "SignedRecord", "SignedTransaction", "Hint", "Invitation", "FindFilter", "KeyPart", "WorkerMessage"),
+    *("EvidenceMessage", "LeaderboardBody", "Rollouts", "_RolloutsVersion", "kind"),
 }
 CHECKED = {
-    *("BlockHeader", "BoundedTarHeader", "SegmentHeader", "OwnRecord", "LogEntry", "SignedEntry", "RpcMessage"),
+    *(
+        "BlockHeader",
+        "BoundedTarHeader",
+        "SegmentHeader",
+        "OwnRecordEntry",
+        "LogEntry",
+        "SignedSubmission",
+        "RpcMessage",
+    ),
     *(
         "ProbeAnswer",
         "Answer",
-        "Notice",
+        "SubscriptionNotification",
         "self.type",
-        "_Head",
-        "_Entry",
+        "_UploadHeader",
+        "_HeaderEntry",
         "WeightsOffer",
         "WeightsManifest",
         "PushOutcome",
@@ -85,18 +93,33 @@ CHECKED = {
     *("StepOutcome", "Outcome", "str", "list[str | None]", "list[str]", "list[Name]"),
 }
 OWN = {
-    *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Keystore", "Scrypt", "Pbkdf2"),
-    *("JournalEntry", "Record", "AuditLine", "OutputLine", "UnitLine", "Line", "ChainConfig", "Config"),
+    *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Keystore", "ScryptParams", "Pbkdf2Params"),
+    *("JournalContent", "Record", "AuditLine", "OutputLine", "UnitLine", "Line", "ChainConfig", "Config"),
     *("InitProfile", "SimProfile", "Status", "ControlRequest", "StopReply", "HttpRequest", "Copied"),
-    *("SandboxLayout", "KeptStandings", "Summary", "GatheredHistory", "_KeptBoards", "KeptChain"),
-    *("KeptWithdrawals", "BackupNote", "Reference", "list[OwnRecord]", "list[LogEntry]", "list[SignedEntry]"),
+    *("SandboxLayout", "SavedStandings", "Summary", "PartialHistory", "_LeaderboardsSnapshot", "ChainSnapshot"),
+    *(
+        "SavedWithdrawals",
+        "BackupNote",
+        "Reference",
+        "list[OwnRecordEntry]",
+        "list[LogEntry]",
+        "list[SignedSubmission]",
+    ),
     *("list[ProbeQuestion]", "list[Question]", "list[RpcMessage]", "list[ProbeAnswer]", "list[Answer]"),
     *("list[DialResult]", "Commit", "Snapshot", "State", "list[Member]", "list[Report]", "EmbeddedRecipe"),
-    *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
-    *("Level", "dict[str, Ladder]", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
-    *("Groups", "Meta", "CheckpointListing", "SavedSizes", "ModelChoice", "NodeState"),
-    *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[Keyframe]"),
-    *("KeptLedger", "KeptTrained", "Outcomes", "tuple[list[Waiting], list[str], list[str]]"),
+    *("ManifestRecipe", "CommandBase", "SignerSetup", "WebProcessSetup", "PushOrder"),
+    *(
+        "DifficultyLevel",
+        "dict[str, CurriculumLevel]",
+        "DatasetSource",
+        "ConfigSource",
+        "Source",
+        "TrainingConfig",
+        "RlSwarmName",
+    ),
+    *("Groups", "CheckpointMeta", "CheckpointListing", "SavedSizes", "ModelChoice", "NodeHealthState"),
+    *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "BookmarkHeader", "HistorySnapshot", "list[Keyframe]"),
+    *("KeptLedger", "KeptTrained", "EventCounts", "tuple[list[UnreadBody], list[str], list[str]]"),
     *("tuple[list[StageRow], list[SkipRow], float]", "tuple[int, list[float], bytes, list[RoundMark]]"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, int]", "dict[str, object]"),
     *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),

@@ -18,7 +18,7 @@ BANNED = {
     "a stub": re.compile(r"NotImplemented" r"Error"),
     "a wait without a deadline": re.compile(r"\btime\.slee" r"p\("),
     "a path without quotes in a command": re.compile(
-        r"`(swarmd|mkdir|install) [^`]*\{(?!quoted)[^}`]*(path|parent|root|credentials|identity\.key)[^}`]*\}"
+        r"`(swarmd|mkdir|install) [^`]*\{(?!quote_for_shell)[^}`]*(path|parent|root|credentials|identity\.key)[^}`]*\}"
     ),
     "a pattern that a line break may follow": re.compile(r"pattern=r?\"[^\"]*\$\""),
 }

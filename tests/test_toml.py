@@ -10,7 +10,15 @@ import pytest
 
 from swarmd.config import parse_config
 from swarmd.errors import ConfigError
-from swarmd.toml_text import DEPTH_MAX, PARTS_MAX, TEXT_BYTES_MAX, line_of, lines_of, parse_toml, read_toml
+from swarmd.toml_text import (
+    DEPTH_MAX,
+    PARTS_MAX,
+    TEXT_BYTES_MAX,
+    find_key_lines,
+    find_line_of_message,
+    parse_toml,
+    read_toml,
+)
 
 ENDLESS = ".".join(["a"] * 20_000)
 WAYS = {
@@ -111,7 +119,7 @@ def test_looking_for_names_and_lines_takes_no_longer_than_the_text() -> None:
     for text in odd:
         with pytest.raises(ValueError):
             parse_toml(text)
-        line_of(f"x = '''\n{text}\n'''\n", "unknown key 'y'")
+        find_line_of_message(f"x = '''\n{text}\n'''\n", "unknown key 'y'")
     assert time.process_time() - begun < 30.0
 
 
@@ -135,7 +143,7 @@ lora.rank = 2
 
 
 def test_every_key_has_its_line() -> None:
-    lines = lines_of(TEXT)
+    lines = find_key_lines(TEXT)
     for key, line in {
         "role": 1,
         "name": 2,

@@ -46,6 +46,8 @@ FOR_TESTS_AND_BENCHES = {
     "BENCH",
     "EMBEDDED_DIR",
     "LEAN",
+    "client_count",
+    "make_invitation",
     "wait_until",
 }
 

@@ -37,7 +37,16 @@ from swarmd.errors import (
     OtherVersion,
 )
 from swarmd.file_kind import ARCHIVE, describe_file
-from swarmd.files import hash_file, held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
+from swarmd.files import (
+    advise_on_path_error,
+    hash_file,
+    hold_directory_lock,
+    lock_exclusively,
+    open_regular,
+    remove_leftover,
+    sync_directory,
+    sync_tree,
+)
 from swarmd.paths import NodeDirectory
 
 FORMAT = 1
@@ -101,7 +110,7 @@ class ArchiveWriter:
         """Add that many bytes of a file. Raises OSError if it has fewer."""
         info = tarfile.TarInfo(name)
         info.size, info.mode = size_bytes, 0o600
-        hashed = _Hashed(source)
+        hashed = _HashingReader(source)
         self._tar.addfile(info, hashed)
         self.members.append(ArchiveMember(name, size_bytes, hashed.digest.hexdigest()))
 
@@ -125,7 +134,7 @@ class ArchiveWriter:
         sync_directory(self._out.parent)
 
 
-class _Hashed:
+class _HashingReader:
     """A file, hashed as it is read."""
 
     def __init__(self, source: BinaryIO) -> None:
@@ -138,7 +147,7 @@ class _Hashed:
         return chunk
 
 
-def refuse_target(out: Path) -> None:
+def check_target(out: Path) -> None:
     """Raise ArchiveUnwritable if an archive cannot be made under this name."""
     if not out.name.endswith(ENDINGS):
         raise ArchiveUnwritable(
@@ -151,24 +160,24 @@ def refuse_target(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def writing(out: Path) -> Iterator[ArchiveWriter]:
+def write_archive(out: Path) -> Iterator[ArchiveWriter]:
     """Write a new archive, which gets its name when `finish` is called.
 
     Raises ArchiveUnwritable if `out` exists, has no directory or another ending, or cannot be written.
     """
-    refuse_target(out)
+    check_target(out)
     scratch = out.with_name(f".{out.name}.tmp")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            lock_alone(descriptor, out)
+            lock_exclusively(descriptor, out)
             if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # another process has just given it its name
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             file.truncate()
             try:
                 yield ArchiveWriter(file, scratch, out)
             except BaseException:
-                remove_left(scratch)
+                remove_leftover(scratch)
                 raise
     except OSError as error:
         reason = error if error.filename or not error.strerror else error.strerror
@@ -210,7 +219,7 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
         if path.is_dir():
             fix = f"Name the file that `{kind.MAKE}` wrote, before the directory that it goes to"
             raise ArchiveError(f"{path} is a directory, not a {kind.NOUN}", fix) from error
-        fix = remedy(error, path) if isinstance(error, PermissionError) else AGAIN
+        fix = advise_on_path_error(error, path) if isinstance(error, PermissionError) else AGAIN
         raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
     fix = f"Name the file that `{kind.MAKE}` wrote"
     again = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
@@ -234,12 +243,12 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                     if len(found) >= MEMBERS_MAX or size_bytes > kind.BYTES_MAX:
                         raise ArchiveError(f"{path} holds more than a {kind.NOUN} may", AGAIN)
                     if info.name == kind.FILE:
-                        manifest = _decode(_read(tar, info, MANIFEST_BYTES_MAX), kind, path)
+                        manifest = _decode_manifest(_read_member(tar, info, MANIFEST_BYTES_MAX), kind, path)
                     elif info.name == SEALED:
-                        sealed = _read(tar, info, SEALED_BYTES_MAX)
+                        sealed = _read_member(tar, info, SEALED_BYTES_MAX)
                         found[SEALED] = ArchiveMember(SEALED, info.size, hashlib.sha256(sealed).hexdigest())
                     else:
-                        found[info.name] = ArchiveMember(info.name, info.size, _digest(tar, info, into))
+                        found[info.name] = ArchiveMember(info.name, info.size, _digest_member(tar, info, into))
         except _DAMAGED as error:
             what, use = describe_file(path)
             if isinstance(error, _ForeignArchive):
@@ -255,14 +264,14 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
     return manifest, sealed
 
 
-def _read(tar: tarfile.TarFile, info: tarfile.TarInfo, bytes_max: int) -> bytes:
+def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo, bytes_max: int) -> bytes:
     content = tar.extractfile(info)
     if content is None or info.size > bytes_max:
         raise tarfile.ReadError(f"{info.name} has {info.size} bytes")
     return content.read()
 
 
-def _digest(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | None) -> str:
+def _digest_member(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | None) -> str:
     """The SHA-256 of a member, which is unpacked first if `into` names a place."""
     if into is None:
         content = tar.extractfile(info)
@@ -272,11 +281,11 @@ def _digest(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | None) -> s
     return hash_file(into / info.name)
 
 
-def _decode(raw: bytes, kind: type[M], path: Path) -> M:
+def _decode_manifest(raw: bytes, kind: type[M], path: Path) -> M:
     try:
         version = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"], type=int)
         if version != FORMAT:  # other fields may differ as well
-            raise OtherVersion.of(f"the {kind.NOUN} {path}", "format", version, FORMAT)
+            raise OtherVersion.from_numbers(f"the {kind.NOUN} {path}", "format", version, FORMAT)
         return msgspec.json.decode(raw, type=kind)
     except (*DECODE_ERRORS, KeyError) as error:
         raise ArchiveError(f"{kind.FILE} of {path} cannot be read: {error}", AGAIN) from error
@@ -286,7 +295,7 @@ def _decode(raw: bytes, kind: type[M], path: Path) -> M:
 
 
 @contextlib.contextmanager
-def unpacking(root: Path) -> Iterator[Path]:
+def unpack_atomically(root: Path) -> Iterator[Path]:
     """Give a directory to fill, whose files lie in `root` afterwards; if anything is raised, `root` is as it was.
 
     `root` may be a mount point, which cannot be renamed over, so entries move up one by one. Raises ArchiveUnwritable
@@ -296,8 +305,8 @@ def unpacking(root: Path) -> Iterator[Path]:
     making, moved = NodeDirectory(root).restoring, []
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with held_alone(root):
-            _refuse_full(root, making)
+        with hold_directory_lock(root):
+            _refuse_nonempty(root, making)
             try:
                 if making.exists():  # a command that unpacked here was killed
                     shutil.rmtree(making)
@@ -313,7 +322,7 @@ def unpacking(root: Path) -> Iterator[Path]:
                 making.rmdir()
                 sync_directory(root)
             except BaseException:
-                _clear(making, moved)
+                _remove_unpacked(making, moved)
                 if not there:
                     root.rmdir()
                 raise
@@ -324,7 +333,7 @@ def unpacking(root: Path) -> Iterator[Path]:
         raise ArchiveUnwritable(f"{root} cannot be made: {error}", fix) from error
 
 
-def _refuse_full(root: Path, making: Path) -> None:
+def _refuse_nonempty(root: Path, making: Path) -> None:
     if all(path == making or path.name == _FOREIGN for path in root.iterdir()):
         return
     fix = "Name a new directory"
@@ -333,7 +342,7 @@ def _refuse_full(root: Path, making: Path) -> None:
     raise ArchiveUnwritable(f"{root} is not empty, and nothing is overwritten", fix)
 
 
-def _clear(making: Path, moved: list[Path]) -> None:
+def _remove_unpacked(making: Path, moved: list[Path]) -> None:
     """Remove what was unpacked; `.restoring` last, because until then no node starts on the rest."""
     for path in moved:
         if path.is_dir():

@@ -36,32 +36,40 @@ from swarmd.backup.archive import (
     ArchiveWriter,
     Manifest,
     read_archive,
-    unpacking,
-    writing,
+    unpack_atomically,
+    write_archive,
 )
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
-from swarmd.daemon.directory import LAYOUT, Moved, Restored, read_layout, read_restored, refuse_moved, write_note
+from swarmd.daemon.directory import (
+    LAYOUT,
+    MoveNote,
+    RestoreNote,
+    read_layout,
+    read_restore_note,
+    refuse_moved,
+    write_note,
+)
 from swarmd.daemon.service import digests_in_use
-from swarmd.dht.identity.backup import BackupMarks, marks_of
-from swarmd.dht.identity.identity import parse_identity, write_private
+from swarmd.dht.identity.backup import BackupProgress, progress_of
+from swarmd.dht.identity.identity import parse_identity, write_private_file
 from swarmd.errors import ArchiveError, ArchiveUnwritable, LogDamaged, OtherVersion
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import base_upto, fold_commit, node_of
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import apply_commit, base_upto, peer_id_of_log
 from swarmd.eventlog.frame import decode_commit, read_frames
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import Verified, verify
+from swarmd.eventlog.replay import VerifyResult, verify_log
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
-from swarmd.eventlog.store import take_lock
+from swarmd.eventlog.store import acquire_writer_lock
 from swarmd.files import open_regular
 from swarmd.observe.redaction import redact_text
 from swarmd.paths import CONFIG, IDENTITY, NodeDirectory
 from swarmd.secret_files import seal, unseal
-from swarmd.swarms.registry import questions_of
+from swarmd.swarms.registry import questions_file_of
 from swarmd.toml_text import parse_toml, read_toml
-from swarmd.training.checkpoint_files import newest_whole
+from swarmd.training.checkpoint_files import find_newest_complete
 
 SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitations.json"
 PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself without secrets
@@ -102,12 +110,12 @@ class BackupManifest(Manifest, frozen=True, kw_only=True):
     swarm: str
     from_seq: int
     next_seq: int
-    marks: BackupMarks
+    marks: BackupProgress
     checkpoint: str
     sealed: bool
     for_move: bool
     missing: tuple[str, ...]
-    restored: Restored | None = None
+    restored: RestoreNote | None = None
 
 
 class BackupPlan(msgspec.Struct, frozen=True):
@@ -144,18 +152,20 @@ def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManif
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        with _leaving(data) if plan.for_move else contextlib.nullcontext(), writing(out) as archive:
-            manifest = _fill(data, archive, plan)
-            archive.finish(manifest, _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else None)
+        with _hold_log_lock(data) if plan.for_move else contextlib.nullcontext(), write_archive(out) as archive:
+            manifest = _write_members(data, archive, plan)
+            archive.finish(
+                manifest, _mark_as_moved(data, MoveNote(manifest.made_at, out.name)) if plan.for_move else None
+            )
         return manifest
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.contextmanager
-def _leaving(data: NodeDirectory) -> Iterator[None]:
+def _hold_log_lock(data: NodeDirectory) -> Iterator[None]:
     """Hold the log's lock. Raises LogInUse, or IdentityInUse if the node has moved already."""
-    lock = take_lock(data.events)
+    lock = acquire_writer_lock(data.events)
     try:
         refuse_moved(data)
         yield
@@ -164,7 +174,7 @@ def _leaving(data: NodeDirectory) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _closing(data: NodeDirectory, moved: Moved) -> Iterator[None]:
+def _mark_as_moved(data: NodeDirectory, moved: MoveNote) -> Iterator[None]:
     write_note(data.moved, moved)
     try:
         yield
@@ -173,14 +183,14 @@ def _closing(data: NodeDirectory, moved: Moved) -> Iterator[None]:
         raise
 
 
-def _fill(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
+def _write_members(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
     # before the log is read: a start writes the note into the log, then removes it
-    restored = read_restored(data)
+    restored = read_restore_note(data)
     with contextlib.ExitStack() as stack:
-        parts, next_seq = _open_log(data.events, stack)
+        parts, next_seq = _open_log_files(data.events, stack)
         state = _state_at(data.events, next_seq)
         in_use = digests_in_use(state)
-        rollouts = _open_blobs(Blobs(data.blobs), in_use, stack)
+        rollouts = _open_blobs(BlobStore(data.blobs), in_use, stack)
         checkpoint, files = _open_checkpoint(data, stack) if plan.checkpoint else ("", [])
         for part in (*parts, *rollouts, *files):
             archive.add(*part)
@@ -191,11 +201,11 @@ def _fill(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> Back
         version=__version__,
         rules=RULES,
         layout=read_layout(data),
-        peer=node_of(data.events),
+        peer=peer_id_of_log(data.events),
         swarm=state.settings.swarm if state.settings else "",
         from_seq=min(first_seq_of(Path(part.name)) for part in parts if part.name.endswith(".seg")),
         next_seq=next_seq,
-        marks=marks_of(state),
+        marks=progress_of(state),
         checkpoint=checkpoint,
         sealed=plan.passphrase is not None,
         for_move=plan.for_move,
@@ -205,7 +215,7 @@ def _fill(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> Back
     )
 
 
-def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
+def _open_log_files(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
     """Segments and snapshots, up to the last whole commit; and the seq that follows it."""
     for _ in range(TRIES):
         # the node may have removed its oldest segment since they were listed
@@ -213,7 +223,7 @@ def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart]
             *earlier, last = list_segments(events)
             parts = [_open(f"events/{path.name}", path, stack) for path in earlier]
             file = stack.enter_context(open_regular(last))
-            end, next_seq = _whole_part(file, last)
+            end, next_seq = _find_last_commit(file, last)
             file.seek(0)
             parts.append(OpenPart(f"events/{last.name}", file, end))
             snapshots = [path for path in list_snapshots(events) if snapshot_seq(path) <= next_seq]
@@ -227,7 +237,7 @@ def _open(name: str, path: Path, stack: contextlib.ExitStack) -> OpenPart:
     return OpenPart(name, file, os.fstat(file.fileno()).st_size)
 
 
-def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
+def _find_last_commit(file: FileIO, path: Path) -> tuple[int, int]:
     """Offset at which the last whole commit of the last segment ends, and the seq that follows."""
     opening = read_header(file, path)
     end, last = opening.size_bytes, b""
@@ -243,11 +253,11 @@ def _state_at(events: Path, next_seq: int) -> State:
     for commit in read_commits(events, base.seq):
         if commit.seq >= next_seq:
             break
-        fold_commit(fold, commit)
+        apply_commit(fold, commit)
     return fold.state
 
 
-def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitStack) -> list[OpenPart]:
+def _open_blobs(blobs: BlobStore, digests: frozenset[str], stack: contextlib.ExitStack) -> list[OpenPart]:
     parts = []
     for digest in sorted(digests):
         with contextlib.suppress(FileNotFoundError):  # never fetched, or removed since
@@ -258,7 +268,7 @@ def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitSta
 def _open_checkpoint(data: NodeDirectory, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
     """The newest checkpoint that is whole."""
     for _ in range(TRIES):
-        found = newest_whole(data.checkpoints)
+        found = find_newest_complete(data.checkpoints)
         if found is None:
             return "", []
         with contextlib.suppress(FileNotFoundError):  # the trainer has just written a newer one
@@ -319,7 +329,7 @@ def find_questions(root: Path, texts: list[Path]) -> dict[str, Path]:
             continue  # no node starts with it
         for above in (tables.get("swarm"), tables.get("recipe")):
             options = above.get("options") if isinstance(above, dict) else None
-            value = questions_of(options) if isinstance(options, dict) else ""
+            value = questions_file_of(options) if isinstance(options, dict) else ""
             name = os.path.relpath(os.path.normpath(root.absolute() / value), root.absolute())
             if re.fullmatch(QUESTIONS, name) and BackupManifest.allows(name) and (root / name).is_file():
                 found[name] = root / name
@@ -342,7 +352,7 @@ def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
 
 def restore_backup(
     path: Path, root: Path, passphrase: str | None, moved: bool = False, from_round: int = 0
-) -> tuple[BackupManifest, Verified]:
+) -> tuple[BackupManifest, VerifyResult]:
     """Make the data directory `root` from a backup, and replay its log. If anything fails, `root` is as it was.
 
     Args:
@@ -350,10 +360,10 @@ def restore_backup(
         moved: the node was stopped for good when the backup was made, and continues here.
         from_round: first round that the node may take part in or open, if later than the rounds that it will hear of.
 
-    Raises ArchiveError as `check_backup` and `unpacking`, or if the backup is not one of a move; NoSpaceLeft; and
-    OtherVersion, LogDamaged or ReplayDifference where the log in it does not replay here.
+    Raises ArchiveError as `check_backup` and `unpack_atomically`, or if the backup is not one of a move; NoSpaceLeft;
+    and OtherVersion, LogDamaged or ReplayDifference where the log in it does not replay here.
     """
-    with unpacking(root) as making:
+    with unpack_atomically(root) as making:
         data = NodeDirectory(making)
         manifest, sealed = read_archive(path, BackupManifest, making)
         if moved:
@@ -361,12 +371,12 @@ def restore_backup(
         verified = _check_log(data, manifest)
         if manifest.sealed and passphrase is not None:
             for name, content in open_sealed(sealed, manifest, passphrase).items():
-                write_private(data.root / name, content)
-        _mark(data, manifest, moved, from_round)
+                write_private_file(data.root / name, content)
+        _write_restore_note(data, manifest, moved, from_round)
     return manifest, verified
 
 
-def _mark(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round: int) -> None:
+def _write_restore_note(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round: int) -> None:
     """Write the note for the next start: about this restore, or an earlier one after which the node was not started."""
     earlier = manifest.restored
     if moved:
@@ -375,7 +385,7 @@ def _mark(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round
         return
     made_at = min(manifest.made_at, earlier.made_at) if earlier else manifest.made_at
     first = max(from_round, earlier.from_round) if earlier else from_round
-    write_note(data.restored, Restored(time.time(), made_at, first))
+    write_note(data.restored, RestoreNote(time.time(), made_at, first))
 
 
 def _check_move(path: Path, manifest: BackupManifest) -> None:
@@ -388,12 +398,12 @@ def _check_move(path: Path, manifest: BackupManifest) -> None:
         raise ArchiveError(f"{path} is older than a day; a node may have run on it already", fix)
 
 
-def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
+def _check_log(data: NodeDirectory, manifest: BackupManifest) -> VerifyResult:
     """Replay the log, and check that it is the one that the manifest describes."""
     if manifest.layout != LAYOUT:
-        raise OtherVersion.of("the backup", "layout", manifest.layout, LAYOUT)
-    verified = verify(data.events)
-    owner = node_of(data.events)
+        raise OtherVersion.from_numbers("the backup", "layout", manifest.layout, LAYOUT)
+    verified = verify_log(data.events)
+    owner = peer_id_of_log(data.events)
     end = verified.from_seq + verified.events
     if owner != manifest.peer or end != manifest.next_seq:
         raise LogDamaged(

@@ -20,12 +20,12 @@ from typing import ClassVar
 import msgspec
 
 from swarmd import __version__
-from swarmd.backup.archive import FORMAT, PART, Manifest, read_archive, unpacking, writing
+from swarmd.backup.archive import FORMAT, PART, Manifest, read_archive, unpack_atomically, write_archive
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import ArchiveError, BundleHoldsSecret
-from swarmd.eventlog.fold import load
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.fold import load_state
+from swarmd.eventlog.replay import verify_log
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, snapshot_directory, snapshot_seq
 from swarmd.eventlog.store import disk_bytes
@@ -79,15 +79,18 @@ def write_bundle(
     Raises ArchiveError if it cannot be written, BundleHoldsSecret if a secret was found in one of the files, and
     LogDamaged or NotFoundError without a sound log. Then nothing is left behind.
     """
-    with writing(out) as archive, tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as scratch:
+    with (
+        write_archive(out) as archive,
+        tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as scratch,
+    ):
         root = Path(scratch)
-        segments, snapshots = slice_of(log, log_bytes_max)
+        segments, snapshots = select_log_files(log, log_bytes_max)
         report(f"copying {len(segments)} segments of the log")
         _copy(segments, snapshots, root / "events")
         for name, content in texts.items():
             (root / name).write_bytes(content)
         report("folding the copy")
-        state, next_seq = load(root / "events")
+        state, next_seq = load_state(root / "events")
         first_seq = first_seq_of(segments[0])
         if first_seq:
             notes += (f"events before {first_seq} are not in it; the oldest snapshot stands for them",)
@@ -121,13 +124,13 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
 
     Raises ArchiveError, also if the log folds to another state here than where it was made; and as `verify`.
     """
-    with unpacking(into) as making:
+    with unpack_atomically(into) as making:
         report("unpacking it")
         manifest, _ = read_archive(file, BundleManifest, making)
         (making / manifest.FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         report("folding the log")
-        verify(making / "events")
-        state, next_seq = load(making / "events")
+        verify_log(making / "events")
+        state, next_seq = load_state(making / "events")
         if (next_seq, state_digest(state)) != (manifest.next_seq, manifest.state_sha256):
             raise ArchiveError(
                 f"the log in {file} folds to another state here ({next_seq} events) than where it was made "
@@ -137,7 +140,7 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
     return manifest
 
 
-def slice_of(log: Path, bytes_max: int) -> tuple[list[Path], list[Path]]:
+def select_log_files(log: Path, bytes_max: int) -> tuple[list[Path], list[Path]]:
     """Segments and snapshots: all if they fit, else from the oldest snapshot on with which they fit, or the newest."""
     segments, snapshots = list_segments(log), list_snapshots(log)
     part = (segments, snapshots)
@@ -158,7 +161,7 @@ def _copy(segments: list[Path], snapshots: list[Path], to: Path) -> None:
         if sum(path.stat().st_size for path, _ in copies) > BundleManifest.BYTES_MAX:
             raise ArchiveError(
                 f"the log's newest part has more than {BundleManifest.BYTES_MAX} bytes",
-                "Run `swarmd log compact DIR` on the node first, which removes what a snapshot stands for",
+                "Run `swarmd log compact_event_log DIR` on the node first, which removes what a snapshot stands for",
             )
         for path, place in copies:
             with open_regular(path) as source, (place / path.name).open("xb") as copy:

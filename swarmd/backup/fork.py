@@ -23,18 +23,18 @@ import msgspec
 import tomlkit
 
 from swarmd import __version__
-from swarmd.backup.archive import unpacking
+from swarmd.backup.archive import unpack_atomically
 from swarmd.backup.backup import find_questions
 from swarmd.config import Config, parse_config, read_config_text
 from swarmd.core.events import NodeForked, StageTrained
 from swarmd.core.step import RULES
-from swarmd.daemon.directory import claim_layout
-from swarmd.dht.identity.identity import create_identity, write_private
+from swarmd.daemon.directory import write_layout_if_absent
+from swarmd.dht.identity.identity import create_identity, write_private_file
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
-from swarmd.eventlog.fold import base_upto, bases_where, node_of
+from swarmd.eventlog.fold import base_upto, bases_where, peer_id_of_log
 from swarmd.eventlog.frame import NO_COMMANDS, Commit, digest_file, encode_commit
-from swarmd.eventlog.reader import LogReader, end_of, read_commits
-from swarmd.eventlog.segment import Place, SegmentHeader, SegmentWriter, first_seq_of, list_segments
+from swarmd.eventlog.reader import LogReader, end_seq_of_log, read_commits
+from swarmd.eventlog.segment import LogPosition, SegmentHeader, SegmentWriter, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import Snapshot, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
 from swarmd.files import open_regular
 from swarmd.paths import CONFIG, NodeDirectory
@@ -77,7 +77,7 @@ def fork_node(data: NodeDirectory, config: Path, root: Path, at: int | None = No
         round: in place of it, the event with which the first node had trained this round.
 
     Raises NotFoundError if that event or its checkpoint is gone, ConfigError, PathUnusable, LogDamaged, and as
-    `unpacking` for a directory that is not empty or cannot be written.
+    `unpack_atomically` for a directory that is not empty or cannot be written.
     """
     if root.resolve().is_relative_to(data.root.resolve()):
         raise PathUnusable(f"{root} lies in {data.root}, which is only read", "Name a new directory elsewhere")
@@ -85,10 +85,10 @@ def fork_node(data: NodeDirectory, config: Path, root: Path, at: int | None = No
     place, done = find_cut(data.events, at)
     checkpoint = find_checkpoint(data, done, place)
     text, settings, left_out = adapt_config(config)
-    parent = node_of(data.events)
-    with unpacking(root) as making:
+    parent = peer_id_of_log(data.events)
+    with unpack_atomically(root) as making:
         new = NodeDirectory(making)
-        claim_layout(new)
+        write_layout_if_absent(new)
         peer = create_identity(new.identity).peer_id
         copy_log(data.events, new.events, place, parent, peer)
         try:
@@ -96,7 +96,7 @@ def fork_node(data: NodeDirectory, config: Path, root: Path, at: int | None = No
                 shutil.copytree(checkpoint, new.checkpoints / checkpoint.name)
         except (FileNotFoundError, shutil.Error) as error:
             raise NotFoundError(f"{checkpoint} was removed while it was copied", "Fork at a later event") from error
-        write_private(new.config, text.encode())
+        write_private_file(new.config, text.encode())
         for name, path in find_questions(data.root, [config]).items():
             (new.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, new.root / name)
@@ -123,12 +123,12 @@ def find_round(events: Path, round: int) -> int:
     return found
 
 
-def find_cut(events: Path, at: int | None) -> tuple[Place, tuple[int, int]]:
+def find_cut(events: Path, at: int | None) -> tuple[LogPosition, tuple[int, int]]:
     """Where the commit with an event ends, and the last round and stage trained by then: `State.done`.
 
     Of the state nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged.
     """
-    end = end_of(events)
+    end = end_seq_of_log(events)
     at = end - 1 if at is None else at
     if not 0 <= at < end:
         raise NotFoundError(f"there is no event {at}: the log in {events} has {end}", f"Name one up to {end - 1}")
@@ -140,13 +140,13 @@ def find_cut(events: Path, at: int | None) -> tuple[Place, tuple[int, int]]:
                 break  # the log begins behind the event
             trained = [(event.round, event.stage) for event in commit.events if isinstance(event, StageTrained)]
             done = max([done, *trained])
-            if commit.end_seq > at and reader.place is not None:
-                return reader.place, done
+            if commit.end_seq > at and reader.position is not None:
+                return reader.position, done
     gone = f"event {at} was removed from the log in {events}, or the state after it"
     raise NotFoundError(gone, f"Name an event from {base.seq} on, or a later one")
 
 
-def find_checkpoint(data: NodeDirectory, done: tuple[int, int], place: Place) -> Path | None:
+def find_checkpoint(data: NodeDirectory, done: tuple[int, int], place: LogPosition) -> Path | None:
     """The checkpoint of the last stage that was trained; None if none was. Raises NotFoundError if it is gone."""
     round, stage = done
     if round < 0:
@@ -162,7 +162,7 @@ def find_checkpoint(data: NodeDirectory, done: tuple[int, int], place: Place) ->
     return found
 
 
-def copy_log(source: Path, target: Path, place: Place, parent: str, peer: str) -> None:
+def copy_log(source: Path, target: Path, place: LogPosition, parent: str, peer: str) -> None:
     """Copy the log up to `place`, and begin the new node's part of it. Raises LogDamaged, NoSpaceLeft."""
     target.mkdir(mode=0o700)
     copied = [path for path in list_segments(source) if first_seq_of(path) <= place.segment]

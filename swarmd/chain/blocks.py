@@ -20,9 +20,9 @@ import anyio
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.chain.endpoints import FOREIGN_S, EndpointHealth, Rpc, SocketEndpoint
-from swarmd.chain.logs import BlockHeader, LogEntry, decode_entry
-from swarmd.chain.ports import LogFilter, NotThere, Span
+from swarmd.chain.endpoints import FOREIGN_S, EndpointHealth, RpcPool, WebSocketEndpoint
+from swarmd.chain.logs import BlockHeader, LogEntry, decode_log_entry
+from swarmd.chain.ports import BlockNotFound, LogFilter, LogRange
 from swarmd.core.events import AnyChainLog, ChainBlock
 from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.values import BlockRef
@@ -46,87 +46,92 @@ class PendingRange(NamedTuple):
     last: int
     task: asyncio.Task[list[LogEntry] | None]
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the request, and drop its error."""
         self.task.cancel()
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
-class Blocks:
+class RpcBlockReader:
     """Reads blocks, and the logs of one contract.
 
     Args:
         range_blocks: most blocks in one request for logs; halved while endpoints refuse.
     """
 
-    def __init__(self, rpc: Rpc, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
+    def __init__(self, rpc: RpcPool, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
         self._rpc = rpc
         self._contract = contract
         self._range_most = range_blocks
         self._range = range_blocks
         self._answered = 0  # ranges since the last refusal
 
-    async def head(self) -> BlockRef:
-        return await self.at("latest")
+    async def get_head(self) -> BlockRef:
+        return await self.get_block("latest")
 
-    async def at(self, block: int | str) -> BlockRef:
+    async def get_block(self, block: int | str) -> BlockRef:
         tag = hex(block) if isinstance(block, int) else block
-        header = await self._rpc.ask("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
+        header = await self._rpc.call("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
         if header is None:
-            raise NotThere(f"the chain has no block {block} yet")
-        return header.ref()
+            raise BlockNotFound(f"the chain has no block {block} yet")
+        return header.to_block_ref()
 
-    async def all_at(self, numbers: Iterable[int]) -> list[BlockRef]:
-        return await together(self.at, numbers)
+    async def get_blocks(self, numbers: Iterable[int]) -> list[BlockRef]:
+        return await gather_limited(self.get_block, numbers)
 
-    async def logs_of_all(self, blocks: Iterable[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
-        return await together(partial(self.logs_of, filters=filters), blocks)
+    async def get_logs_of_blocks(
+        self, blocks: Iterable[BlockRef], filters: Sequence[LogFilter] = ()
+    ) -> list[list[LogEntry]]:
+        return await gather_limited(partial(self.get_logs_of_block, filters=filters), blocks)
 
     async def is_syncing(self) -> bool:
         """Whether the endpoint says that it is still catching up; false if it does not know the method."""
         try:
-            return bool(await self._rpc.ask("eth_syncing", [], Any))
+            return bool(await self._rpc.call("eth_syncing", [], Any))
         except RpcRefused:
             return False
 
-    async def logs_of(self, block: BlockRef, filters: Sequence[LogFilter] = ()) -> list[LogEntry]:
+    async def get_logs_of_block(self, block: BlockRef, filters: Sequence[LogFilter] = ()) -> list[LogEntry]:
         """Entries of one block. Raises NotThere if the endpoint does not have it."""
         try:
-            return await self._logs({"blockHash": block.hash}, filters)
+            return await self._get_logs({"blockHash": block.hash}, filters)
         except RpcRefused as refused:
-            raise NotThere(f"no logs of block {block.number} {block.hash}: {refused.message}") from None
+            raise BlockNotFound(f"no logs of block {block.number} {block.hash}: {refused.message}") from None
 
-    async def spans(
+    async def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
-    ) -> AsyncIterator[Span]:
+    ) -> AsyncIterator[LogRange]:
         """Entries in ranges that the endpoints accept. Raises ChainError if not even one block's can be read."""
-        asked = self._ask_range(first, last, filters, backwards)
+        asked = self._request_range(first, last, filters, backwards)
         try:
             while asked is not None:
                 entries, begin, end = await asked.task, asked.first, asked.last
                 if entries is not None:
                     first, last = (first, begin - 1) if backwards else (end + 1, last)
-                asked = self._ask_range(first, last, filters, backwards)  # under way while the caller works on this one
+                # under way while the caller works on this one
+                asked = self._request_range(first, last, filters, backwards)
                 if entries is not None:
-                    yield Span(begin, end, entries)
+                    yield LogRange(begin, end, entries)
         finally:
             if asked is not None:
-                asked.give_up()
+                asked.cancel()
 
-    def _ask_range(self, first: int, last: int, filters: Sequence[LogFilter], backwards: bool) -> PendingRange | None:
+    def _request_range(
+        self, first: int, last: int, filters: Sequence[LogFilter], backwards: bool
+    ) -> PendingRange | None:
         """Start the request for the next range; None if there is none."""
         if first > last:
             return None
         length = min(self._range, last - first + 1)
         begin = last - length + 1 if backwards else first
-        task = asyncio.create_task(self._range_of(begin, length, filters))
+        task = asyncio.create_task(self._get_logs_of_range(begin, length, filters))
         return PendingRange(begin, begin + length - 1, task)
 
-    async def _range_of(self, begin: int, length: int, filters: Sequence[LogFilter]) -> list[LogEntry] | None:
+    async def _get_logs_of_range(self, begin: int, length: int, filters: Sequence[LogFilter]) -> list[LogEntry] | None:
         """Entries of a range; None if it was refused and a shorter one may be answered."""
         try:
             bounds = {"fromBlock": hex(begin), "toBlock": hex(begin + length - 1)}
-            entries = await self._logs(bounds, filters)
+            entries = await self._get_logs(bounds, filters)
         except (RpcRefused, EndpointFailed) as error:
             if length == 1:
                 raise ChainError(f"the logs of block {begin} cannot be read: {error.message}") from None
@@ -138,7 +143,7 @@ class Blocks:
             self._range, self._answered = min(self._range * 2, self._range_most), 0
         return entries
 
-    async def _logs(self, where: dict[str, Any], filters: Sequence[LogFilter]) -> list[LogEntry]:
+    async def _get_logs(self, where: dict[str, Any], filters: Sequence[LogFilter]) -> list[LogEntry]:
         """The contract's entries; with filters, those that pass one of them, with one request for each filter.
 
         Some endpoints ignore address or blocks: raises ChainError for an entry that was not asked for. Entries of other
@@ -146,16 +151,18 @@ class Blocks:
         """
         asked: dict[str, Any] = where | {"address": self._contract}
         each = [asked | {"topics": [list(topics) for topics in one]} for one in filters] or [asked]
-        found = await together(lambda one: self._rpc.ask("eth_getLogs", [one], list[LogEntry]), each)
-        standing = [entry for entries in found for entry in entries if not entry.removed and _passes(entry, filters)]
+        found = await gather_limited(lambda one: self._rpc.call("eth_getLogs", [one], list[LogEntry]), each)
+        standing = [
+            entry for entries in found for entry in entries if not entry.removed and _matches_filters(entry, filters)
+        ]
         for entry in standing:
-            if not _is_asked_for(entry, asked):
+            if not _matches_request(entry, asked):
                 number = int(entry.block_number, 16)
                 raise ChainError(f"an endpoint gave a log entry of block {number} that it was not asked for")
-        return sorted({(entry.block_hash, entry.log_index): entry for entry in standing}.values(), key=place_of)
+        return sorted({(entry.block_hash, entry.log_index): entry for entry in standing}.values(), key=log_sort_key)
 
 
-def _is_asked_for(entry: LogEntry, asked: dict[str, Any]) -> bool:
+def _matches_request(entry: LogEntry, asked: dict[str, Any]) -> bool:
     if entry.address.lower() != asked["address"].lower():
         return False
     if "blockHash" in asked:
@@ -163,7 +170,7 @@ def _is_asked_for(entry: LogEntry, asked: dict[str, Any]) -> bool:
     return int(asked["fromBlock"], 16) <= int(entry.block_number, 16) <= int(asked["toBlock"], 16)
 
 
-def _passes(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
+def _matches_filters(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
     """Whether an entry passes one of the filters; without filters, all do."""
     topics = [topic.lower() for topic in entry.topics]
     return not filters or any(
@@ -173,21 +180,21 @@ def _passes(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
     )
 
 
-def place_of(entry: LogEntry) -> tuple[int, int]:
+def log_sort_key(entry: LogEntry) -> tuple[int, int]:
     """Sort key: number of the block, index in the block."""
     return int(entry.block_number, 16), int(entry.log_index, 16)
 
 
-async def together(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
+async def gather_limited(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
     """The results of calls, at most TOGETHER of them under way at once. Raises the first error."""
     limit = asyncio.Semaphore(TOGETHER)
 
-    async def one(argument: A) -> T:
+    async def call_with_limit(argument: A) -> T:
         async with limit:
             return await call(argument)
 
     results: list[T] = []
-    for result in await asyncio.gather(*map(one, arguments), return_exceptions=True):
+    for result in await asyncio.gather(*map(call_with_limit, arguments), return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
         results.append(result)
@@ -200,7 +207,7 @@ KEPT_MAX = 256 + BLOCKS_KEPT  # most recent blocks that are remembered
 BlockCheck = Callable[[BlockRef], Awaitable[bool]]  # whether the chain still has a block; raises ChainError
 
 
-class Branch:
+class RecentBlocks:
     """Blocks in the order of their numbers, the last one being the tip; there may be gaps.
 
     Args:
@@ -215,21 +222,21 @@ class Branch:
         """The last block that was read."""
         return self._blocks[-1]
 
-    def at(self, number: int) -> BlockRef | None:
+    def find_block(self, number: int) -> BlockRef | None:
         """The block of that number, if it is remembered."""
         place = bisect_left(self._blocks, number, key=lambda block: block.number)
         found = self._blocks[place] if place < len(self._blocks) else None
         return found if found is not None and found.number == number else None
 
-    def add(self, block: BlockRef) -> None:
+    def append_block(self, block: BlockRef) -> None:
         """Append the block that follows the tip."""
         self._blocks = [*self._blocks[1 - KEPT_MAX :], block]
 
-    def cut(self, number: int) -> None:
+    def drop_blocks_after(self, number: int) -> None:
         """Forget the blocks after this one."""
         self._blocks = [block for block in self._blocks if block.number <= number]
 
-    async def fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
+    async def find_fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
         """The last block that is still on the chain, None if none is. All blocks before such a block are on it, too."""
         low, high, step = 0, len(self._blocks), 1
         while low < high:  # steps back from the tip double until one is on the chain; then the gap is halved
@@ -257,31 +264,31 @@ EntryDecoder = Callable[[LogEntry, Counter[str]], AnyChainLog | None]
 class BlockReporter:
     """Emits an event for each block with logs, and now and then for one without, in order."""
 
-    def __init__(self, emit: EventSink, decode: EntryDecoder = decode_entry) -> None:
+    def __init__(self, emit: EventSink, decode: EntryDecoder = decode_log_entry) -> None:
         self._emit = emit
         self._decode = decode
         self._last: BlockRef | None = None
         self.rejected: Counter[str] = Counter()
 
-    def begin_at(self, block: BlockRef) -> None:
+    def resume_after(self, block: BlockRef) -> None:
         """Continue after this block, which has been reported."""
         self._last = block
 
-    def report(self, block: BlockRef, entries: Sequence[LogEntry]) -> tuple[AnyChainLog, ...]:
+    def report_block(self, block: BlockRef, entries: Sequence[LogEntry]) -> tuple[AnyChainLog, ...]:
         """Emit a block if it has logs, or if a block without logs is due. Returns its logs."""
         logs = facts_from_logs(entries, self.rejected, self._decode)
-        if logs or self._is_due(block):
+        if logs or self._is_report_due(block):
             self._emit(ChainBlock(block, logs))
             self._last = block
         return logs
 
-    def _is_due(self, block: BlockRef) -> bool:
+    def _is_report_due(self, block: BlockRef) -> bool:
         last = self._last
         return last is None or block.number - last.number >= MARK_BLOCKS or block.at - last.at >= MARK_S
 
 
 def facts_from_logs(
-    entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_entry
+    entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_log_entry
 ) -> tuple[AnyChainLog, ...]:
     """The events in a block's entries, up to BLOCK_CHARS_MAX; long entries are left out first."""
     room, large = BLOCK_CHARS_MAX, set[int]()
@@ -294,7 +301,7 @@ def facts_from_logs(
     return tuple(log for log in said if log is not None)
 
 
-def by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
+def group_by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
     """Entries, sorted already, by their block's number.
 
     Raises:
@@ -303,7 +310,7 @@ def by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
     groups = [(number, list(group)) for number, group in groupby(entries, lambda entry: int(entry.block_number, 16))]
     for number, group in groups:
         if len({entry.block_hash for entry in group}) > 1:
-            raise NotThere(f"block {number} changed while it was read")
+            raise BlockNotFound(f"block {number} changed while it was read")
     return groups
 
 
@@ -314,14 +321,14 @@ DEAF_AFTER = 3  # new blocks found by polling that a subscription did not announ
 _headers = msgspec.json.Decoder(BlockHeader)
 
 
-class Heads:
-    """Keeps a subscription open: see `swarmd.chain.ports.HeadNews`.
+class HeadSubscription:
+    """Keeps a subscription open: see `swarmd.chain.ports.HeadNotifier`.
 
     Args:
         poll_s: seconds between two polls without a subscription.
     """
 
-    def __init__(self, rpc: Rpc, contract: str, poll_s: float) -> None:
+    def __init__(self, rpc: RpcPool, contract: str, poll_s: float) -> None:
         self._rpc = rpc
         self._contract = contract
         self._poll_s = poll_s
@@ -334,21 +341,21 @@ class Heads:
 
     async def run(self) -> None:
         """Keep a subscription to new heads open until cancelled."""
-        while self._rpc.sockets:
-            for health in self._rpc.sockets:
+        while self._rpc.websocket_endpoints:
+            for health in self._rpc.websocket_endpoints:
                 if max(health.retry_at, self._not_before.get(health.endpoint.url, 0.0)) <= monotonic():
-                    await self._listen(health)
+                    await self._subscribe_at(health)
             await anyio.sleep(RETRY_S)
 
-    async def _listen(self, health: EndpointHealth) -> None:
+    async def _subscribe_at(self, health: EndpointHealth) -> None:
         """Subscribe at one endpoint and wait until the connection is lost."""
         endpoint = health.endpoint
-        assert isinstance(endpoint, SocketEndpoint)
+        assert isinstance(endpoint, WebSocketEndpoint)
         self._lost.clear()
-        endpoint.on_notification, endpoint.on_close = self._take, self._lost.set
+        endpoint.on_notification, endpoint.on_close = self._on_notification, self._lost.set
         try:
-            await self._rpc.ask_at(health, "eth_subscribe", ["newHeads"], str)
-            await self._rpc.ask_at(health, "eth_subscribe", ["logs", {"address": self._contract}], str)
+            await self._rpc.call_endpoint(health, "eth_subscribe", ["newHeads"], str)
+            await self._rpc.call_endpoint(health, "eth_subscribe", ["logs", {"address": self._contract}], str)
         except RpcRefused as error:
             log.warning("%s takes no subscriptions: %s", endpoint.name, error.message)
             self._not_before[endpoint.url] = monotonic() + FOREIGN_S
@@ -360,17 +367,17 @@ class Heads:
         log.info("subscribed at %s", endpoint.name)
         await self._lost.wait()
         self.live = ""
-        await endpoint.drop()
-        health.failed(endpoint.failure("lost the subscription"))
+        await endpoint.disconnect()
+        health.record_failure(endpoint.make_failure("lost the subscription"))
         self._news.set()
 
-    def _take(self, subscription: str, result: msgspec.Raw) -> None:
+    def _on_notification(self, subscription: str, result: msgspec.Raw) -> None:
         with suppress(*DECODE_ERRORS):  # a log entry, which ends the wait as well
-            self._header = _headers.decode(result).ref()
+            self._header = _headers.decode(result).to_block_ref()
         self._unannounced = 0
         self._news.set()
 
-    async def wait(self, soon: bool = False) -> BlockRef | None:
+    async def wait_for_head(self, soon: bool = False) -> BlockRef | None:
         pause_s = self._poll_s * (SLOW_POLLS if self.live and not soon else 1)
         with anyio.move_on_after(pause_s):
             await self._news.wait()
@@ -378,11 +385,11 @@ class Heads:
         header, self._header = self._header, None
         return header
 
-    def wake(self) -> None:
+    def end_wait(self) -> None:
         self._news.set()
 
-    def found_unannounced(self) -> None:
-        """See `HeadNews`; drops a subscription that announces nothing."""
+    def record_unannounced_head(self) -> None:
+        """See `HeadNotifier`; drops a subscription that announces nothing."""
         self._unannounced += 1
         if self.live and self._unannounced >= DEAF_AFTER:
             log.warning("%s announces no blocks any more", self.live)

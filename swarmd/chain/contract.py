@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from swarmd.chain.logs import MalformedAbi, show_text, values_of
+from swarmd.chain.logs import MalformedAbi, decode_values, replace_unprintable
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 if TYPE_CHECKING:
-    from swarmd.chain.ethereum import Ethereum
+    from swarmd.chain.ethereum import EthereumClient
 
 RESULT_BYTES_MAX = 4 * (1 << 20)  # of one call's result
 TEXT_CHARS_MAX = 200  # of a revert's own words
@@ -63,32 +63,32 @@ PANICS: Mapping[int, str] = {
 }
 
 
-def selector_of(signature: str) -> bytes:
+def function_selector(signature: str) -> bytes:
     """The four bytes that name a function or error."""
     return bytes(keccak(text=signature)[:4])
 
 
-ERRORS: Mapping[str, str] = {"0x" + selector_of(each).hex(): each.split("(")[0] for each in ADVICE}
+ERRORS: Mapping[str, str] = {"0x" + function_selector(each).hex(): each.split("(")[0] for each in ADVICE}
 _ADVICE = {signature.split("(")[0]: text for signature, text in ADVICE.items()}
-ERROR_SELECTOR = "0x" + selector_of("Error(string)").hex()
-PANIC_SELECTOR = "0x" + selector_of("Panic(uint256)").hex()
+ERROR_SELECTOR = "0x" + function_selector("Error(string)").hex()
+PANIC_SELECTOR = "0x" + function_selector("Panic(uint256)").hex()
 
 
-def advice(name: str) -> str:
+def advice_for_error(name: str) -> str:
     """What to do about an error of the contract; empty if the error is unknown."""
     return _ADVICE.get(name, "")
 
 
 def encode_call(signature: str, *arguments: Any) -> bytes:
     """Selector and arguments of a call, e.g. of "setRoundPolicy(uint32,uint32)". Raises eth_abi's EncodingError."""
-    selector, types = _parsed(signature)
+    selector, types = _parse_signature(signature)
     return selector + encode(types, arguments)
 
 
 @lru_cache(maxsize=256)
-def _parsed(signature: str) -> tuple[bytes, tuple[str, ...]]:
+def _parse_signature(signature: str) -> tuple[bytes, tuple[str, ...]]:
     listed = signature[signature.index("(") + 1 : -1]
-    return selector_of(signature), tuple(listed.split(",")) if listed else ()
+    return function_selector(signature), tuple(listed.split(",")) if listed else ()
 
 
 def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
@@ -96,13 +96,13 @@ def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
     try:
         if len(data) > RESULT_BYTES_MAX:
             raise MalformedAbi("too long")
-        return values_of(types, data)
+        return decode_values(types, data)
     except ValueError as error:
         raise ChainError(f"the contract's answer holds no ({', '.join(types)}): {error}") from None
 
 
-async def read_call(
-    chain: Ethereum, contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
+async def call_view(
+    chain: EthereumClient, contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
 ) -> tuple[Any, ...]:
     """The result of a view, at a block: its number as hex, or a tag.
 
@@ -112,11 +112,11 @@ async def read_call(
         ChainError: no endpoint answers, or the answer makes no sense.
     """
     try:
-        result = await chain.call(contract, encode_call(signature, *arguments), block=block)
+        result = await chain.call_contract(contract, encode_call(signature, *arguments), block=block)
     except RpcRefused as refused:
-        raise refusal_of(refused, signature) or refused from None
+        raise refusal_from_revert(refused, signature) or refused from None
     if types and not result:
-        await check_code(chain, contract)
+        await check_contract_exists(chain, contract)
         raise ContractRefused(
             "",
             f"the contract {contract} has no {signature} at block {block}",
@@ -128,7 +128,7 @@ async def read_call(
         raise ContractRefused("", f"{contract} {signature}: {error.message}") from None
 
 
-async def check_code(chain: Ethereum, contract: str) -> None:
+async def check_contract_exists(chain: EthereumClient, contract: str) -> None:
     """Raise ChainMismatch if there is no contract at the address."""
     if not await chain.has_code(contract):
         raise ChainMismatch(
@@ -137,7 +137,7 @@ async def check_code(chain: Ethereum, contract: str) -> None:
         )
 
 
-def refusal_of(refused: RpcRefused, what: str) -> ContractRefused | None:
+def refusal_from_revert(refused: RpcRefused, what: str) -> ContractRefused | None:
     """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call.
 
     `code` is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks.
@@ -145,11 +145,13 @@ def refusal_of(refused: RpcRefused, what: str) -> ContractRefused | None:
     data = refused.data if refused.data.startswith("0x") else ""
     if len(data) <= 2 and refused.code != 3 and not FAILURES.search(refused.message):
         return None
-    code, reason = explain(data)
-    return ContractRefused(code, f"{what.split('(')[0]} was refused: {reason or refused.message}", advice(code))
+    code, reason = decode_revert_data(data)
+    return ContractRefused(
+        code, f"{what.split('(')[0]} was refused: {reason or refused.message}", advice_for_error(code)
+    )
 
 
-def explain(data: str) -> tuple[str, str]:
+def decode_revert_data(data: str) -> tuple[str, str]:
     """Name and words of revert data; both may be empty."""
     selector = data[:10].lower()
     if selector in ERRORS:
@@ -157,10 +159,10 @@ def explain(data: str) -> tuple[str, str]:
     if selector in (ERROR_SELECTOR, PANIC_SELECTOR):
         kind = "string" if selector == ERROR_SELECTOR else "uint256"
         try:
-            (said,) = values_of([kind], bytes.fromhex(data[10:]))
+            (said,) = decode_values([kind], bytes.fromhex(data[10:]))
         except ValueError:  # it holds no such value
             said = "" if selector == ERROR_SELECTOR else 0
         if selector == ERROR_SELECTOR:
-            return "Error", show_text(said[:TEXT_CHARS_MAX])
+            return "Error", replace_unprintable(said[:TEXT_CHARS_MAX])
         return "Panic", PANICS.get(said, f"panic {said:#x}"[:TEXT_CHARS_MAX])
     return "", f"an error that swarmd does not know ({selector})" if len(data) >= 10 else ""

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from swarmd.chain.blocks import RANGE_BLOCKS, Blocks, by_block
-from swarmd.chain.contract import check_code, read_call
-from swarmd.chain.endpoints import Rpc, chain_id_at, endpoint_of
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import quantity
-from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
-from swarmd.chain.ports import NotThere, RoundPolicy
+from swarmd.chain.blocks import RANGE_BLOCKS, RpcBlockReader, group_by_block
+from swarmd.chain.contract import call_view, check_contract_exists
+from swarmd.chain.endpoints import RpcPool, make_endpoint, read_endpoint_chain_id
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import parse_quantity
+from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_log_entry, parse_block_time
+from swarmd.chain.ports import BlockNotFound, RoundPolicy
 from swarmd.chain.standings import ChainStandings
 from swarmd.core.events import ChainBlock, StageLog
 from swarmd.core.values import BlockRef
@@ -37,80 +37,84 @@ BOARD_MAX = 100  # places in one answer of the contract
 SEARCH_RANGES_MAX = 500  # of logs read backwards to find the beginning of a stage
 
 
-class Coordinator:
+class CoordinatorContract:
     """Reads one contract: a `swarmd.chain.ports.ContractReader`, with more reads for the command line and the observer.
 
     Args:
         from_block: in which the contract was created.
     """
 
-    def __init__(self, rpc: Rpc, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
-        self._chain = Ethereum(rpc)
+    def __init__(self, rpc: RpcPool, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
+        self._chain = EthereumClient(rpc)
         self._from_block = from_block
-        self.blocks = Blocks(rpc, contract, range_blocks)
+        self.blocks = RpcBlockReader(rpc, contract, range_blocks)
         self._extensions = 0
         self.contract = contract
 
-    async def check(self) -> None:
-        await check_code(self._chain, self.contract)
-        await self.place()
-        await self.stages()
+    async def check_contract(self) -> None:
+        await check_contract_exists(self._chain, self.contract)
+        await self.round_and_stage()
+        await self.stage_count()
 
-    async def place(self, block: str = "latest") -> tuple[int, int]:
-        return await self._number("currentRound()", block), await self._number("currentStage()", block)
+    async def round_and_stage(self, block: str = "latest") -> tuple[int, int]:
+        return await self._call_number_view("currentRound()", block), await self._call_number_view(
+            "currentStage()", block
+        )
 
-    async def stages(self, block: str = "latest") -> int:
-        return await self._number("stageCount()", block)
+    async def stage_count(self, block: str = "latest") -> int:
+        return await self._call_number_view("stageCount()", block)
 
-    async def extensions(self) -> int:
+    async def extensions_version(self) -> int:
         """`extensionsVersion()`: 0 for a contract without round policy and membership.
 
         While it has none it is asked each time: one endpoint's empty answer must not count for ever.
         """
         if self._extensions == 0:
-            found = await self._optional("extensionsVersion()", ["uint256"])
+            found = await self._call_optional_view("extensionsVersion()", ["uint256"])
             if found:  # otherwise another task may have found them meanwhile
                 self._extensions = min(found[0], PLACE_MAX)
         return self._extensions
 
-    async def policy(self, block: str = "latest") -> RoundPolicy:
-        found = await self._optional("roundPolicy()", ["uint256", "uint256"], block=block)
+    async def round_policy(self, block: str = "latest") -> RoundPolicy:
+        found = await self._call_optional_view("roundPolicy()", ["uint256", "uint256"], block=block)
         return RoundPolicy(*(min(each, NUMBER_MAX) for each in found)) if found else RoundPolicy()
 
-    async def submissions(self, block: str = "latest") -> int | None:
-        found = await self._optional("stageSubmissionCount()", ["uint256"], block=block)
+    async def submission_count(self, block: str = "latest") -> int | None:
+        found = await self._call_optional_view("stageSubmissionCount()", ["uint256"], block=block)
         return min(found[0], PLACE_MAX) if found else None
 
     async def can_advance(self, block: str = "latest") -> bool:
         """Whether anyone may advance the swarm now."""
-        found = await self._optional("canAdvance()", ["bool"], block=block)
+        found = await self._call_optional_view("canAdvance()", ["bool"], block=block)
         return bool(found and found[0])
 
-    async def opened_at(self, block: str = "latest") -> float:
+    async def stage_opened_at(self, block: str = "latest") -> float:
         """When the current stage began, in POSIX seconds by the chain's clock.
 
         If the contract does not say: the time of the block that last advanced it, or of its creation; if that lies very
         far back, of the oldest block that was searched.
         """
-        found = await self._optional("stageStartedAt()", ["uint256"], block=block)
+        found = await self._call_optional_view("stageStartedAt()", ["uint256"], block=block)
         if found:
-            return seconds_of(hex(found[0]))
-        return await last_moved_at(self.blocks, self._from_block, block)
+            return parse_block_time(hex(found[0]))
+        return await find_last_advance_time(self.blocks, self._from_block, block)
 
-    async def eoa(self, peer: str, block: str = "latest") -> str:
-        (accounts,) = await self._read("getEoa(string[])", ["address[]"], [peer], block=block)
+    async def account_of_peer(self, peer: str, block: str = "latest") -> str:
+        (accounts,) = await self._call_view("getEoa(string[])", ["address[]"], [peer], block=block)
         return accounts[0] if accounts and accounts[0] != NOBODY else ""
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
         """Whether the peer has reported a reward for a stage; up to 0.4.2, whether any peer of the account has."""
-        found = await self._optional(BY_PEER, ["bool"], round, stage, peer, block=block)
+        found = await self._call_optional_view(BY_PEER, ["bool"], round, stage, peer, block=block)
         if found:  # asked each time, see `extensions`
             return bool(found[0])
-        account = account or await self.eoa(peer, block)
-        return bool(account) and bool((await self._read(BY_ACCOUNT, ["bool"], round, stage, account, block=block))[0])
+        account = account or await self.account_of_peer(peer, block)
+        return bool(account) and bool(
+            (await self._call_view(BY_ACCOUNT, ["bool"], round, stage, account, block=block))[0]
+        )
 
     async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
-        (winners,) = await self._read("getVoterVotes(uint256,string)", ["string[]"], round, peer, block=block)
+        (winners,) = await self._call_view("getVoterVotes(uint256,string)", ["string[]"], round, peer, block=block)
         return tuple(winners)
 
     async def total_rewards(self, peers: Sequence[str], block: str = "latest") -> dict[str, int]:
@@ -118,37 +122,37 @@ class Coordinator:
         totals: dict[str, int] = {}
         for at in range(0, len(peers), PEERS_A_CALL):
             asked = list(peers[at : at + PEERS_A_CALL])
-            (sums,) = await self._read("getTotalRewards(string[])", ["int256[]"], asked, block=block)
+            (sums,) = await self._call_view("getTotalRewards(string[])", ["int256[]"], asked, block=block)
             if len(sums) != len(asked):
                 raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(sums)}")
             totals |= zip(asked, sums, strict=True)
         return totals
 
-    async def winner_board(self, block: str = "latest") -> tuple[str, ...]:
+    async def winner_leaderboard(self, block: str = "latest") -> tuple[str, ...]:
         """Peers with the most votes in all rounds; none if the contract keeps no such board."""
         types = ["string[]", "uint256[]"]
-        found = await self._optional("winnerLeaderboard(uint256,uint256)", types, 0, BOARD_MAX, block=block)
+        found = await self._call_optional_view("winnerLeaderboard(uint256,uint256)", types, 0, BOARD_MAX, block=block)
         return tuple(peer for peer in found[0][:BOARD_MAX] if len(peer) <= PEER_CHARS_MAX) if found else ()
 
     async def bootnodes(self, block: str = "latest") -> tuple[str, ...]:
         """Addresses that new nodes join through."""
-        (addresses,) = await self._read("getBootnodes()", ["string[]"], block=block)
+        (addresses,) = await self._call_view("getBootnodes()", ["string[]"], block=block)
         return tuple(addresses)
 
-    async def membership_open(self, block: str = "latest") -> bool:
+    async def is_membership_open(self, block: str = "latest") -> bool:
         """Whether anyone may take part; True if the contract has no membership."""
-        found = await self._optional("membershipOpen()", ["bool"], block=block)
+        found = await self._call_optional_view("membershipOpen()", ["bool"], block=block)
         return found is None or bool(found[0])
 
-    async def members(self, peers: Sequence[str], block: str = "latest") -> tuple[bool, ...]:
+    async def are_members(self, peers: Sequence[str], block: str = "latest") -> tuple[bool, ...]:
         """Which of these peers may take part."""
-        found = await self._optional("isMember(string[])", ["bool[]"], list(peers), block=block)
+        found = await self._call_optional_view("isMember(string[])", ["bool[]"], list(peers), block=block)
         return tuple(found[0]) if found else (True,) * len(peers)
 
-    async def _read(self, signature: str, types: Sequence[str], *arguments: Any, block: str) -> tuple[Any, ...]:
-        return await read_call(self._chain, self.contract, signature, types, *arguments, block=block)
+    async def _call_view(self, signature: str, types: Sequence[str], *arguments: Any, block: str) -> tuple[Any, ...]:
+        return await call_view(self._chain, self.contract, signature, types, *arguments, block=block)
 
-    async def _optional(
+    async def _call_optional_view(
         self, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
     ) -> tuple[Any, ...] | None:
         """The result of a view; None if this version of the contract does not have it.
@@ -156,14 +160,14 @@ class Coordinator:
         Raises ChainError if it must have it: an endpoint that does not know the view must not open a closed swarm.
         """
         try:
-            return await self._read(signature, types, *arguments, block=block)
+            return await self._call_view(signature, types, *arguments, block=block)
         except ContractRefused as error:
             if self._extensions > 0 and signature in EXTENDED:
                 raise ChainError(f"an endpoint does not know what the contract has: {error.message}") from None
             return None
 
-    async def _number(self, signature: str, block: str) -> int:
-        found = await self._optional(signature, ["uint256"], block=block)
+    async def _call_number_view(self, signature: str, block: str) -> int:
+        found = await self._call_optional_view(signature, ["uint256"], block=block)
         if found is None or found[0] > PLACE_MAX:
             raise ChainMismatch(
                 f"the contract {self.contract} is not a swarm coordinator: it has no {signature}",
@@ -172,18 +176,18 @@ class Coordinator:
         return int(found[0])
 
 
-async def last_moved_at(blocks: Blocks, from_block: int, block: str) -> float:
+async def find_last_advance_time(blocks: RpcBlockReader, from_block: int, block: str) -> float:
     """Time of the last block up to `block` that advanced the swarm; if none is found, of the oldest one searched."""
-    last = (await blocks.at(int(block, 16) if block.startswith("0x") else block)).number
+    last = (await blocks.get_block(int(block, 16) if block.startswith("0x") else block)).number
     oldest, ranges = last, 0
-    async for span in blocks.spans(from_block, last, [[[STAGE_TOPIC]]], backwards=True):
+    async for span in blocks.iter_log_ranges(from_block, last, [[[STAGE_TOPIC]]], backwards=True):
         oldest, ranges = span.first, ranges + 1
-        moved = [entry for entry in span.entries if isinstance(decode_entry(entry), StageLog)]
+        moved = [entry for entry in span.entries if isinstance(decode_log_entry(entry), StageLog)]
         if moved:
             oldest = int(moved[-1].block_number, 16)
         if moved or ranges >= SEARCH_RANGES_MAX:
             break
-    return (await blocks.at(oldest)).at
+    return (await blocks.get_block(oldest)).at
 
 
 RANGE_READ_BLOCKS = 50_000  # in one request for standings; fewer if an endpoint refuses
@@ -204,7 +208,7 @@ class OnchainStandings(msgspec.Struct, frozen=True):
     differences: tuple[str, ...] | None  # from the contract's own sums, a sentence each; None if it keeps none
 
 
-async def read_out(urls: Sequence[str], contract: str, from_block: int) -> OnchainStandings:
+async def read_onchain_standings(urls: Sequence[str], contract: str, from_block: int) -> OnchainStandings:
     """Read the standings from the contract's logs since a block.
 
     Raises:
@@ -212,24 +216,24 @@ async def read_out(urls: Sequence[str], contract: str, from_block: int) -> Oncha
         ChainMismatch: there is no contract at the address.
         ChainError: no endpoint answers, or the chain changed during every read.
     """
-    rpc = Rpc(urls, await chain_id_of(urls), CALL_S)
+    rpc = RpcPool(urls, await read_chain_id(urls), CALL_S)
     try:
-        await check_code(Ethereum(rpc), contract)
+        await check_contract_exists(EthereumClient(rpc), contract)
         for _ in range(READS_MAX):
-            with suppress(NotThere):  # a block was replaced meanwhile
-                return await _read(rpc, contract, from_block)
+            with suppress(BlockNotFound):  # a block was replaced meanwhile
+                return await _read_standings(rpc, contract, from_block)
     finally:
         await rpc.close()
     raise ChainError("the chain was reorganised during every read")
 
 
-async def chain_id_of(urls: Sequence[str]) -> int:
+async def read_chain_id(urls: Sequence[str]) -> int:
     """The chain id of the first endpoint that answers. Raises EndpointFailed if none does."""
     failures: list[str] = []
     for url in urls:
-        endpoint = endpoint_of(url, CALL_S)
+        endpoint = make_endpoint(url, CALL_S)
         try:
-            return await chain_id_at(endpoint)
+            return await read_endpoint_chain_id(endpoint)
         except EndpointFailed as error:
             failures.append(error.message)
         finally:
@@ -237,23 +241,25 @@ async def chain_id_of(urls: Sequence[str]) -> int:
     raise EndpointFailed("; ".join(failures), "Check the endpoints' addresses and keys, or name another one")
 
 
-async def _read(rpc: Rpc, contract: str, from_block: int) -> OnchainStandings:
-    blocks = Blocks(rpc, contract, RANGE_READ_BLOCKS)
-    head = await blocks.head()
+async def _read_standings(rpc: RpcPool, contract: str, from_block: int) -> OnchainStandings:
+    blocks = RpcBlockReader(rpc, contract, RANGE_READ_BLOCKS)
+    head = await blocks.get_head()
     standings, rejected = ChainStandings(), Counter[str]()
-    async for span in blocks.spans(from_block, head.number):
-        for number, entries in by_block(span.entries):
-            logs = [log for entry in entries if (log := decode_entry(entry, rejected)) is not None]
-            standings.apply(ChainBlock(BlockRef(number, entries[0].block_hash), tuple(logs)))
-    whole = await _nothing_before(Ethereum(rpc), contract, from_block)
-    differences = await _compare(Coordinator(rpc, contract), standings, head.number) if whole else None
-    if (await blocks.at(head.number)).hash != head.hash:
-        raise NotThere(f"block {head.number} changed while the chain was read")
-    chain_id = quantity(await rpc.ask("eth_chainId", [], str), "chain id")
+    async for span in blocks.iter_log_ranges(from_block, head.number):
+        for number, entries in group_by_block(span.entries):
+            logs = [log for entry in entries if (log := decode_log_entry(entry, rejected)) is not None]
+            standings.apply_event(ChainBlock(BlockRef(number, entries[0].block_hash), tuple(logs)))
+    whole = await _was_created_since(EthereumClient(rpc), contract, from_block)
+    differences = (
+        await _compare_with_contract(CoordinatorContract(rpc, contract), standings, head.number) if whole else None
+    )
+    if (await blocks.get_block(head.number)).hash != head.hash:
+        raise BlockNotFound(f"block {head.number} changed while the chain was read")
+    chain_id = parse_quantity(await rpc.call("eth_chainId", [], str), "chain id")
     return OnchainStandings(chain_id, head, standings, whole, dict(rejected), differences)
 
 
-async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bool:
+async def _was_created_since(chain: EthereumClient, contract: str, from_block: int) -> bool:
     """Whether the contract was created since a block; assumed if no endpoint has the state before it."""
     if from_block == 0:
         return True
@@ -263,16 +269,18 @@ async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bo
         return True
 
 
-def can_be_asked(peer: str) -> bool:
-    """False for an id that is not text, which `decode_entry` shows as \\xff: no call can name it."""
+def is_text_peer_id(peer: str) -> bool:
+    """False for an id that is not text, which `decode_log_entry` shows as \\xff: no call can name it."""
     return not NOT_UTF8.search(peer)
 
 
-async def _compare(contract: Coordinator, standings: ChainStandings, block: int) -> tuple[str, ...] | None:
+async def _compare_with_contract(
+    contract: CoordinatorContract, standings: ChainStandings, block: int
+) -> tuple[str, ...] | None:
     """How the contract's own sums at a block differ, a sentence each; None if it keeps none."""
-    counted = standings.standings()
+    counted = standings.standings_by_peer()
     try:
-        totals = await contract.total_rewards(sorted(filter(can_be_asked, counted)), hex(block))
+        totals = await contract.total_rewards(sorted(filter(is_text_peer_id, counted)), hex(block))
     except ContractRefused:
         return None
     return tuple(

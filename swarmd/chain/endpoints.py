@@ -30,8 +30,8 @@ import anyio
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS, Backoff
-from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE, quantity
-from swarmd.chain.logs import BlockHeader, Quantity, show_text
+from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE, parse_quantity
+from swarmd.chain.logs import BlockHeader, Quantity, replace_unprintable
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 from swarmd.files import read_start
@@ -60,7 +60,7 @@ NotificationListener = Callable[[str, msgspec.Raw], None]
 log = get_logger(__name__)
 
 
-class Throttled(EndpointFailed):
+class EndpointThrottled(EndpointFailed):
     """The endpoint asks for a pause of `retry_s` seconds."""
 
     def __init__(self, message: str, retry_s: float) -> None:
@@ -68,7 +68,7 @@ class Throttled(EndpointFailed):
         self.retry_s = retry_s
 
 
-class ErrorBody(msgspec.Struct):
+class RpcErrorBody(msgspec.Struct):
     """JSON-RPC's error; endpoints are careless with its types."""
 
     code: Any = 0
@@ -76,7 +76,7 @@ class ErrorBody(msgspec.Struct):
     data: Any = None
 
 
-class Notice(msgspec.Struct):
+class SubscriptionNotification(msgspec.Struct):
     """The params of a subscription's notification."""
 
     subscription: str
@@ -90,11 +90,11 @@ class RpcMessage(msgspec.Struct):
     method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"")
     result: msgspec.Raw = msgspec.Raw(b"")
-    error: ErrorBody | None = None
+    error: RpcErrorBody | None = None
 
 
 _answers = msgspec.json.Decoder(RpcMessage)
-_notices = msgspec.json.Decoder(Notice)
+_notices = msgspec.json.Decoder(SubscriptionNotification)
 
 
 class RpcEndpoint(ABC):
@@ -106,13 +106,13 @@ class RpcEndpoint(ABC):
 
     def __init__(self, url: str, call_s: float) -> None:
         self.url = url
-        self.name = name_of(url)
+        self.name = url_without_secrets(url)
         self.call_s = call_s
         self.losses = 0  # connections that broke: another node may answer on the next one
-        self._secrets = secrets_of(url)
+        self._secrets = secret_parts_of_url(url)
         self._numbers = itertools.count(1)
 
-    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
+    async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
         """The result of one call, as `kind`.
 
         Raises:
@@ -123,68 +123,70 @@ class RpcEndpoint(ABC):
         request = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)})
         try:
             with anyio.fail_after(self.call_s):
-                answer = await self._exchange(number, request, method in LARGE)
+                answer = await self._send_request(number, request, method in LARGE)
         except TimeoutError:
-            raise self.failure(f"did not answer {method} within {self.call_s:g} s") from None
+            raise self.make_failure(f"did not answer {method} within {self.call_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self.failure(f"cannot be reached ({_word_for(error)})") from None
+            raise self.make_failure(f"cannot be reached ({_describe_error(error)})") from None
         if answer.error is not None:
-            raise self._refusal(answer.error)
+            raise self._error_from_body(answer.error)
         try:
             return msgspec.json.decode(answer.result, type=kind)
         except DECODE_ERRORS as error:
-            raise self.failure(f"answered {method} with something else than asked for ({error})") from None
+            raise self.make_failure(f"answered {method} with something else than asked for ({error})") from None
 
     @abstractmethod
-    async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
+    async def _send_request(self, number: int, request: bytes, large: bool) -> RpcMessage:
         """Send a request and wait for its answer; `large`: up to ANSWER_BYTES_MAX."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close all connections."""
 
-    def failure(self, what: str) -> EndpointFailed:
+    def make_failure(self, what: str) -> EndpointFailed:
         """An error that names the endpoint without its secrets."""
-        return EndpointFailed(f"{self.name} {self._scrub(what)}")
+        return EndpointFailed(f"{self.name} {self._remove_secrets(what)}")
 
-    def parse(self, encoded: bytes) -> RpcMessage:
+    def parse_message(self, encoded: bytes) -> RpcMessage:
         """Decode one message. Raises EndpointFailed if it is not JSON-RPC."""
         try:
             answer = _answers.decode(encoded)
         except DECODE_ERRORS:
-            raise self.failure("answered with something that is not JSON-RPC") from None
+            raise self.make_failure("answered with something that is not JSON-RPC") from None
         if not (answer.result or answer.error or answer.method):
-            raise self.failure("answered with something that is not JSON-RPC")
+            raise self.make_failure("answered with something that is not JSON-RPC")
         return answer
 
-    def check_size(self, size_bytes: int, large: bool) -> None:
+    def check_answer_size(self, size_bytes: int, large: bool) -> None:
         """Raise for an answer that is too large: RpcRefused if less can be asked for, else EndpointFailed."""
         if large and size_bytes > ANSWER_BYTES_MAX:
-            raise self.too_large()
+            raise self.answer_too_large_error()
         if not large and size_bytes > SMALL_BYTES_MAX:
-            raise self.failure(f"answered with more than {SMALL_BYTES_MAX} bytes")
+            raise self.make_failure(f"answered with more than {SMALL_BYTES_MAX} bytes")
 
-    def too_large(self) -> RpcRefused:
+    def answer_too_large_error(self) -> RpcRefused:
         """The error for too large an answer to a call that may ask for less."""
         return RpcRefused(0, f"the answer of {self.name} has more than {ANSWER_BYTES_MAX} bytes")
 
-    def check_status(self, status: int, headers: Mapping[str, str]) -> None:
+    def check_http_status(self, status: int, headers: Mapping[str, str]) -> None:
         """Raise EndpointFailed for an HTTP status by which the endpoint declines to serve."""
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and "Retry-After" in headers):
-            raise Throttled(f"{self.name} answered HTTP {status}", retry_after_s(headers.get("Retry-After", "")))
+            raise EndpointThrottled(
+                f"{self.name} answered HTTP {status}", parse_retry_after_s(headers.get("Retry-After", ""))
+            )
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or status >= 500 or 300 <= status < 400:
-            raise self.failure(f"answered HTTP {status}")
+            raise self.make_failure(f"answered HTTP {status}")
 
-    def _refusal(self, error: ErrorBody) -> EndpointFailed | RpcRefused:
+    def _error_from_body(self, error: RpcErrorBody) -> EndpointFailed | RpcRefused:
         code = error.code if isinstance(error.code, int) else 0
         words = error.message if isinstance(error.message, str) else ""
-        message = show_text(self._scrub(words)[:REASON_CHARS_MAX])
+        message = replace_unprintable(self._remove_secrets(words)[:REASON_CHARS_MAX])
         reverts = code == 3 or "revert" in words.lower()
         if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not reverts):
-            return Throttled(f"{self.name} refuses to serve: {message}", 0.0)
-        return RpcRefused(code, message, data_of(error.data))
+            return EndpointThrottled(f"{self.name} refuses to serve: {message}", 0.0)
+        return RpcRefused(code, message, extract_revert_data(error.data))
 
-    def _scrub(self, text: str) -> str:
+    def _remove_secrets(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
@@ -195,28 +197,28 @@ class HttpEndpoint(RpcEndpoint):
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
-        self._proxy = proxy_for(url)
+        self._proxy = http_proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
 
-    async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
+    async def _send_request(self, number: int, request: bytes, large: bool) -> RpcMessage:
         try:
-            return await self._post(request, large)
+            return await self._post_request(request, large)
         except aiohttp.ServerDisconnectedError:  # it had closed an idle connection
             self.losses += 1
-            return await self._post(request, large)
+            return await self._post_request(request, large)
 
-    async def _post(self, request: bytes, large: bool) -> RpcMessage:
+    async def _post_request(self, request: bytes, large: bool) -> RpcMessage:
         if self._session is None:
             self._session = aiohttp.ClientSession(headers={"Content-Type": "application/json"})
         async with self._session.post(self.url, data=request, allow_redirects=False, proxy=self._proxy) as response:
-            self.check_status(response.status, response.headers)
+            self.check_http_status(response.status, response.headers)
             encoded = bytearray()
             async for chunk in response.content.iter_any():
                 encoded += chunk
-                self.check_size(len(encoded), large)
+                self.check_answer_size(len(encoded), large)
             if response.status >= 400 and not encoded.lstrip().startswith(b"{"):
-                raise self.failure(f"answered HTTP {response.status}")
-            return self.parse(bytes(encoded))
+                raise self.make_failure(f"answered HTTP {response.status}")
+            return self.parse_message(bytes(encoded))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -224,14 +226,14 @@ class HttpEndpoint(RpcEndpoint):
             self._session = None
 
 
-class _Waiting(NamedTuple):
+class _PendingCall(NamedTuple):
     """A call over a websocket that waits for its answer."""
 
     answer: asyncio.Future[RpcMessage]
     large: bool
 
 
-class SocketEndpoint(RpcEndpoint):
+class WebSocketEndpoint(RpcEndpoint):
     """Over a websocket, which stays open between calls and brings notifications.
 
     `on_notification(subscription, result)` is called for each notification, `on_close()` if the connection is lost.
@@ -245,74 +247,74 @@ class SocketEndpoint(RpcEndpoint):
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingCall] = {}
 
-    async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
-        socket = await self._connected()
+    async def _send_request(self, number: int, request: bytes, large: bool) -> RpcMessage:
+        socket = await self._get_connection()
         answer: asyncio.Future[RpcMessage] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = _Waiting(answer, large)
+        self._waiting[number] = _PendingCall(answer, large)
         try:
             await socket.send_str(request.decode())
             return await answer
         finally:
             self._waiting.pop(number, None)
 
-    async def _connected(self) -> aiohttp.ClientWebSocketResponse:
+    async def _get_connection(self) -> aiohttp.ClientWebSocketResponse:
         async with self._connecting:
             if self._socket is None:
-                self._session = self._session or aiohttp.ClientSession(trace_configs=[_without_redirects()])
-                self._socket = await self._open(self._session)
-                self._reader = asyncio.create_task(self._read(self._socket))
+                self._session = self._session or aiohttp.ClientSession(trace_configs=[_redirect_refusing_trace()])
+                self._socket = await self._open_connection(self._session)
+                self._reader = asyncio.create_task(self._receive_messages(self._socket))
             return self._socket
 
-    async def _open(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+    async def _open_connection(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
         try:
             return await session.ws_connect(self.url, max_msg_size=ANSWER_BYTES_MAX, heartbeat=PING_S)
         except aiohttp.WSServerHandshakeError as error:
-            self.check_status(error.status, error.headers or {})
-            raise self.failure(f"answered HTTP {error.status}") from None
+            self.check_http_status(error.status, error.headers or {})
+            raise self.make_failure(f"answered HTTP {error.status}") from None
 
-    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        reason = self.failure("closed the connection")
+    async def _receive_messages(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        reason = self.make_failure("closed the connection")
         try:
             async for message in socket:
                 if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                    self._take(message.data.encode() if isinstance(message.data, str) else message.data)
+                    self._handle_message(message.data.encode() if isinstance(message.data, str) else message.data)
                 elif socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
-                    reason = self.failure(f"sent a message of more than {ANSWER_BYTES_MAX} bytes")
+                    reason = self.make_failure(f"sent a message of more than {ANSWER_BYTES_MAX} bytes")
                     # It was too large to be read: the answer to one of the calls that may have a large one.
                     for waiting in self._waiting.values():
                         if waiting.large and not waiting.answer.done():
-                            waiting.answer.set_exception(self.too_large())
+                            waiting.answer.set_exception(self.answer_too_large_error())
         except EndpointFailed as error:
             reason = error
         finally:
-            await self._let_go(socket, reason)
+            await self._abandon_connection(socket, reason)
 
-    def _take(self, encoded: bytes) -> None:
-        answer = self.parse(encoded)
+    def _handle_message(self, encoded: bytes) -> None:
+        answer = self.parse_message(encoded)
         if answer.method:
-            self._notify(answer.params)
+            self._handle_notification(answer.params)
         elif isinstance(answer.id, int) and (waiting := self._waiting.get(answer.id)) and not waiting.answer.done():
             try:
-                self.check_size(len(encoded), waiting.large)
+                self.check_answer_size(len(encoded), waiting.large)
                 waiting.answer.set_result(answer)
             except (EndpointFailed, RpcRefused) as error:
                 waiting.answer.set_exception(error)
 
-    def _notify(self, params: msgspec.Raw) -> None:
+    def _handle_notification(self, params: msgspec.Raw) -> None:
         try:
             notice = _notices.decode(params)
         except DECODE_ERRORS:
-            raise self.failure("sent a malformed notification") from None
+            raise self.make_failure("sent a malformed notification") from None
         self.on_notification(notice.subscription, notice.result)
 
-    async def drop(self) -> None:
+    async def disconnect(self) -> None:
         """Break the connection; the next call makes another one."""
         if self._socket is not None:
-            await self._let_go(self._socket, self.failure("was given up"))
+            await self._abandon_connection(self._socket, self.make_failure("was given up"))
 
-    async def _let_go(self, socket: aiohttp.ClientWebSocketResponse, reason: EndpointFailed) -> None:
+    async def _abandon_connection(self, socket: aiohttp.ClientWebSocketResponse, reason: EndpointFailed) -> None:
         if self._socket is not socket:
             return
         self._socket = None
@@ -334,24 +336,24 @@ class SocketEndpoint(RpcEndpoint):
         self._session = self._reader = None
 
 
-def _without_redirects() -> aiohttp.TraceConfig:
+def _redirect_refusing_trace() -> aiohttp.TraceConfig:
     """Refuse a websocket's redirects, which aiohttp would follow anywhere, even to services of this machine."""
 
-    async def refuse(*_: object) -> None:
+    async def refuse_redirect(*_: object) -> None:
         raise aiohttp.ClientError("redirected")
 
     tracing = aiohttp.TraceConfig()
-    tracing.on_request_redirect.append(refuse)
+    tracing.on_request_redirect.append(refuse_redirect)
     return tracing
 
 
-def endpoint_of(url: str, call_s: float) -> RpcEndpoint:
+def make_endpoint(url: str, call_s: float) -> RpcEndpoint:
     """The endpoint of a URL. Raises ConfigError for an invalid URL."""
-    check_url(url)
-    return SocketEndpoint(url, call_s) if url.startswith("ws") else HttpEndpoint(url, call_s)
+    check_endpoint_url(url)
+    return WebSocketEndpoint(url, call_s) if url.startswith("ws") else HttpEndpoint(url, call_s)
 
 
-def retry_after_s(header: str) -> float:
+def parse_retry_after_s(header: str) -> float:
     """Seconds that a Retry-After header asks for, at most RETRY_AFTER_MAX_S; 0 if it makes no sense."""
     try:
         asked_s = float(header) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - time()
@@ -360,7 +362,7 @@ def retry_after_s(header: str) -> float:
     return min(max(asked_s, 0.0), RETRY_AFTER_MAX_S)
 
 
-def data_of(data: Any) -> str:
+def extract_revert_data(data: Any) -> str:
     """The revert data of an error as hex, cut to DATA_CHARS_MAX; nodes wrap it in different ways."""
     for _ in range(WRAPPINGS_MAX):
         if isinstance(data, dict):
@@ -370,7 +372,7 @@ def data_of(data: Any) -> str:
     return data[:DATA_CHARS_MAX].removeprefix("Reverted ").strip()
 
 
-def _word_for(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """The reason of an error, without the host or URL that aiohttp's errors repeat."""
     cause = getattr(error, "os_error", error)
     return (cause.strerror if isinstance(cause, OSError) else None) or type(error).__name__
@@ -382,13 +384,13 @@ URLS = SecretKind("file of chain.rpc's URLs", ConfigError, FILE_BYTES_MAX)
 SECRET_CHARS_MIN = 6  # shorter parts of a URL are ordinary words
 
 
-def read_urls(entries: Sequence[str], root: Path) -> list[str]:
+def read_endpoint_urls(entries: Sequence[str], root: Path) -> list[str]:
     """The URLs of chain.rpc, with those of its files and credentials; a path is relative to `root`, the data directory.
 
     Raises:
         ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a URL.
     """
-    urls = [url for entry in entries for url in _urls_of(entry, root)]
+    urls = [url for entry in entries for url in _read_entry_urls(entry, root)]
     if not 0 < len(urls) <= ENDPOINTS_MAX:
         files = "".join(f" in {entry}" for entry in entries if entry.startswith(("file:", CREDENTIAL)))
         raise ConfigError(
@@ -396,11 +398,11 @@ def read_urls(entries: Sequence[str], root: Path) -> list[str]:
             "Give for each a URL as https://host/path, http://host:port or wss://host/path, in a file one on each line",
         )
     for url in urls:
-        check_url(url)
+        check_endpoint_url(url)
     return list(dict.fromkeys(urls))
 
 
-def _urls_of(entry: str, root: Path) -> list[str]:
+def _read_entry_urls(entry: str, root: Path) -> list[str]:
     if not entry.startswith(("file:", CREDENTIAL)):
         return [entry]
     path = locate_secret(entry.removeprefix("file:"), root, URLS).path
@@ -412,7 +414,7 @@ def _urls_of(entry: str, root: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def check_url(url: str) -> None:
+def check_endpoint_url(url: str) -> None:
     """Raise ConfigError unless it is a complete URL of a known scheme; the message shows no secret."""
     if not is_url(url, "http", "https", "ws", "wss"):
         raise ConfigError(
@@ -431,14 +433,14 @@ def is_url(url: str, *schemes: str) -> bool:
         return False
 
 
-def name_of(url: str) -> str:
+def url_without_secrets(url: str) -> str:
     """scheme://host:port: the part of a URL that may be shown."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port}" if parts.port else f"{parts.scheme}://{host}"
 
 
-def proxy_for(url: str) -> str | None:
+def http_proxy_for(url: str) -> str | None:
     """The proxy that HTTP_PROXY or HTTPS_PROXY name for an endpoint; None if there is none, and for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -447,7 +449,7 @@ def proxy_for(url: str) -> str | None:
     return getproxies().get(parts.scheme)
 
 
-def secrets_of(url: str) -> tuple[str, ...]:
+def secret_parts_of_url(url: str) -> tuple[str, ...]:
     """The parts of a URL that no message may show, longest first."""
     parts = urlsplit(url)
     pieces = {url, parts.path, parts.query, parts.username or "", parts.password or "", *parts.path.split("/")}
@@ -477,23 +479,23 @@ class EndpointHealth:
         self.reason = ""
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         return self.failures == 0 and not self.foreign
 
     @property
-    def verified(self) -> bool:
+    def is_chain_verified(self) -> bool:
         """Whether it has named the right chain id since its last failure."""
         return self._verified_at == self.endpoint.losses
 
-    async def verify(self, chain_id: int) -> None:
+    async def verify_chain_id(self, chain_id: int) -> None:
         """Ask for its chain id. Raises EndpointFailed if it is the wrong one."""
-        said = await chain_id_at(self.endpoint)
+        said = await read_endpoint_chain_id(self.endpoint)
         self.foreign = 0 if said == chain_id else said
         if self.foreign:
-            raise self.endpoint.failure(f"is a node of chain {said}, not of {chain_id}")
+            raise self.endpoint.make_failure(f"is a node of chain {said}, not of {chain_id}")
         self._verified_at, self.served = self.endpoint.losses, True
 
-    def failed(self, error: EndpointFailed) -> None:
+    def record_failure(self, error: EndpointFailed) -> None:
         """Pause it. A failure during a pause does not count: the call was under way before."""
         self._verified_at = -1
         if self.failures and monotonic() < self.retry_at:
@@ -503,23 +505,23 @@ class EndpointHealth:
         self.failures += 1
         self.reason = error.message
         pause_s = BACKOFF.after(self.failures)
-        if isinstance(error, Throttled):
+        if isinstance(error, EndpointThrottled):
             pause_s = max(pause_s, error.retry_s)
         self.retry_at = monotonic() + (FOREIGN_S if self.foreign else pause_s)
 
-    def leave_alone(self, why: str) -> None:
+    def pause(self, why: str) -> None:
         """Pause it for ALONE_S, though it answers."""
-        self.failed(Throttled(f"{self.endpoint.name} {why}", ALONE_S))
+        self.record_failure(EndpointThrottled(f"{self.endpoint.name} {why}", ALONE_S))
 
-    def answered(self) -> None:
+    def record_success(self) -> None:
         """Record a successful call: reset failures and back-off."""
         if self.failures:
             log.info("%s answers again", self.endpoint.name)
         self.failures, self.foreign, self.reason, self.distrusted = 0, 0, "", False
 
 
-class Rpc:
-    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.Endpoints`.
+class RpcPool:
+    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.EndpointPool`.
 
     Args:
         urls: best first.
@@ -532,12 +534,12 @@ class Rpc:
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
         self._chain_id = chain_id
-        self.healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
+        self.healths = [EndpointHealth(make_endpoint(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self.current = ""  # name of the endpoint that answered last
         self.has_base_fee = False
 
-    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
+    async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
         """The result of a JSON-RPC call, of the first endpoint that gives one of this type.
 
         Raises:
@@ -545,112 +547,114 @@ class Rpc:
             RpcRefused: a node answered with an error that is about the request itself.
             ChainMismatch: all that answer are of another chain.
         """
-        for health in self._in_order():
+        for health in self._usable_endpoints():
             with suppress(EndpointFailed):
-                return await self.ask_at(health, method, params, kind)
-        raise self._no_answer()
+                return await self.call_endpoint(health, method, params, kind)
+        raise self._no_answer_error()
 
-    async def learn_base_fee(self) -> None:
+    async def detect_base_fee(self) -> None:
         if not self.has_base_fee:
-            answers = await self.ask_each(BLOCK, ["latest", False], dict[str, Any])
+            answers = await self.call_all_endpoints(BLOCK, ["latest", False], dict[str, Any])
             shown = sum(_shows_base_fee(block) for _, block in answers)
             self.has_base_fee = 0 < len(answers) <= 2 * shown
 
-    def _in_order(self) -> list[EndpointHealth]:
+    def _usable_endpoints(self) -> list[EndpointHealth]:
         """Healthy endpoints, then those whose pause is over; if any is healthy, the latter are probed as well."""
-        well = [health for health in self.healths if health.well]
-        due = [health for health in self.healths if not health.well and health.retry_at <= monotonic()]
+        well = [health for health in self.healths if health.is_healthy]
+        due = [health for health in self.healths if not health.is_healthy and health.retry_at <= monotonic()]
         if well:
             for health in due:
-                self._probe(health)
+                self._start_probe(health)
         return well + due
 
     def pause_current_endpoint(self, reason: str) -> None:
         """Pause the endpoint that answered last, if another one is healthy: its answers do not help."""
-        current = [health for health in self.healths if health.well and health.endpoint.name == self.current]
-        if current and any(health.well for health in self.healths if health not in current):
+        current = [health for health in self.healths if health.is_healthy and health.endpoint.name == self.current]
+        if current and any(health.is_healthy for health in self.healths if health not in current):
             for health in current:
-                health.leave_alone(f"answers, but its answers do not help: {reason}")
+                health.pause(f"answers, but its answers do not help: {reason}")
 
-    def distrust_current(self, reason: str) -> bool:
+    def distrust_current_endpoint(self, reason: str) -> bool:
         """Pause the endpoint that answered last, because it shows another chain or contract.
 
         Returns whether another endpoint may contradict it: one that is healthy or has served, and is not distrusted.
         """
         current = [health for health in self.healths if health.endpoint.name == self.current]
         others = [health for health in self.healths if health not in current and not health.distrusted]
-        if not any((health.well or health.served) and not health.foreign for health in others):
+        if not any((health.is_healthy or health.served) and not health.foreign for health in others):
             return False
         for health in current:
-            health.leave_alone(f"is not trusted: {reason}")
+            health.pause(f"is not trusted: {reason}")
             health.distrusted = True
         return True
 
     async def has_block(self, block: BlockRef) -> bool:
         asked = [hex(block.number), False]
-        answers = await self.ask_each(BLOCK, asked, BlockHeader | None)  # type: ignore[arg-type]
+        answers = await self.call_all_endpoints(BLOCK, asked, BlockHeader | None)  # type: ignore[arg-type]
         if not any(header is not None and header.hash == block.hash for _, header in answers):
             return False
         for health, header in answers:
             if header is None:
-                health.leave_alone(f"has no block {block.number} yet, others have")
+                health.pause(f"has no block {block.number} yet, others have")
         return True
 
     async def pause_lagging_endpoints(self) -> None:
         """Pause endpoints that are more than BEHIND_BLOCKS behind the highest head."""
-        answers = await self.ask_each("eth_blockNumber", [], Quantity)
+        answers = await self.call_all_endpoints("eth_blockNumber", [], Quantity)
         farthest = max((int(number, 16) for _, number in answers), default=0)
         for health, number in answers:
             if int(number, 16) < farthest - BEHIND_BLOCKS:
-                health.leave_alone(f"has no block {farthest} yet, others have")
+                health.pause(f"has no block {farthest} yet, others have")
 
-    async def ask_at(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
+    async def call_endpoint(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
         """A call to one endpoint. Raises as `ask` does."""
         endpoint = health.endpoint
         try:
-            if not health.verified:
-                await health.verify(self._chain_id)
-            result = await endpoint.ask(method, params, kind)
+            if not health.is_chain_verified:
+                await health.verify_chain_id(self._chain_id)
+            result = await endpoint.call(method, params, kind)
             # Without a base fee a price of the endpoint's own choice would be signed, and paid in full.
             of_head = self.has_base_fee and method == BLOCK and params[0] == "latest"
             if of_head and isinstance(result, dict) and not _shows_base_fee(result):
                 raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
         except EndpointFailed as error:
-            health.failed(error)
+            health.record_failure(error)
             raise
         except RpcRefused:
-            self._answered(health)
+            self._record_answer(health)
             raise
-        self._answered(health)
+        self._record_answer(health)
         return result
 
-    async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[EndpointHealth, T]]:
+    async def call_all_endpoints(
+        self, method: str, params: Sequence[Any], kind: type[T]
+    ) -> list[tuple[EndpointHealth, T]]:
         """The answers of all endpoints that are not paused, as far as they answer."""
-        asked = [health for health in self.healths if health.well or health.retry_at <= monotonic()]
+        asked = [health for health in self.healths if health.is_healthy or health.retry_at <= monotonic()]
         results = await asyncio.gather(
-            *(self.ask_at(health, method, params, kind) for health in asked), return_exceptions=True
+            *(self.call_endpoint(health, method, params, kind) for health in asked), return_exceptions=True
         )
         pairs = zip(asked, results, strict=True)
         return [(health, result) for health, result in pairs if not isinstance(result, BaseException)]
 
-    def _answered(self, health: EndpointHealth) -> None:
-        health.answered()
+    def _record_answer(self, health: EndpointHealth) -> None:
+        health.record_success()
         self.current = health.endpoint.name
 
-    def _probe(self, health: EndpointHealth) -> None:
+    def _start_probe(self, health: EndpointHealth) -> None:
         name = health.endpoint.url
         if name not in self._probes:
-            self._probes[name] = asyncio.create_task(self._look_after(health))
+            self._probes[name] = asyncio.create_task(self._probe_endpoint(health))
             self._probes[name].add_done_callback(lambda task: self._probes.pop(name, None))
 
-    async def _look_after(self, health: EndpointHealth) -> None:
+    async def _probe_endpoint(self, health: EndpointHealth) -> None:
         try:
-            await health.verify(self._chain_id)
-            health.answered()
+            await health.verify_chain_id(self._chain_id)
+            health.record_success()
         except EndpointFailed as error:
-            health.failed(error)
+            health.record_failure(error)
 
-    def _no_answer(self) -> EndpointFailed | ChainMismatch:
+    def _no_answer_error(self) -> EndpointFailed | ChainMismatch:
         foreign = [health for health in self.healths if health.foreign]
         if foreign and not any(health.served and not health.foreign for health in self.healths):
             return ChainMismatch(
@@ -664,9 +668,9 @@ class Rpc:
         )
 
     @property
-    def sockets(self) -> list[EndpointHealth]:
+    def websocket_endpoints(self) -> list[EndpointHealth]:
         """The endpoints with notifications, best first."""
-        return [health for health in self.healths if isinstance(health.endpoint, SocketEndpoint)]
+        return [health for health in self.healths if isinstance(health.endpoint, WebSocketEndpoint)]
 
     async def close(self) -> None:
         """Close the connections of all endpoints."""
@@ -676,16 +680,16 @@ class Rpc:
             await health.endpoint.close()
 
 
-async def chain_id_at(endpoint: RpcEndpoint) -> int:
+async def read_endpoint_chain_id(endpoint: RpcEndpoint) -> int:
     """The chain id that an endpoint names. Raises EndpointFailed."""
     try:
-        answer = await endpoint.ask("eth_chainId", [], str)
+        answer = await endpoint.call("eth_chainId", [], str)
     except RpcRefused:
         answer = ""
     try:
-        return quantity(answer, "chain id")
+        return parse_quantity(answer, "chain id")
     except EndpointFailed:
-        raise endpoint.failure("does not say its chain id") from None
+        raise endpoint.make_failure("does not say its chain id") from None
 
 
 def _shows_base_fee(block: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """A chain's accounts, transactions and calls, asked through web3.py over the endpoints of the configuration.
 
-web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `EndpointsProvider` has it ask
-an `Rpc`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
+web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `RpcPoolProvider` has it ask
+an `RpcPool`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
 from swarmd.bounds import WORD_MAX
-from swarmd.chain.endpoints import Rpc
+from swarmd.chain.endpoints import RpcPool
 from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
@@ -32,97 +32,101 @@ MISSHAPEN = (Web3Exception, ValueError, TypeError, KeyError, AttributeError, Ind
 T = TypeVar("T")
 
 
-class EndpointsProvider(AsyncBaseProvider):
-    """Has web3.py ask an `Rpc`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
+class RpcPoolProvider(AsyncBaseProvider):
+    """Has web3.py ask an `RpcPool`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
 
-    def __init__(self, rpc: Rpc) -> None:
+    def __init__(self, rpc: RpcPool) -> None:
         super().__init__()
         self._rpc = rpc
 
     async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """One JSON-RPC call."""
-        return {"jsonrpc": "2.0", "id": 0, "result": await self._rpc.ask(method, params, Any)}
+        return {"jsonrpc": "2.0", "id": 0, "result": await self._rpc.call(method, params, Any)}
 
 
-class Ethereum:
-    """Accounts, transactions and calls: see `swarmd.chain.ports.AccountPort`."""
+class EthereumClient:
+    """Accounts, transactions and calls: see `swarmd.chain.ports.AccountClient`."""
 
-    def __init__(self, rpc: Rpc) -> None:
+    def __init__(self, rpc: RpcPool) -> None:
         # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
-        self._eth = AsyncWeb3(EndpointsProvider(rpc), middleware=[], ens=None).eth
+        self._eth = AsyncWeb3(RpcPoolProvider(rpc), middleware=[], ens=None).eth
 
     async def balance_wei(self, account: str) -> int:
-        return await _number(self._eth.get_balance(_address(account), "latest"), "balance")
+        return await _await_number(self._eth.get_balance(_checksum_address(account), "latest"), "balance")
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
-        asked = self._eth.get_transaction_count(_address(account), cast(BlockIdentifier, block))
-        return await _number(asked, "nonce", NONCE_MAX)
+        asked = self._eth.get_transaction_count(_checksum_address(account), cast(BlockIdentifier, block))
+        return await _await_number(asked, "nonce", NONCE_MAX)
 
     async def gas_price_wei(self) -> int:
-        return await _number(self._eth.gas_price, "gas price")
+        return await _await_number(self._eth.gas_price, "gas price")
 
     async def base_fee_wei(self) -> int | None:
-        block = await _of_type(self._eth.get_block("latest"), dict, "block")
+        block = await _await_typed_answer(self._eth.get_block("latest"), dict, "block")
         fee = block.get("baseFeePerGas")
-        return None if fee is None else _checked(fee, "base fee")
+        return None if fee is None else _check_number(fee, "base fee")
 
     async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
-        asked = _transaction(account, to, content)
-        return await _number(self._eth.estimate_gas(asked, "latest"), "amount of gas")
+        asked = _make_transaction_params(account, to, content)
+        return await _await_number(self._eth.estimate_gas(asked, "latest"), "amount of gas")
 
-    async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
-        asked = _transaction(account, to, content)
-        return bytes(await _of_type(self._eth.call(asked, cast(BlockIdentifier, block)), bytes, "result"))
+    async def call_contract(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
+        asked = _make_transaction_params(account, to, content)
+        return bytes(await _await_typed_answer(self._eth.call(asked, cast(BlockIdentifier, block)), bytes, "result"))
 
     async def has_code(self, address: str, block: Block = "latest") -> bool:
         """Whether there is a contract at an address."""
-        return bool(await _of_type(self._eth.get_code(_address(address), cast(BlockIdentifier, block)), bytes, "code"))
+        return bool(
+            await _await_typed_answer(
+                self._eth.get_code(_checksum_address(address), cast(BlockIdentifier, block)), bytes, "code"
+            )
+        )
 
-    async def send(self, raw: bytes) -> None:
-        await _formed(self._eth.send_raw_transaction(raw), "hash")
+    async def send_raw_transaction(self, raw: bytes) -> None:
+        await _await_answer(self._eth.send_raw_transaction(raw), "hash")
 
-    async def is_known(self, hash: str) -> bool:
+    async def has_transaction(self, hash: str) -> bool:
         try:
-            return bool(await _formed(self._eth.get_transaction(HexBytes(hash)), "transaction"))
+            return bool(await _await_answer(self._eth.get_transaction(HexBytes(hash)), "transaction"))
         except TransactionNotFound:
             return False
 
-    async def receipt(self, hash: str) -> MinedTransaction | None:
+    async def find_receipt(self, hash: str) -> MinedTransaction | None:
         try:
-            found = await _of_type(self._eth.get_transaction_receipt(HexBytes(hash)), dict, "receipt")
+            found = await _await_typed_answer(self._eth.get_transaction_receipt(HexBytes(hash)), dict, "receipt")
         except TransactionNotFound:
             return None
-        return await _formed(_mined_of(found), "receipt") if found.get("blockHash") else None
+        return await _await_answer(_parse_receipt(found), "receipt") if found.get("blockHash") else None
 
 
-async def _mined_of(found: Mapping[str, Any]) -> MinedTransaction:
+async def _parse_receipt(found: Mapping[str, Any]) -> MinedTransaction:
     price, created, to = found.get("effectiveGasPrice"), found.get("contractAddress"), found.get("to")
     return MinedTransaction(
         BlockRef(
-            _checked(found.get("blockNumber"), "block number", WORD_MAX), HexBytes(found["blockHash"]).to_0x_hex()
+            _check_number(found.get("blockNumber"), "block number", WORD_MAX), HexBytes(found["blockHash"]).to_0x_hex()
         ),
-        _checked(found.get("status"), "status") == 1,
-        _checked(found.get("gasUsed"), "amount of gas"),
-        None if price is None else _checked(price, "price"),
+        _check_number(found.get("status"), "status") == 1,
+        _check_number(found.get("gasUsed"), "amount of gas"),
+        None if price is None else _check_number(price, "price"),
         to_checksum_address(created) if created else "",
         to_checksum_address(to) if to else "",
     )
 
 
-def _transaction(account: str, to: str, content: bytes) -> TxParams:
+def _make_transaction_params(account: str, to: str, content: bytes) -> TxParams:
     asked: TxParams = {"data": HexBytes(content)}
     if account:
-        asked["from"] = _address(account)
+        asked["from"] = _checksum_address(account)
     if to:
-        asked["to"] = _address(to)
+        asked["to"] = _checksum_address(to)
     return asked
 
 
-def _address(text: str) -> ChecksumAddress:
+def _checksum_address(text: str) -> ChecksumAddress:
     return to_checksum_address(text)
 
 
-async def _formed(asked: Awaitable[T], what: str) -> T:
+async def _await_answer(asked: Awaitable[T], what: str) -> T:
     """Wait for web3.py's reading of an answer. Raises EndpointFailed if it could not read it."""
     try:
         return await asked
@@ -132,18 +136,18 @@ async def _formed(asked: Awaitable[T], what: str) -> T:
         raise EndpointFailed(f"an endpoint's answer is not a valid {what}") from error
 
 
-async def _of_type(asked: Awaitable[Any], kind: type[T], what: str) -> T:
-    answer = await _formed(asked, what)
+async def _await_typed_answer(asked: Awaitable[Any], kind: type[T], what: str) -> T:
+    answer = await _await_answer(asked, what)
     if not isinstance(answer, kind):
         raise EndpointFailed(f"an endpoint's answer is not a valid {what}")
     return answer
 
 
-async def _number(asked: Awaitable[Any], what: str, most: int = QUANTITY_MAX) -> int:
-    return _checked(await _formed(asked, what), what, most)
+async def _await_number(asked: Awaitable[Any], what: str, most: int = QUANTITY_MAX) -> int:
+    return _check_number(await _await_answer(asked, what), what, most)
 
 
-def _checked(answer: Any, what: str, most: int = QUANTITY_MAX) -> int:
+def _check_number(answer: Any, what: str, most: int = QUANTITY_MAX) -> int:
     """Check a number: web3.py passes on numbers of any size, and what is not a number."""
     if type(answer) is not int or not 0 <= answer <= most:
         raise EndpointFailed(f"an endpoint's answer is not a valid {what}")

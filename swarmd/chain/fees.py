@@ -2,9 +2,9 @@
 
 - A price has EIP-1559's two parts if the chain has a base fee, else one.
 - A replacement costs at least an eighth more than what it replaces; nothing is signed above `fees.max_gwei`.
-- `Budget` bounds what an account signs for in a day. It counts the dearest attempt of each nonce.
-- `Funds` reads the balance at intervals for status and metrics, so that an operator hears before the account cannot
-  pay. Nothing depends on it.
+- `DailyBudget` bounds what an account signs for in a day. It counts the dearest attempt of each nonce.
+- `BalanceMonitor` reads the balance at intervals for status and metrics, so that an operator hears before the account
+  cannot pay. Nothing depends on it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from swarmd.chain.ports import AccountPort, Price
+from swarmd.chain.ports import AccountClient, Price
 from swarmd.config import ChainConfig, FeesConfig
-from swarmd.core.values import Prepared, day_of
+from swarmd.core.values import SubmissionAttempt, utc_day_of
 from swarmd.errors import BudgetSpent, EndpointFailed, GasTooDear, SwarmdError
-from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, coins, round_gas, rounds_paid
+from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, format_coins, round_gas, rounds_paid
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
@@ -32,7 +32,7 @@ BASE_FEES = 2  # the base fee may grow by this factor before the transaction is 
 log = get_logger(__name__)
 
 
-def quantity(value: Any, what: str) -> int:
+def parse_quantity(value: Any, what: str) -> int:
     """Decode a JSON-RPC quantity. Raises EndpointFailed, naming `what`, if it is not one of at most 256 bits.
 
     (Python refuses to print a number of very many digits.)
@@ -46,55 +46,57 @@ def quantity(value: Any, what: str) -> int:
     return number
 
 
-async def quote(chain: AccountPort, fees: FeesConfig) -> Price:
+async def quote_gas_price(chain: AccountClient, fees: FeesConfig) -> Price:
     """The gas price to sign with now, within the configured bounds.
 
     Raises:
         GasTooDear: the chain asks for more than fees.max_gwei.
         ChainError: no endpoint answers, or as if the chain had no base fee though `fees.legacy` is not set.
     """
-    base_wei, cap = await chain.base_fee_wei(), bound_wei(fees)
+    base_wei, cap = await chain.base_fee_wei(), max_gas_price_wei(fees)
     if base_wei is None:
         if not fees.legacy:
             raise EndpointFailed(NO_BASE_FEE.format("an endpoint"), LEGACY_FIX)
         price_wei = await chain.gas_price_wei()
-        _check(price_wei, fees)
+        _check_gas_price(price_wei, fees)
         return Price(price_wei)
-    _check(base_wei, fees)
+    _check_gas_price(base_wei, fees)
     fee_wei = min(BASE_FEES * base_wei + round(fees.tip_gwei * GWEI), cap)
     return Price(fee_wei, min(round(fees.tip_gwei * GWEI), fee_wei))
 
 
-def bound_wei(fees: FeesConfig) -> int:
+def max_gas_price_wei(fees: FeesConfig) -> int:
     """The highest price that is ever signed, in wei."""
     return round(fees.max_gwei * GWEI)
 
 
-def _check(asked_wei: int, fees: FeesConfig) -> None:
-    if asked_wei > bound_wei(fees):
+def _check_gas_price(asked_wei: int, fees: FeesConfig) -> None:
+    if asked_wei > max_gas_price_wei(fees):
         raise GasTooDear(
             f"gas costs {asked_wei / GWEI:g} gwei now, and chain.fees.max_gwei is {fees.max_gwei:g}",
             "Wait until it is cheaper, or raise the bound",
         )
 
 
-def replacing(earlier: Price, asked: Price, fees: FeesConfig) -> Price | None:
+def replacement_price(earlier: Price, asked: Price, fees: FeesConfig) -> Price | None:
     """The price at which nodes accept a replacement of an earlier transaction; None if it is above the bound."""
-    fee_wei = max(asked.fee_wei, raised(earlier.fee_wei))
-    if fee_wei > bound_wei(fees):
+    fee_wei = max(asked.fee_wei, min_replacement_price_wei(earlier.fee_wei))
+    if fee_wei > max_gas_price_wei(fees):
         return None
     if asked.tip_wei is None:
         return Price(fee_wei)
-    tip_wei = max(asked.tip_wei, raised(earlier.fee_wei if earlier.tip_wei is None else earlier.tip_wei))
+    tip_wei = max(
+        asked.tip_wei, min_replacement_price_wei(earlier.fee_wei if earlier.tip_wei is None else earlier.tip_wei)
+    )
     return Price(fee_wei, tip_wei) if tip_wei <= fee_wei else None
 
 
-def raised(price_wei: int) -> int:
+def min_replacement_price_wei(price_wei: int) -> int:
     """The least price that replaces this one: an eighth more; nodes ask for a tenth."""
     return price_wei * 9 // 8 + 1
 
 
-class Budget:
+class DailyBudget:
     """The day's budget of one account.
 
     Args:
@@ -111,7 +113,7 @@ class Budget:
     @property
     def spent_wei(self) -> int:
         """The most that today's signed transactions may cost."""
-        return self._spent_wei if self._day >= day_of(self._clock()) else 0
+        return self._spent_wei if self._day >= utc_day_of(self._clock()) else 0
 
     def restore(self, day: int, spent_wei: int) -> None:
         """Take over a day's sum from a log; what was signed here since, and may not be logged yet, still counts."""
@@ -120,41 +122,45 @@ class Budget:
         elif day == self._day:
             self._spent_wei = max(self._spent_wei, spent_wei)
 
-    def check(self, cost_wei: int, counted_wei: int, what: str) -> None:
+    def check_budget(self, cost_wei: int, counted_wei: int, what: str) -> None:
         """Raise BudgetSpent if the day has no room for a transaction, of which `counted_wei` is counted already."""
         more_wei = max(cost_wei - counted_wei, 0)
         most_wei = round(self._coins_max * COIN_WEI)
         if not self._coins_max or self.spent_wei + more_wei <= most_wei:
             return
-        asked = f"the {what} may cost {coins(more_wei)}"
+        asked = f"the {what} may cost {format_coins(more_wei)}"
         if more_wei > most_wei:
             why = f"{asked}, and chain.fees.day_coins_max is {self._coins_max:g} for a whole day"
             raise BudgetSpent(why, "Raise it and restart")
-        why = f"{coins(self.spent_wei)} of {self._coins_max:g} are signed for today, and {asked}: the day's budget"
+        why = (
+            f"{format_coins(self.spent_wei)} of {self._coins_max:g} are signed for today, and {asked}: the day's budget"
+        )
         raise BudgetSpent(f"{why}, chain.fees.day_coins_max, is spent", "Wait until 00:00 UTC, or raise it and restart")
 
-    def note(self, cost_wei: int, counted_wei: int) -> None:
+    def record_spending(self, cost_wei: int, counted_wei: int) -> None:
         """Count a signed transaction against the day's budget."""
-        today = day_of(self._clock())
+        today = utc_day_of(self._clock())
         if today > self._day:
             self._day, self._spent_wei = today, 0
-        was_scarce = self.is_scarce
+        was_scarce = self.is_nearly_spent
         self._spent_wei += max(cost_wei - counted_wei, 0)
-        if self.is_scarce and not was_scarce:
-            log.warning("%s of %g are signed for today, the day's budget", coins(self._spent_wei), self._coins_max)
+        if self.is_nearly_spent and not was_scarce:
+            log.warning(
+                "%s of %g are signed for today, the day's budget", format_coins(self._spent_wei), self._coins_max
+            )
 
     @property
-    def is_scarce(self) -> bool:
+    def is_nearly_spent(self) -> bool:
         """Whether the day's budget is nearly spent."""
         return 0 < self._coins_max * COIN_WEI * BUDGET_TOLD_SHARE <= self.spent_wei
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The figures that progress reports, by name."""
         told = {"day_spent_coins": self.spent_wei / COIN_WEI}
         return told | ({"day_coins_max": self._coins_max} if self._coins_max else {})
 
 
-def counted(attempts: Sequence[Prepared], nonce: int) -> int:
+def counted_cost_wei(attempts: Sequence[SubmissionAttempt], nonce: int) -> int:
     """Wei that are counted for a nonce already: the chain takes one transaction of each, so the dearest counts."""
     return max((int(each.cost_wei) for each in attempts if each.nonce == nonce), default=0)
 
@@ -163,7 +169,7 @@ LOOK_S = 120.0  # between two reads of the balance
 KEPT_S = 600.0  # a balance is reported for this long while later reads fail
 
 
-class FundsSeen(NamedTuple):
+class BalanceReading(NamedTuple):
     """An account's balance when it was last read."""
 
     balance_wei: int
@@ -171,7 +177,7 @@ class FundsSeen(NamedTuple):
     at: float  # monotonic seconds
 
 
-class Funds:
+class BalanceMonitor:
     """Reads one account's balance at intervals, and reports it.
 
     Args:
@@ -179,36 +185,36 @@ class Funds:
     """
 
     def __init__(
-        self, config: ChainConfig, stages: int, chain: AccountPort, account: str, clock: TimeSource = monotonic
+        self, config: ChainConfig, stages: int, chain: AccountClient, account: str, clock: TimeSource = monotonic
     ) -> None:
         self._config = config
         self._gas = round_gas(config, stages)
         self._chain = chain
         self._account = account
         self._clock = clock
-        self._seen: FundsSeen | None = None
+        self._seen: BalanceReading | None = None
 
     async def run(self) -> None:
         """Read the balance at intervals until cancelled."""
         while True:
-            await self.look()
+            await self.read_balance()
             await anyio.sleep(LOOK_S)
 
-    async def look(self) -> None:
+    async def read_balance(self) -> None:
         """Read the balance once; if that fails, the last one stays."""
         try:
             balance_wei = await self._chain.balance_wei(self._account)
             try:
-                price_wei = (await quote(self._chain, self._config.fees)).fee_wei
+                price_wei = (await quote_gas_price(self._chain, self._config.fees)).fee_wei
             except GasTooDear:
-                price_wei = bound_wei(self._config.fees)  # nothing dearer is ever signed
+                price_wei = max_gas_price_wei(self._config.fees)  # nothing dearer is ever signed
             rounds = rounds_paid(balance_wei, price_wei, self._gas)
         except SwarmdError as error:  # another chain too: that is for the watcher to judge
             log.debug("what the account has is not known: %s", error.message)
         else:
-            self._seen = FundsSeen(balance_wei, rounds, self._clock())
+            self._seen = BalanceReading(balance_wei, rounds, self._clock())
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The figures that progress reports, by name; none if they are older than KEPT_S.
 
         An account behind a proxy that has nothing is not reported either: another account pays for it, as with RL

@@ -45,7 +45,7 @@ Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}\Z")]
 Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}\Z")]
 
 
-class Scrypt(msgspec.Struct):
+class ScryptParams(msgspec.Struct):
     """Parameters of the memory-hard key derivation."""
 
     n: Annotated[int, msgspec.Meta(ge=2, le=SCRYPT_WORK_MAX)]
@@ -55,7 +55,7 @@ class Scrypt(msgspec.Struct):
     dklen: Literal[32] = 32
 
 
-class Pbkdf2(msgspec.Struct):
+class Pbkdf2Params(msgspec.Struct):
     """Parameters of PBKDF2, the other key derivation that keystores use."""
 
     c: Annotated[int, msgspec.Meta(ge=1, le=PBKDF2_ROUNDS_MAX)]
@@ -78,11 +78,11 @@ class Crypto(msgspec.Struct, tag_field="kdf"):
 
 
 class ScryptCrypto(Crypto, tag="scrypt"):
-    kdfparams: Scrypt
+    kdfparams: ScryptParams
 
 
 class Pbkdf2Crypto(Crypto, tag="pbkdf2"):
-    kdfparams: Pbkdf2
+    kdfparams: Pbkdf2Params
 
 
 class Keystore(msgspec.Struct):
@@ -96,7 +96,7 @@ class Keystore(msgspec.Struct):
 def load_account(config: ChainConfig, data: NodeDirectory) -> LocalAccount:
     """The account that the configuration names. Raises KeystoreError; the message names the file."""
     passphrase = load_passphrase(config.passphrase, data.root)
-    return _unlock(locate_secret(config.keystore, data.root, KEYSTORE), passphrase)
+    return _decrypt_keystore(locate_secret(config.keystore, data.root, KEYSTORE), passphrase)
 
 
 def load_passphrase(named: str, root: Path) -> str:
@@ -129,7 +129,7 @@ def read_keystore(path: Path, passphrase: str) -> LocalAccount:
     Raises:
         KeystoreError: there is no such file, others may read it, it is damaged, or the passphrase is wrong.
     """
-    return _unlock(Secret(path), passphrase)
+    return _decrypt_keystore(Secret(path), passphrase)
 
 
 def create_keystore(path: Path, passphrase: str, work: int | None = None) -> LocalAccount:
@@ -139,18 +139,18 @@ def create_keystore(path: Path, passphrase: str, work: int | None = None) -> Loc
         work: scrypt's n; by default 2**SCRYPT_COST.
     """
     account: LocalAccount = Account.create(extra_entropy="")
-    _store(path, account, passphrase, work)
+    _write_keystore(path, account, passphrase, work)
     return account
 
 
 def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -> LocalAccount:
     """The account of a key (64 hex digits) in a new file. Raises KeystoreError as `create_keystore` does."""
-    account = account_of(key)
-    _store(path, account, passphrase, work)
+    account = account_from_key(key)
+    _write_keystore(path, account, passphrase, work)
     return account
 
 
-def account_of(key: str) -> LocalAccount:
+def account_from_key(key: str) -> LocalAccount:
     """The account of a key, in memory only. Raises KeystoreDamaged if it is not a key."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
         raise KeystoreDamaged(
@@ -166,11 +166,11 @@ def account_of(key: str) -> LocalAccount:
     return account
 
 
-def _store(path: Path, account: LocalAccount, passphrase: str, work: int | None) -> None:
+def _write_keystore(path: Path, account: LocalAccount, passphrase: str, work: int | None) -> None:
     check_passphrase(passphrase)
     if path.exists():  # checked before the slow part; `write_secret` enforces it
         fix = "Move it away first: a keystore is never overwritten"
-        raise KeystoreError(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE)
+        raise KeystoreError(f"{path} exists already", fix).with_exit_code(ExitCode.CANNOT_CREATE)
     encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work or 1 << secret_files.SCRYPT_COST)
     write_secret(path, msgspec.json.encode(encrypted) + b"\n", KEYSTORE)
 
@@ -187,9 +187,9 @@ def check_passphrase(passphrase: str) -> None:
         raise KeystoreDamaged("a passphrase is one line, not several", "Write it without line breaks")
 
 
-def address_of(path: Path) -> str:
+def read_keystore_address(path: Path) -> str:
     """The account's address in a keystore, checksummed; needs no passphrase. Raises KeystoreError."""
-    address = _parse(_read(Secret(path)), path).address
+    address = _parse_keystore(_read_keystore_file(Secret(path)), path).address
     if not address:
         raise KeystoreDamaged(
             f"the keystore {path} does not say its address", "Give its passphrase with --passphrase-file"
@@ -197,9 +197,9 @@ def address_of(path: Path) -> str:
     return to_checksum_address("0x" + address.removeprefix("0x"))
 
 
-def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
-    content = _read(secret)
-    said = _parse(content, secret.path).address
+def _decrypt_keystore(secret: Secret, passphrase: str) -> LocalAccount:
+    content = _read_keystore_file(secret)
+    said = _parse_keystore(content, secret.path).address
     try:
         account: LocalAccount = Account.from_key(Account.decrypt(content.decode("utf-8"), passphrase))
     except Exception:  # the libraries' errors may hold secrets
@@ -215,17 +215,17 @@ def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
     return account
 
 
-def _read(secret: Secret) -> bytes:
+def _read_keystore_file(secret: Secret) -> bytes:
     """The file's content. A file that is not a keystore is refused as such first, whatever its mode."""
     with suppress(OSError):
-        _parse(read_start(secret.path, KEYSTORE.bytes_max), secret.path)
+        _parse_keystore(read_start(secret.path, KEYSTORE.bytes_max), secret.path)
     return read_secret(secret, KEYSTORE)
 
 
-def _parse(content: bytes, path: Path) -> Keystore:
+def _parse_keystore(content: bytes, path: Path) -> Keystore:
     """Decode a keystore; names of fields may have any case, and the work that it asks for is bounded."""
     try:
-        keystore = msgspec.convert(_lowered(msgspec.json.decode(content)), Keystore)
+        keystore = msgspec.convert(_lowercase_keys(msgspec.json.decode(content)), Keystore)
     except msgspec.ValidationError as error:
         raise KeystoreDamaged(
             f"{path} is not a keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", ANOTHER
@@ -238,10 +238,10 @@ def _parse(content: bytes, path: Path) -> Keystore:
     if keystore.version != 3:
         raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}, not 3", _REIMPORT)
     scrypt = keystore.crypto.kdfparams
-    if isinstance(scrypt, Scrypt) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
+    if isinstance(scrypt, ScryptParams) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
         raise KeystoreDamaged(f"the keystore {path} asks for more memory than 1 GiB, the limit", _REIMPORT)
     return keystore
 
 
-def _lowered(value: Any) -> Any:
-    return {key.lower(): _lowered(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+def _lowercase_keys(value: Any) -> Any:
+    return {key.lower(): _lowercase_keys(inner) for key, inner in value.items()} if isinstance(value, dict) else value

@@ -45,24 +45,24 @@ class AbiReader:
         self._encoded = encoded
         self._budget = len(encoded)  # bytes of text that may still be read, so that offsets cannot multiply a text
 
-    def unsigned(self, at: int) -> int:
+    def read_unsigned(self, at: int) -> int:
         """An unsigned integer of 256 bits."""
         if at < 0 or at + WORD > len(self._encoded):
             raise MalformedAbi("too short")
         return int.from_bytes(self._encoded[at : at + WORD], "big")
 
-    def signed(self, at: int) -> int:
+    def read_signed(self, at: int) -> int:
         """A signed integer of 256 bits."""
-        unsigned = self.unsigned(at)
+        unsigned = self.read_unsigned(at)
         return unsigned - (1 << 256) if unsigned >> 255 else unsigned
 
-    def address(self, at: int) -> str:
+    def read_address(self, at: int) -> str:
         """An account."""
-        return account_of(self.unsigned(at))
+        return address_from_word(self.read_unsigned(at))
 
-    def content(self, at: int, most: int = TEXT_BYTES_MAX) -> bytes:
+    def read_bytes(self, at: int, most: int = TEXT_BYTES_MAX) -> bytes:
         """Bytes after their length, `most` at most."""
-        length = self.unsigned(at)
+        length = self.read_unsigned(at)
         if length > most:
             raise MalformedAbi("too long")
         if at + WORD + length > len(self._encoded):
@@ -72,59 +72,59 @@ class AbiReader:
             raise MalformedAbi("overlapping")
         return self._encoded[at + WORD : at + WORD + length]
 
-    def text(self, at: int, most: int = TEXT_BYTES_MAX) -> str:
+    def read_text(self, at: int, most: int = TEXT_BYTES_MAX) -> str:
         """A text of at most `most` bytes."""
-        return self.content(at, most).decode("utf-8", "backslashreplace")
+        return self.read_bytes(at, most).decode("utf-8", "backslashreplace")
 
-    def count(self, at: int, most: int = ITEMS_MAX) -> int:
+    def read_count(self, at: int, most: int = ITEMS_MAX) -> int:
         """The number of items in an array, `most` at most."""
-        count = self.unsigned(at)
+        count = self.read_unsigned(at)
         if count > most:
             raise MalformedAbi("too many")
         if at + WORD + count * WORD > len(self._encoded):
             raise MalformedAbi("too short")
         return count
 
-    def offset(self, base: int, at: int) -> int:
+    def read_offset(self, base: int, at: int) -> int:
         """The position of a value whose offset from `base` is at `at`."""
-        return base + min(self.unsigned(at), len(self._encoded))
+        return base + min(self.read_unsigned(at), len(self._encoded))
 
 
 Taker = Callable[[AbiReader, int], Any]
 STATIC: dict[str, Taker] = {
-    "address": AbiReader.address,
-    "bool": lambda content, at: content.unsigned(at) != 0,
-    "bytes32": lambda content, at: content.unsigned(at).to_bytes(WORD, "big"),
+    "address": AbiReader.read_address,
+    "bool": lambda content, at: content.read_unsigned(at) != 0,
+    "bytes32": lambda content, at: content.read_unsigned(at).to_bytes(WORD, "big"),
 }
-DYNAMIC: dict[str, Taker] = {"string": AbiReader.text, "bytes": AbiReader.content}
+DYNAMIC: dict[str, Taker] = {"string": AbiReader.read_text, "bytes": AbiReader.read_bytes}
 
 
-def values_of(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
+def decode_values(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
     """Values of these types: integers, address, bool, bytes32, string, bytes and arrays. Raises MalformedAbi."""
     content = AbiReader(encoded)
-    return tuple(_value(content, kind, 0, place * WORD) for place, kind in enumerate(types))
+    return tuple(_decode_value(content, kind, 0, place * WORD) for place, kind in enumerate(types))
 
 
-def _value(content: AbiReader, kind: str, base: int, at: int) -> Any:
+def _decode_value(content: AbiReader, kind: str, base: int, at: int) -> Any:
     if kind.endswith("[]"):
-        at = content.offset(base, at)
+        at = content.read_offset(base, at)
         first = at + WORD
-        count = content.count(at)
-        return tuple(_value(content, kind[:-2], first, first + place * WORD) for place in range(count))
+        count = content.read_count(at)
+        return tuple(_decode_value(content, kind[:-2], first, first + place * WORD) for place in range(count))
     if kind in DYNAMIC:
-        return DYNAMIC[kind](content, content.offset(base, at))
+        return DYNAMIC[kind](content, content.read_offset(base, at))
     if kind.startswith("int"):
-        return content.signed(at)
-    return STATIC.get(kind, AbiReader.unsigned)(content, at)
+        return content.read_signed(at)
+    return STATIC.get(kind, AbiReader.read_unsigned)(content, at)
 
 
 @lru_cache(maxsize=8192)
-def account_of(number: int) -> str:
+def address_from_word(number: int) -> str:
     """The checksummed address in a 32-byte word."""
     return to_checksum_address((number & ((1 << 160) - 1)).to_bytes(20, "big"))
 
 
-def show_text(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """Untrusted text for a terminal: characters that cannot be printed become blanks."""
     return "".join(each if each.isprintable() else " " for each in text)
 
@@ -162,17 +162,17 @@ class BlockHeader(msgspec.Struct, rename="camel", gc=False):
     parent_hash: Hash
     timestamp: str
 
-    def ref(self) -> BlockRef:
+    def to_block_ref(self) -> BlockRef:
         """The block in the form of events."""
-        return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
+        return BlockRef(int(self.number, 16), self.hash, self.parent_hash, parse_block_time(self.timestamp))
 
 
-def topic_of(signature: str) -> str:
+def event_topic(signature: str) -> str:
     """The first topic of an event, by its signature."""
     return "0x" + keccak(text=signature).hex()
 
 
-def seconds_of(quantity: str) -> float:
+def parse_block_time(quantity: str) -> float:
     """A block's time in POSIX seconds; 0 for nonsense, negative numbers and the far future."""
     try:
         seconds = int(quantity, 16)
@@ -181,7 +181,7 @@ def seconds_of(quantity: str) -> float:
     return float(seconds) if 0 <= seconds < 1 << 40 else 0.0
 
 
-def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
+def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
     """The event in an entry; None if it holds none, or nothing new.
 
     Args:
@@ -200,73 +200,91 @@ def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyCh
     return None
 
 
-def _stage(entry: LogEntry, content: AbiReader) -> StageLog:
-    return StageLog(*_origin(entry), _place(_topic(entry, 1)), _place(content.unsigned(0)))
+def _decode_stage(entry: LogEntry, content: AbiReader) -> StageLog:
+    return StageLog(
+        *_index_and_transaction(entry),
+        _check_round_or_stage(_topic_as_int(entry, 1)),
+        _check_round_or_stage(content.read_unsigned(0)),
+    )
 
 
-def _registration(entry: LogEntry, content: AbiReader) -> RegistrationLog:
-    return RegistrationLog(*_origin(entry), account_of(_topic(entry, 1)), _peer(content, content.offset(0, 0)))
+def _decode_registration(entry: LogEntry, content: AbiReader) -> RegistrationLog:
+    return RegistrationLog(
+        *_index_and_transaction(entry),
+        address_from_word(_topic_as_int(entry, 1)),
+        _read_peer(content, content.read_offset(0, 0)),
+    )
 
 
-def _reward(entry: LogEntry, content: AbiReader) -> RewardLog:
-    account, round, stage = account_of(_topic(entry, 1)), _place(_topic(entry, 2)), _place(_topic(entry, 3))
-    peer = _peer(content, content.offset(0, WORD))
-    return RewardLog(*_origin(entry), account, peer, round, stage, str(content.signed(0)))
+def _decode_reward(entry: LogEntry, content: AbiReader) -> RewardLog:
+    account, round, stage = (
+        address_from_word(_topic_as_int(entry, 1)),
+        _check_round_or_stage(_topic_as_int(entry, 2)),
+        _check_round_or_stage(_topic_as_int(entry, 3)),
+    )
+    peer = _read_peer(content, content.read_offset(0, WORD))
+    return RewardLog(*_index_and_transaction(entry), account, peer, round, stage, str(content.read_signed(0)))
 
 
-def _vote(entry: LogEntry, content: AbiReader) -> VoteLog:
-    account, round = account_of(_topic(entry, 1)), _place(_topic(entry, 2))
-    peer = _peer(content, content.offset(0, 0))
-    return VoteLog(*_origin(entry), account, peer, round, _peers(content, content.offset(0, WORD), WINNERS_MAX))
+def _decode_vote(entry: LogEntry, content: AbiReader) -> VoteLog:
+    account, round = address_from_word(_topic_as_int(entry, 1)), _check_round_or_stage(_topic_as_int(entry, 2))
+    peer = _read_peer(content, content.read_offset(0, 0))
+    return VoteLog(
+        *_index_and_transaction(entry),
+        account,
+        peer,
+        round,
+        _read_peers(content, content.read_offset(0, WORD), WINNERS_MAX),
+    )
 
 
-def _policy(entry: LogEntry, content: AbiReader) -> PolicyLog:
-    values = content.unsigned(0), content.unsigned(WORD)
+def _decode_policy(entry: LogEntry, content: AbiReader) -> PolicyLog:
+    values = content.read_unsigned(0), content.read_unsigned(WORD)
     if max(values) > SECONDS_MAX:
         raise MalformedAbi("out of range")
-    return PolicyLog(*_origin(entry), *values)
+    return PolicyLog(*_index_and_transaction(entry), *values)
 
 
-def _other(name: str) -> Callable[[LogEntry, AbiReader], OtherLog]:
-    return lambda entry, content: OtherLog(*_origin(entry), name)
+def _other_event_decoder(name: str) -> Callable[[LogEntry, AbiReader], OtherLog]:
+    return lambda entry, content: OtherLog(*_index_and_transaction(entry), name)
 
 
-def _origin(entry: LogEntry) -> tuple[int, str]:
+def _index_and_transaction(entry: LogEntry) -> tuple[int, str]:
     return int(entry.log_index, 16), entry.transaction_hash
 
 
-def _topic(entry: LogEntry, place: int) -> int:
+def _topic_as_int(entry: LogEntry, place: int) -> int:
     if len(entry.topics) <= place:
         raise MalformedAbi("too short")
     return int(entry.topics[place][:66], 16)
 
 
-def _place(number: int) -> int:
+def _check_round_or_stage(number: int) -> int:
     if not 0 <= number <= PLACE_MAX:
         raise MalformedAbi("out of range")
     return number
 
 
-def _peer(content: AbiReader, at: int) -> str:
-    peer = content.text(at, PEER_BYTES_MAX)
+def _read_peer(content: AbiReader, at: int) -> str:
+    peer = content.read_text(at, PEER_BYTES_MAX)
     if len(peer) > PEER_CHARS_MAX:
         raise MalformedAbi("too long")
     return peer
 
 
-def _peers(content: AbiReader, at: int, most: int) -> tuple[str, ...]:
+def _read_peers(content: AbiReader, at: int, most: int) -> tuple[str, ...]:
     first = at + WORD
-    places = range(first, first + content.count(at, most) * WORD, WORD)
-    return tuple(_peer(content, content.offset(first, place)) for place in places)
+    places = range(first, first + content.read_count(at, most) * WORD, WORD)
+    return tuple(_read_peer(content, content.read_offset(first, place)) for place in places)
 
 
 # RoundAdvanced and CumulativeRewardsUpdated are left out: each repeats another event of its transaction.
 SAYINGS: dict[str, Callable[[LogEntry, AbiReader], AnyChainLog]] = {
-    topic_of("StageAdvanced(uint256,uint256)"): _stage,
-    topic_of("PeerRegistered(address,string)"): _registration,
-    topic_of("RewardSubmitted(address,uint256,uint256,int256,string)"): _reward,
-    topic_of("WinnerSubmitted(address,string,uint256,string[])"): _vote,
-    topic_of("RoundPolicyChanged(address,uint256,uint256)"): _policy,
+    event_topic("StageAdvanced(uint256,uint256)"): _decode_stage,
+    event_topic("PeerRegistered(address,string)"): _decode_registration,
+    event_topic("RewardSubmitted(address,uint256,uint256,int256,string)"): _decode_reward,
+    event_topic("WinnerSubmitted(address,string,uint256,string[])"): _decode_vote,
+    event_topic("RoundPolicyChanged(address,uint256,uint256)"): _decode_policy,
 }
 OTHERS = (
     "BootnodesAdded(address,uint256)",
@@ -280,16 +298,16 @@ OTHERS = (
     "Initialized(uint64)",
     "Upgraded(address)",
 )
-SAYINGS |= {topic_of(signature): _other(signature.split("(")[0]) for signature in OTHERS}
-STAGE_TOPIC = topic_of("StageAdvanced(uint256,uint256)")
-REWARD_TOPIC = topic_of("RewardSubmitted(address,uint256,uint256,int256,string)")
-VOTE_TOPIC = topic_of("WinnerSubmitted(address,string,uint256,string[])")
-OPEN_TOPIC = topic_of("MembershipChanged(address,bool)")
-ALLOWED_TOPIC = topic_of("PeersAllowed(address,string[])")
-DISALLOWED_TOPIC = topic_of("PeersDisallowed(address,string[])")
+SAYINGS |= {event_topic(signature): _other_event_decoder(signature.split("(")[0]) for signature in OTHERS}
+STAGE_TOPIC = event_topic("StageAdvanced(uint256,uint256)")
+REWARD_TOPIC = event_topic("RewardSubmitted(address,uint256,uint256,int256,string)")
+VOTE_TOPIC = event_topic("WinnerSubmitted(address,string,uint256,string[])")
+OPEN_TOPIC = event_topic("MembershipChanged(address,bool)")
+ALLOWED_TOPIC = event_topic("PeersAllowed(address,string[])")
+DISALLOWED_TOPIC = event_topic("PeersDisallowed(address,string[])")
 
 
-def decode_peers(entry: LogEntry) -> tuple[str, ...]:
+def decode_allow_list_change(entry: LogEntry) -> tuple[str, ...]:
     """The peer ids of PeersAllowed or PeersDisallowed. Raises MalformedAbi."""
     content = AbiReader(bytes.fromhex(entry.data[2:]))
-    return _peers(content, content.offset(0, 0), PEERS_MAX)
+    return _read_peers(content, content.read_offset(0, 0), PEERS_MAX)

@@ -19,28 +19,28 @@ import msgspec
 from eth_abi.abi import encode
 
 from swarmd.bounds import DECODE_ERRORS, Backoff
-from swarmd.chain.contract import encode_call, read_call
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import GWEI, Budget
+from swarmd.chain.contract import call_view, encode_call
+from swarmd.chain.coordinator import CoordinatorContract
+from swarmd.chain.endpoints import RpcPool
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import GWEI, DailyBudget
 from swarmd.chain.ports import RoundPolicy
-from swarmd.chain.senders import AccountKey, AccountTransactions, NonceSlot, TransactionCall
+from swarmd.chain.senders import AccountSigner, AccountTransactions, NonceSlot, TransactionCall
 from swarmd.config import FeesConfig
-from swarmd.core.values import Prepared
+from swarmd.core.values import SubmissionAttempt
 from swarmd.errors import (
-    AccountPoor,
     ChainError,
     ChainMismatch,
     ConfigError,
     ContractRefused,
     EndpointFailed,
     GasTooDear,
+    InsufficientFunds,
     ManifestError,
     NotFoundError,
     PathUnusable,
 )
-from swarmd.files import remedy, replace_durably
+from swarmd.files import advise_on_path_error, replace_durably
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -59,7 +59,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True):
     members: tuple[str, ...] | None = None  # on the allow-list of a closed swarm; None: open to all
 
 
-class Deployed(NamedTuple):
+class Deployment(NamedTuple):
     """A contract that was deployed as planned."""
 
     contract: str
@@ -67,7 +67,7 @@ class Deployed(NamedTuple):
     receipts: tuple[OrderReceipt, ...]
 
 
-def creation_of(name: str) -> bytes:
+def read_creation_bytecode(name: str) -> bytes:
     """Bytecode of the transaction that creates a built contract, without the constructor's arguments.
 
     Raises NotFoundError if this installation has no such contract.
@@ -81,7 +81,7 @@ def creation_of(name: str) -> bytes:
         raise NotFoundError(f"the built contract {path} cannot be read: {error}", "Install swarmd again") from error
 
 
-def check_stages(stages: int) -> None:
+def check_stage_count(stages: int) -> None:
     """Raise ConfigError unless the contract is built for this number of stages."""
     if stages not in STAGES_BUILT:
         built = " or ".join([", ".join(map(str, STAGES_BUILT[:-1])), str(STAGES_BUILT[-1])])
@@ -90,7 +90,7 @@ def check_stages(stages: int) -> None:
         )
 
 
-async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed:
+async def deploy_coordinator(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployment:
     """Create implementation and proxy and set the proxy up as planned; continue where an earlier run ended.
 
     Raises:
@@ -99,30 +99,35 @@ async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed
         ContractRefused: a step was reverted.
         ChainError: an endpoint failed, the account cannot pay, or a transaction was not mined in time.
     """
-    check_stages(plan.stages)
-    creation = creation_of(f"LockedSwarmCoordinator-{plan.stages}")
-    implementation = await orders.carry_out("implementation", "", creation)
+    check_stage_count(plan.stages)
+    creation = read_creation_bytecode(f"LockedSwarmCoordinator-{plan.stages}")
+    implementation = await orders.execute_order("implementation", "", creation)
     begin = encode_call("initialize(address)", orders.account)
     arguments = encode(["address", "bytes"], [implementation.contract, begin])
-    proxy = await orders.carry_out("proxy", "", creation_of("ERC1967Proxy") + arguments)
-    coordinator = Coordinator(orders.rpc, proxy.contract, proxy.block)
-    await coordinator.check()
-    if await coordinator.stages() != plan.stages:
+    proxy = await orders.execute_order("proxy", "", read_creation_bytecode("ERC1967Proxy") + arguments)
+    coordinator = CoordinatorContract(orders.rpc, proxy.contract, proxy.block)
+    await coordinator.check_contract()
+    if await coordinator.stage_count() != plan.stages:
         raise ChainMismatch(
             f"the contract {proxy.contract} has rounds of another number of stages than {plan.stages}",
             "It was begun with another --stages: give that, or begin in another directory",
         )
-    receipts = [implementation, proxy, *await _set_up(orders, coordinator, plan)]
-    return Deployed(proxy.contract, proxy.block, tuple(receipts))
+    receipts = [implementation, proxy, *await _configure_contract(orders, coordinator, plan)]
+    return Deployment(proxy.contract, proxy.block, tuple(receipts))
 
 
-async def _set_up(orders: OperatorTransactions, coordinator: Coordinator, plan: DeploymentPlan) -> list[OrderReceipt]:
+async def _configure_contract(
+    orders: OperatorTransactions, coordinator: CoordinatorContract, plan: DeploymentPlan
+) -> list[OrderReceipt]:
     steps = [
-        await set_policy(orders, coordinator, plan.policy),
+        await set_round_policy(orders, coordinator, plan.policy),
         await add_bootnodes(orders, coordinator, plan.bootnodes),
     ]
     if plan.members is not None:
-        steps += [await become_membership_manager(orders, coordinator), await set_open(orders, coordinator, False)]
+        steps += [
+            await become_membership_manager(orders, coordinator),
+            await set_membership_open(orders, coordinator, False),
+        ]
         steps += await allow_peers(orders, coordinator, plan.members)
     return [receipt for receipt in steps if receipt is not None]
 
@@ -130,73 +135,81 @@ async def _set_up(orders: OperatorTransactions, coordinator: Coordinator, plan: 
 # Each of these does nothing if the contract is as wanted already, unless the journal holds the step.
 
 
-async def set_policy(
-    orders: OperatorTransactions, coordinator: Coordinator, policy: RoundPolicy
+async def set_round_policy(
+    orders: OperatorTransactions, coordinator: CoordinatorContract, policy: RoundPolicy
 ) -> OrderReceipt | None:
     """Set the round policy, as an owner."""
-    if not orders.has("policy") and await coordinator.policy() == policy:
+    if not orders.has_attempts("policy") and await coordinator.round_policy() == policy:
         return None
-    return await orders.carry_out("policy", coordinator.contract, encode_call("setRoundPolicy(uint32,uint32)", *policy))
+    return await orders.execute_order(
+        "policy", coordinator.contract, encode_call("setRoundPolicy(uint32,uint32)", *policy)
+    )
 
 
 async def add_bootnodes(
-    orders: OperatorTransactions, coordinator: Coordinator, addresses: tuple[str, ...]
+    orders: OperatorTransactions, coordinator: CoordinatorContract, addresses: tuple[str, ...]
 ) -> OrderReceipt | None:
     """Append the addresses that the contract does not have yet."""
     known = await coordinator.bootnodes()
     missing = [address for address in addresses if address not in known]
-    if not missing and not orders.has("bootnodes"):
+    if not missing and not orders.has_attempts("bootnodes"):
         return None
-    return await orders.carry_out("bootnodes", coordinator.contract, encode_call("addBootnodes(string[])", missing))
+    return await orders.execute_order("bootnodes", coordinator.contract, encode_call("addBootnodes(string[])", missing))
 
 
-async def remove_bootnode(orders: OperatorTransactions, coordinator: Coordinator, address: str) -> OrderReceipt | None:
+async def remove_bootnode(
+    orders: OperatorTransactions, coordinator: CoordinatorContract, address: str
+) -> OrderReceipt | None:
     """Remove an address from the contract's list."""
     known = await coordinator.bootnodes()
     if address not in known:
         return None
     call = encode_call("removeBootnode(uint256)", known.index(address))
-    return await orders.carry_out("bootnode", coordinator.contract, call)
+    return await orders.execute_order("bootnode", coordinator.contract, call)
 
 
-async def become_membership_manager(orders: OperatorTransactions, coordinator: Coordinator) -> OrderReceipt | None:
+async def become_membership_manager(
+    orders: OperatorTransactions, coordinator: CoordinatorContract
+) -> OrderReceipt | None:
     """Grant this account the role, as an owner, if it does not have it."""
     contract = coordinator.contract
-    (role,) = await read_call(orders.chain, contract, "MEMBERSHIP_MANAGER_ROLE()", ["bytes32"])
-    if not orders.has("role"):
+    (role,) = await call_view(orders.chain, contract, "MEMBERSHIP_MANAGER_ROLE()", ["bytes32"])
+    if not orders.has_attempts("role"):
         asked = "hasRole(bytes32,address)"
-        (has,) = await read_call(orders.chain, contract, asked, ["bool"], role, orders.account)
+        (has,) = await call_view(orders.chain, contract, asked, ["bool"], role, orders.account)
         if has:
             return None
-    return await orders.carry_out("role", contract, encode_call("grantRole(bytes32,address)", role, orders.account))
+    return await orders.execute_order("role", contract, encode_call("grantRole(bytes32,address)", role, orders.account))
 
 
-async def set_open(orders: OperatorTransactions, coordinator: Coordinator, open: bool) -> OrderReceipt | None:
+async def set_membership_open(
+    orders: OperatorTransactions, coordinator: CoordinatorContract, open: bool
+) -> OrderReceipt | None:
     """Open the swarm to all, or close it to all but the allow-list."""
     name = "open" if open else "close"
-    if not orders.has(name) and await coordinator.membership_open() == open:
+    if not orders.has_attempts(name) and await coordinator.is_membership_open() == open:
         return None
-    return await orders.carry_out(name, coordinator.contract, encode_call("setMembershipOpen(bool)", open))
+    return await orders.execute_order(name, coordinator.contract, encode_call("setMembershipOpen(bool)", open))
 
 
 async def allow_peers(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...], allow: bool = True
+    orders: OperatorTransactions, coordinator: CoordinatorContract, peers: tuple[str, ...], allow: bool = True
 ) -> list[OrderReceipt | None]:
     """Put peers on the allow-list, or take them off it.
 
     The contract of an open swarm does not say who is on the list, so all are put there.
     """
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
-    closed = not await coordinator.membership_open()
+    closed = not await coordinator.is_membership_open()
     receipts: list[OrderReceipt | None] = []
     for number, first in enumerate(range(0, len(peers), PEERS_AT_ONCE), 1):
         batch = peers[first : first + PEERS_AT_ONCE]
         name = f"{'allow' if allow else 'disallow'} {number}"
-        if closed and not orders.has(name):
-            on_list = await coordinator.members(batch)
+        if closed and not orders.has_attempts(name):
+            on_list = await coordinator.are_members(batch)
             batch = tuple(peer for peer, is_on in zip(batch, on_list, strict=True) if is_on != allow)
         if batch:
-            receipts.append(await orders.carry_out(name, coordinator.contract, encode_call(signature, list(batch))))
+            receipts.append(await orders.execute_order(name, coordinator.contract, encode_call(signature, list(batch))))
     return receipts
 
 
@@ -214,7 +227,7 @@ Hash = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
 Raw = Annotated[str, msgspec.Meta(pattern=r"^0x([0-9a-f]{2})+\Z")]
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class JournaledAttempt(msgspec.Struct, frozen=True):
     """A signed transaction, as the journal has it."""
 
     hash: Hash
@@ -222,18 +235,18 @@ class Attempt(msgspec.Struct, frozen=True):
     raw: Raw
     fee_wei: str
 
-    def prepared(self) -> Prepared:
+    def to_prepared(self) -> SubmissionAttempt:
         """The transaction, as it is sent."""
-        return Prepared(self.hash, self.nonce, bytes.fromhex(self.raw[2:]), self.fee_wei)
+        return SubmissionAttempt(self.hash, self.nonce, bytes.fromhex(self.raw[2:]), self.fee_wei)
 
 
-class JournalEntry(msgspec.Struct):
+class JournalContent(msgspec.Struct):
     """The journal's file."""
 
     chain_id: int
     genesis: str  # hash of block 0: a chain that was reset has another one
     account: str
-    steps: dict[str, list[Attempt]] = {}
+    steps: dict[str, list[JournaledAttempt]] = {}
 
 
 class OrderReceipt(msgspec.Struct, frozen=True):
@@ -247,24 +260,24 @@ class OrderReceipt(msgspec.Struct, frozen=True):
     contract: str = ""  # that it created
 
 
-class Journal:
+class OrderJournal:
     """Attempts by the name of their order, in a file or in memory. Raises ManifestError for a damaged file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self.record: JournalEntry | None = None
+        self.record: JournalContent | None = None
         if path is not None and path.exists():
             try:
-                self.record = msgspec.json.decode(path.read_bytes(), type=JournalEntry)
+                self.record = msgspec.json.decode(path.read_bytes(), type=JournalContent)
             except DECODE_ERRORS as error:
                 fix = "It tells which transactions were sent; restore it, or begin in another directory"
                 raise ManifestError(f"the journal {path} is damaged: {error}", fix) from error
 
-    def begin(self, chain_id: int, genesis: str, account: str) -> None:
+    def bind_to_account(self, chain_id: int, genesis: str, account: str) -> None:
         """Use the journal for this chain and account. Raises ChainMismatch if it is of others."""
         if self.record is None:
-            self.record = JournalEntry(chain_id, genesis, account)
-            self._save()
+            self.record = JournalContent(chain_id, genesis, account)
+            self._save_file()
         elif (self.record.chain_id, self.record.genesis) != (chain_id, genesis):
             raise ChainMismatch(
                 f"{self._path} belongs to a swarm on chain {self.record.chain_id}, block 0 {self.record.genesis}: "
@@ -278,35 +291,35 @@ class Journal:
             )
 
     @property
-    def is_kept(self) -> bool:
+    def is_persistent(self) -> bool:
         """Whether it is in a file, so that another process can continue."""
         return self._path is not None
 
-    def attempts(self, name: str) -> list[Attempt]:
+    def attempts(self, name: str) -> list[JournaledAttempt]:
         """The signed attempts of one order, oldest first."""
         return self.record.steps.get(name, []) if self.record else []
 
-    def note(self, name: str, signed: Prepared) -> None:
+    def add_attempt(self, name: str, signed: SubmissionAttempt) -> None:
         """Write an attempt to the journal before it is sent."""
         assert self.record is not None
-        attempt = Attempt(signed.hash, signed.nonce, "0x" + signed.raw.hex(), signed.fee_wei)
+        attempt = JournaledAttempt(signed.hash, signed.nonce, "0x" + signed.raw.hex(), signed.fee_wei)
         self.record.steps.setdefault(name, []).append(attempt)
-        self._save()
+        self._save_file()
 
-    def forget(self, name: str) -> None:
+    def remove_attempts(self, name: str) -> None:
         """Remove all attempts of an order."""
         assert self.record is not None
         self.record.steps.pop(name, None)
-        self._save()
+        self._save_file()
 
-    def _save(self) -> None:
+    def _save_file(self) -> None:
         if self._path is None:
             return
         content = msgspec.json.format(msgspec.json.encode(self.record), indent=1)
         try:
             replace_durably(self._path, content, mode=0o600)
         except OSError as error:
-            fix = remedy(error, self._path) or "Make room for it, and run the same command again"
+            fix = advise_on_path_error(error, self._path) or "Make room for it, and run the same command again"
             raise PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}", fix) from error
 
 
@@ -319,22 +332,23 @@ class OperatorTransactions:
         tell: receives a line about what is going on.
     """
 
-    def __init__(self, rpc: Rpc, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
+    def __init__(self, rpc: RpcPool, key: LocalAccount, fees: FeesConfig, journal: OrderJournal, tell: Tell) -> None:
         assert journal.record is not None
         self.rpc = rpc
-        self.chain = Ethereum(rpc)
+        self.chain = EthereumClient(rpc)
         self.account = str(key.address)
-        self._key = AccountKey(key, journal.record.chain_id)
-        self._transactions = AccountTransactions(fees, self.chain, self._key, Budget(FeesConfig()))  # no day's bound
+        self._key = AccountSigner(key, journal.record.chain_id)
+        # no day's bound
+        self._transactions = AccountTransactions(fees, self.chain, self._key, DailyBudget(FeesConfig()))
         self._stuck_s = fees.stuck_s
         self._journal = journal
         self._tell = tell
 
-    def has(self, name: str) -> bool:
+    def has_attempts(self, name: str) -> bool:
         """Whether the journal has attempts at this order."""
         return bool(self._journal.attempts(name))
 
-    async def carry_out(self, name: str, to: str, content: bytes) -> OrderReceipt:
+    async def execute_order(self, name: str, to: str, content: bytes) -> OrderReceipt:
         """Have one transaction mined, once; `to` is empty if it creates a contract.
 
         Raises:
@@ -343,53 +357,53 @@ class OperatorTransactions:
         """
         try:
             for _ in range(ATTEMPTS_MAX):
-                if not self.has(name):
-                    await self._sign_first(name, to, content)
-                elif await self._is_lost(name):
+                if not self.has_attempts(name):
+                    await self._sign_first_attempt(name, to, content)
+                elif await self._is_replaced(name):
                     self._tell(f"{name}: another transaction took its place, it is made again")
-                    self._journal.forget(name)
+                    self._journal.remove_attempts(name)
                     continue
-                receipt = await self._find(name) or await self._follow(name)
+                receipt = await self._find_receipt(name) or await self._send_until_mined(name)
                 if receipt is not None:
                     return receipt
-        except AccountPoor as poor:
+        except InsufficientFunds as poor:
             raise ChainError(poor.message, "Send it some, then run the same command again") from None
         raise ChainError(f"{name}: other programs use the account {self.account} all the time", "Stop them for a while")
 
     # --- one attempt ---
 
-    async def _sign_first(self, name: str, to: str, content: bytes) -> None:
-        call = TransactionCall(to, content, await self._transactions.gas_for(to, content, GAS_MAX, name))
+    async def _sign_first_attempt(self, name: str, to: str, content: bytes) -> None:
+        call = TransactionCall(to, content, await self._transactions.estimate_gas_limit(to, content, GAS_MAX, name))
         slot = NonceSlot(await self.chain.nonce(self.account, "pending"), None)
-        signed = await self._transactions.sign_next((), slot, call, name)
+        signed = await self._transactions.sign_next_attempt((), slot, call, name)
         assert signed is not None, "it replaces none"
-        self._journal.note(name, signed)
+        self._journal.add_attempt(name, signed)
 
     async def _raise_price(self, name: str) -> None:
         """Sign a dearer attempt in the place of the last one, if the bounds allow it."""
-        attempts = [each.prepared() for each in self._journal.attempts(name)]
+        attempts = [each.to_prepared() for each in self._journal.attempts(name)]
         last = attempts[-1]
-        said = self._key.read(last)
+        said = self._key.decode_signed(last)
         call = TransactionCall(said.to, said.content, said.gas)
         try:
-            signed = await self._transactions.sign_next(attempts, NonceSlot(last.nonce, last), call, name)
+            signed = await self._transactions.sign_next_attempt(attempts, NonceSlot(last.nonce, last), call, name)
         except GasTooDear as dear:
             self._tell(f"{name}: {dear.message}")
             return
         if signed is not None and len(attempts) < ATTEMPTS_MAX:
             self._tell(f"{name}: not mined, trying again at {int(signed.fee_wei) / GWEI:.6g} gwei")
-            self._journal.note(name, signed)
+            self._journal.add_attempt(name, signed)
 
-    async def _send(self, name: str) -> None:
+    async def _send_last_attempt(self, name: str) -> None:
         """Hand the last attempt to an endpoint, which may have it already."""
-        attempt = self._journal.attempts(name)[-1].prepared()
+        attempt = self._journal.attempts(name)[-1].to_prepared()
         self._tell(f"{name}: sending {attempt.hash}")
-        if not await self._transactions.hand_over(attempt, name):
+        if not await self._transactions.broadcast_attempt(attempt, name):
             self._tell(f"{name}: the endpoint does not take it now")
 
     # --- the outcome ---
 
-    async def _follow(self, name: str) -> OrderReceipt | None:
+    async def _send_until_mined(self, name: str) -> OrderReceipt | None:
         """Send the last attempt, and dearer ones in its place, until one is mined; None if the nonce is used up."""
         begun = told = monotonic()
         tried, looks = 0.0, 0
@@ -399,10 +413,10 @@ class OperatorTransactions:
                 if tried == 0.0 or monotonic() - tried > self._stuck_s:
                     if tried:
                         await self._raise_price(name)
-                    await self._send(name)
+                    await self._send_last_attempt(name)
                     tried = monotonic()
-                receipt = await self._find(name)
-                if receipt is not None or await self._is_used_up(name):
+                receipt = await self._find_receipt(name)
+                if receipt is not None or await self._is_nonce_used(name):
                     return receipt
             except ChainError as failed:  # what was sent may be mined all the same, and must not be ordered again
                 if tried == 0.0 and not isinstance(failed, EndpointFailed):
@@ -416,31 +430,31 @@ class OperatorTransactions:
         raise ChainError(
             f"{name}: no block has the transaction {self._journal.attempts(name)[-1].hash} after {MINED_S:.0f} s",
             "Run the same command again: it goes on where it is"
-            if self._journal.is_kept
+            if self._journal.is_persistent
             else "It may be mined yet: look for it on the chain before the same is ordered again",
         )
 
-    async def _find(self, name: str) -> OrderReceipt | None:
+    async def _find_receipt(self, name: str) -> OrderReceipt | None:
         """The receipt of the attempt that was mined. Raises ContractRefused if it was reverted."""
         for attempt in reversed(self._journal.attempts(name)):
-            found = await self.chain.receipt(attempt.hash)
+            found = await self.chain.find_receipt(attempt.hash)
             if found is None:
                 continue
             if not found.succeeded:
-                self._journal.forget(name)
+                self._journal.remove_attempts(name)
                 raise ContractRefused("", f"{name}: the transaction {attempt.hash} was mined and reverted")
             paid_wei = found.gas_used * (found.price_wei or int(attempt.fee_wei))
             return OrderReceipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)
         return None
 
-    async def _is_lost(self, name: str) -> bool:
+    async def _is_replaced(self, name: str) -> bool:
         """Whether another transaction has used the nonce; an endpoint may know the nonce before the receipt."""
         for look in range(GONE_CHECKS):
-            if not await self._is_used_up(name) or await self._find(name) is not None:
+            if not await self._is_nonce_used(name) or await self._find_receipt(name) is not None:
                 return False
             if look < GONE_CHECKS - 1:
                 await anyio.sleep(1.0)
         return True
 
-    async def _is_used_up(self, name: str) -> bool:
+    async def _is_nonce_used(self, name: str) -> bool:
         return await self.chain.nonce(self.account) > self._journal.attempts(name)[-1].nonce

@@ -1,8 +1,8 @@
 """The interface between the chain worker's logic and the chain: typed reads and writes.
 
 Watcher, submitter and wallet know the chain by these protocols alone. A node implements them over the endpoints of its
-configuration (`Blocks`, `Coordinator`, `Ethereum`, `Rpc`, `Heads`, `AccountKey`), the simulator over its own chain
-(`swarmd.sim.chain_worker`).
+configuration (`RpcBlockReader`, `Coordinator`, `EthereumClient`, `RpcPool`, `HeadSubscription`, `AccountSigner`), the
+simulator over its own chain (`swarmd.sim.chain_worker`).
 
 Every async method may raise:
 
@@ -18,18 +18,18 @@ from typing import NamedTuple, Protocol
 
 from swarmd.chain.logs import LogEntry
 from swarmd.core.commands import Submit
-from swarmd.core.values import BlockRef, Prepared, Value
+from swarmd.core.values import BlockRef, SubmissionAttempt, Value
 from swarmd.errors import ChainError
 
 Block = str | int  # a tag, a number as hex, or a number
 LogFilter = Sequence[Sequence[str]]  # for each topic of an entry the values that pass, 32 bytes as hex; none: any
 
 
-class NotThere(ChainError):
+class BlockNotFound(ChainError):
     """The endpoint does not have the block, or not yet."""
 
 
-class Span(NamedTuple):
+class LogRange(NamedTuple):
     """Log entries of the blocks `first` to `last`, in order."""
 
     first: int
@@ -75,25 +75,27 @@ class SignedTransaction(Value, frozen=True):
 class BlockReader(Protocol):
     """Blocks, and the log entries of one contract."""
 
-    async def head(self) -> BlockRef:
+    async def get_head(self) -> BlockRef:
         """The newest block."""
 
-    async def at(self, block: int | str) -> BlockRef:
+    async def get_block(self, block: int | str) -> BlockRef:
         """A block by its number or tag. Raises NotThere."""
 
-    async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
+    async def get_blocks(self, numbers: Sequence[int]) -> list[BlockRef]:
         """Blocks by their numbers, asked for concurrently. Raises NotThere."""
 
-    async def logs_of_all(self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
+    async def get_logs_of_blocks(
+        self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()
+    ) -> list[list[LogEntry]]:
         """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them.
 
         No entry may pass two filters. Raises NotThere if one of the blocks is not known.
         """
 
-    def spans(
+    def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
-    ) -> AsyncIterator[Span]:
-        """Entries of the blocks `first` to `last`, in ranges; filters as in `logs_of_all`.
+    ) -> AsyncIterator[LogRange]:
+        """Entries of the blocks `first` to `last`, in ranges; filters as in `get_logs_of_blocks`.
 
         Raises ChainError if they cannot be read.
         """
@@ -102,17 +104,17 @@ class BlockReader(Protocol):
         """Whether the endpoint says that it is still catching up."""
 
 
-async def check_unreplaced(blocks: BlockReader, block: BlockRef) -> None:
+async def check_block_not_replaced(blocks: BlockReader, block: BlockRef) -> None:
     """Raise NotThere if another block has this number by now: what was read by number may be of both blocks."""
-    if (await blocks.at(block.number)).hash != block.hash:
-        raise NotThere(f"block {block.number} was replaced while the contract was read")
+    if (await blocks.get_block(block.number)).hash != block.hash:
+        raise BlockNotFound(f"block {block.number} was replaced while the contract was read")
 
 
 async def is_on_chain(blocks: BlockReader, block: BlockRef) -> bool:
     """Whether the chain still has this block. Raises ChainError, as every read."""
     try:
-        return (await blocks.at(block.number)).hash == block.hash
-    except NotThere:
+        return (await blocks.get_block(block.number)).hash == block.hash
+    except BlockNotFound:
         return False
 
 
@@ -127,28 +129,28 @@ class ContractReader(Protocol):
     def blocks(self) -> BlockReader:
         """The blocks of the contract's chain."""
 
-    async def check(self) -> None:
+    async def check_contract(self) -> None:
         """Raise ChainMismatch if there is no contract, or another kind of contract, at the address."""
 
-    async def place(self, block: str = "latest") -> tuple[int, int]:
+    async def round_and_stage(self, block: str = "latest") -> tuple[int, int]:
         """The swarm's current round and stage."""
 
-    async def stages(self, block: str = "latest") -> int:
+    async def stage_count(self, block: str = "latest") -> int:
         """Number of stages in a round."""
 
-    async def extensions(self) -> int:
+    async def extensions_version(self) -> int:
         """0 for a contract without round policy and membership."""
 
-    async def policy(self, block: str = "latest") -> RoundPolicy:
+    async def round_policy(self, block: str = "latest") -> RoundPolicy:
         """The round policy; off if the contract has none."""
 
-    async def submissions(self, block: str = "latest") -> int | None:
+    async def submission_count(self, block: str = "latest") -> int | None:
         """Number of peers that have reported the current stage; None if the contract does not count them."""
 
-    async def opened_at(self, block: str = "latest") -> float:
+    async def stage_opened_at(self, block: str = "latest") -> float:
         """When the current stage began, in POSIX seconds by the chain's clock."""
 
-    async def eoa(self, peer: str, block: str = "latest") -> str:
+    async def account_of_peer(self, peer: str, block: str = "latest") -> str:
         """The account that a peer id is registered to; empty if it is not."""
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
@@ -157,11 +159,11 @@ class ContractReader(Protocol):
     async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
         """The peers that a peer voted for in a round."""
 
-    async def membership_open(self, block: str = "latest") -> bool:
+    async def is_membership_open(self, block: str = "latest") -> bool:
         """Whether anyone may take part, without an allow-list."""
 
 
-class AccountPort(Protocol):
+class AccountClient(Protocol):
     """Accounts and their transactions."""
 
     async def balance_wei(self, account: str) -> int:
@@ -179,37 +181,37 @@ class AccountPort(Protocol):
     async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
         """Gas that an account's transaction would use now; `to` is empty for one that creates a contract."""
 
-    async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
+    async def call_contract(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
         """The result of a call that changes nothing, as if `account` made it."""
 
-    async def send(self, raw: bytes) -> None:
+    async def send_raw_transaction(self, raw: bytes) -> None:
         """Broadcast a signed transaction."""
 
-    async def is_known(self, hash: str) -> bool:
+    async def has_transaction(self, hash: str) -> bool:
         """Whether an endpoint has a transaction, in a block or not."""
 
-    async def receipt(self, hash: str) -> MinedTransaction | None:
+    async def find_receipt(self, hash: str) -> MinedTransaction | None:
         """The receipt of a transaction; None if no block has it."""
 
 
-class Signatory(Protocol):
+class TransactionSigner(Protocol):
     """An account's key: signs transactions, and decodes what it signed."""
 
     @property
     def account(self) -> str:
         """The account's address, checksummed."""
 
-    def content_of(self, command: Submit, peer: str) -> bytes:
+    def encode_submission(self, command: Submit, peer: str) -> bytes:
         """The contract call that makes a submission. Raises ChainError if this node makes no such call."""
 
-    def sign(self, said: SignedTransaction) -> Prepared:
+    def sign_transaction(self, said: SignedTransaction) -> SubmissionAttempt:
         """Sign a transaction that carries no value."""
 
-    def read(self, prepared: Prepared) -> SignedTransaction:
+    def decode_signed(self, prepared: SubmissionAttempt) -> SignedTransaction:
         """Decode a logged attempt. Raises ChainError if it is not a transaction that `sign` makes."""
 
 
-class Endpoints(Protocol):
+class EndpointPool(Protocol):
     """The state of the RPC endpoints, apart from calls."""
 
     has_base_fee: bool  # blocks have one: an endpoint that shows a head without it has failed
@@ -218,7 +220,7 @@ class Endpoints(Protocol):
     def current(self) -> str:
         """Name of the endpoint that answered last."""
 
-    async def learn_base_fee(self) -> None:
+    async def detect_base_fee(self) -> None:
         """Set `has_base_fee` if at least half of the endpoints that answer show a base fee."""
 
     async def has_block(self, block: BlockRef) -> bool:
@@ -230,28 +232,28 @@ class Endpoints(Protocol):
     def pause_current_endpoint(self, reason: str) -> None:
         """Pause the endpoint that answered last, if another one can be used."""
 
-    def distrust_current(self, reason: str) -> bool:
+    def distrust_current_endpoint(self, reason: str) -> bool:
         """Pause it because it shows another chain or contract; False if no other endpoint may contradict it."""
 
 
-class HeadNews(Protocol):
+class HeadNotifier(Protocol):
     """Announces new heads."""
 
     @property
     def live(self) -> str:
         """Name of the endpoint whose subscription works, empty for none."""
 
-    async def wait(self, soon: bool = False) -> BlockRef | None:
+    async def wait_for_head(self, soon: bool = False) -> BlockRef | None:
         """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced.
 
         Args:
             soon: poll after `poll_s` even if a subscription works.
         """
 
-    def wake(self) -> None:
+    def end_wait(self) -> None:
         """End the wait, so that the chain is polled now."""
 
-    def found_unannounced(self) -> None:
+    def record_unannounced_head(self) -> None:
         """Record that polling found a new block which was not announced."""
 
 

@@ -1,4 +1,4 @@
-"""Sending transactions: with an account's own key (`Wallet`), or through a signer proxy that holds one (`Proxy`).
+"""Sending transactions: with an account's own key (`Wallet`), or through a signer proxy that holds one (`ProxySender`).
 
 A sender prepares attempts, sends them, and finds out what became of them. It has no memory: earlier attempts are in the
 event log and come back with every `Submit`.
@@ -23,26 +23,26 @@ import rlp  # type: ignore[import-untyped]
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from swarmd.chain.contract import ERRORS, advice, encode_call, refusal_of
-from swarmd.chain.endpoints import Rpc, is_url, name_of
-from swarmd.chain.fees import Budget, counted, quote, replacing
-from swarmd.chain.logs import show_text
-from swarmd.chain.ports import AccountPort, Block, Price, Signatory, SignedTransaction
+from swarmd.chain.contract import ERRORS, advice_for_error, encode_call, refusal_from_revert
+from swarmd.chain.endpoints import RpcPool, is_url, url_without_secrets
+from swarmd.chain.fees import DailyBudget, counted_cost_wei, quote_gas_price, replacement_price
+from swarmd.chain.logs import replace_unprintable
+from swarmd.chain.ports import AccountClient, Block, Price, SignedTransaction, TransactionSigner
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
-from swarmd.core.values import BlockRef, Drive, Prepared, SubmissionKind, Value
+from swarmd.core.values import BlockRef, Drive, SubmissionAttempt, SubmissionKind, Value
 from swarmd.errors import (
-    AccountPoor,
     ChainError,
     ConfigError,
     ContractRefused,
     EndpointFailed,
+    InsufficientFunds,
     KeystoreError,
     RpcRefused,
     SignerError,
 )
-from swarmd.gas import coins
-from swarmd.http_client import read_start
+from swarmd.gas import format_coins
+from swarmd.http_client import read_body_start
 from swarmd.http_server import load_token
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-class Mined(Value, frozen=True):
+class MinedAttempt(Value, frozen=True):
     """An attempt that was mined."""
 
     hash: str
@@ -62,10 +62,10 @@ class Mined(Value, frozen=True):
     succeeded: bool  # False: it was reverted, or it only replaced a withdrawn attempt
 
 
-Fate = Mined | Literal["waiting", "gone"]  # gone: none of the attempts can be mined any more
+Fate = MinedAttempt | Literal["waiting", "gone"]  # gone: none of the attempts can be mined any more
 
 
-class Sender(Protocol):
+class SubmissionSender(Protocol):
     """One way to submit to the contract. Every method may raise ChainError, which may pass."""
 
     @property
@@ -73,14 +73,16 @@ class Sender(Protocol):
         """The account that submissions come from, checksummed; empty while unknown."""
 
     @property
-    def budget(self) -> Budget | None:
+    def budget(self) -> DailyBudget | None:
         """The bound on what the account signs for in a day; None if a proxy signs."""
 
     @property
     def repeatable(self) -> bool:
         """Whether sending an attempt twice has the same effect as sending it once."""
 
-    async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
+    async def prepare_attempt(
+        self, peer: str, command: Submit, attempts: Sequence[SubmissionAttempt]
+    ) -> SubmissionAttempt | None:
         """The next attempt after these; None if the bounds on fees allow none that replaces them.
 
         Raises:
@@ -88,10 +90,10 @@ class Sender(Protocol):
             ChainError: not now; the message says why.
         """
 
-    async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
+    async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
         """An attempt that replaces the last one and does nothing; None if there can be none."""
 
-    async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
+    async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
         """Send an attempt. Returns its hash, or None if it was not taken for a reason that `trace` will find.
 
         Raises:
@@ -100,17 +102,17 @@ class Sender(Protocol):
             EndpointFailed: it may have been sent.
         """
 
-    async def trace(self, attempts: Sequence[Prepared]) -> Fate:
+    async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
         """Find out what became of the attempts; there is at least one."""
 
-    async def is_known(self, prepared: Prepared) -> bool:
+    async def is_attempt_known(self, prepared: SubmissionAttempt) -> bool:
         """Whether an endpoint has this attempt, mined or not."""
 
-    async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
+    async def explain_revert(self, peer: str, command: Submit, mined: MinedAttempt) -> None:
         """Ask why a mined attempt was reverted. Raises ContractRefused if the contract says why."""
 
 
-def make_sender(config: ChainConfig, data: NodeDirectory, rpc: Rpc) -> Sender | None:
+def make_sender(config: ChainConfig, data: NodeDirectory, rpc: RpcPool) -> SubmissionSender | None:
     """The sender that the configuration asks for; None if nothing is to be submitted.
 
     Raises:
@@ -120,7 +122,7 @@ def make_sender(config: ChainConfig, data: NodeDirectory, rpc: Rpc) -> Sender | 
     if config.sender == "wallet":
         from swarmd.chain.keystore import load_account  # heavy, and only needed to sign
 
-        return wallet_of(config, rpc, load_account(config, data))
+        return make_wallet(config, rpc, load_account(config, data))
     if config.sender == "proxy":
         url = config.proxy.url
         if not is_url(url, "http", "https") or urlsplit(url).username is not None or urlsplit(url).query:
@@ -128,7 +130,7 @@ def make_sender(config: ChainConfig, data: NodeDirectory, rpc: Rpc) -> Sender | 
                 "chain.proxy.url is not a plain URL of a signer proxy",
                 "Write it as http://host:port/api; a token has its own key",
             )
-        return Proxy(config, rpc, load_token(config.proxy.token, data.root, TOKEN, chars_min=1))
+        return ProxySender(config, rpc, load_token(config.proxy.token, data.root, TOKEN, chars_min=1))
     return None
 
 
@@ -136,8 +138,8 @@ DYNAMIC_FEE = 2  # first byte of a transaction of EIP-1559; one of the old kind 
 STEPS: dict[Drive, str] = {"policy": "advance()", "manager": "updateStageAndRound()"}
 
 
-class AccountKey:
-    """See `swarmd.chain.ports.Signatory`.
+class AccountSigner:
+    """See `swarmd.chain.ports.TransactionSigner`.
 
     Args:
         chain_id: part of what is signed.
@@ -150,10 +152,10 @@ class AccountKey:
         self._chain_id = chain_id
         self._drive: Drive = drive
 
-    def content_of(self, command: Submit, peer: str) -> bytes:
-        return call_of(command, peer, self._drive)
+    def encode_submission(self, command: Submit, peer: str) -> bytes:
+        return encode_submission_call(command, peer, self._drive)
 
-    def sign(self, said: SignedTransaction) -> Prepared:
+    def sign_transaction(self, said: SignedTransaction) -> SubmissionAttempt:
         fields: dict[str, Any] = {
             "chainId": self._chain_id,
             "nonce": said.nonce,
@@ -169,24 +171,24 @@ class AccountKey:
             fields |= {"maxFeePerGas": said.price.fee_wei, "maxPriorityFeePerGas": said.price.tip_wei}
         raw = bytes(self._account.sign_transaction(fields).raw_transaction)
         cost_wei = said.gas * said.price.fee_wei
-        return Prepared("0x" + keccak(raw).hex(), said.nonce, raw, str(said.price.fee_wei), str(cost_wei))
+        return SubmissionAttempt("0x" + keccak(raw).hex(), said.nonce, raw, str(said.price.fee_wei), str(cost_wei))
 
     @staticmethod
-    def read(prepared: Prepared) -> SignedTransaction:
+    def decode_signed(prepared: SubmissionAttempt) -> SignedTransaction:
         try:
             if prepared.raw[0] == DYNAMIC_FEE:
                 _, nonce, tip, fee, gas, to, _, content, *_ = rlp.decode(prepared.raw[1:])
-                price = Price(_number(fee), _number(tip))
+                price = Price(_int_from_bytes(fee), _int_from_bytes(tip))
             else:
                 nonce, fee, gas, to, _, content, *_ = rlp.decode(prepared.raw)
-                price = Price(_number(fee))
+                price = Price(_int_from_bytes(fee))
             called = to_checksum_address(to) if to else ""
-            return SignedTransaction(_number(nonce), price, _number(gas), called, bytes(content))
+            return SignedTransaction(_int_from_bytes(nonce), price, _int_from_bytes(gas), called, bytes(content))
         except (IndexError, ValueError, TypeError, rlp.exceptions.RLPException):
             raise ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
 
 
-def call_of(command: Submit, peer: str, drive: Drive) -> bytes:
+def encode_submission_call(command: Submit, peer: str, drive: Drive) -> bytes:
     """The contract call that makes a submission."""
     if command.kind == "register":
         return encode_call("registerPeer(string)", peer)
@@ -200,7 +202,7 @@ def call_of(command: Submit, peer: str, drive: Drive) -> bytes:
     return encode_call(STEPS[drive])
 
 
-def _number(encoded: bytes) -> int:
+def _int_from_bytes(encoded: bytes) -> int:
     return int.from_bytes(encoded, "big")
 
 
@@ -227,7 +229,7 @@ class NonceSlot(NamedTuple):
     """The next attempt's nonce, and the attempt with that nonce that it would replace."""
 
     nonce: int
-    replaced: Prepared | None
+    replaced: SubmissionAttempt | None
     fills_gap: bool = False  # no transaction has this nonce any more, and those with higher nonces wait for one
 
 
@@ -238,14 +240,14 @@ class AccountTransactions:
         budget: of what is signed for in a day.
     """
 
-    def __init__(self, fees: FeesConfig, chain: AccountPort, key: Signatory, budget: Budget) -> None:
+    def __init__(self, fees: FeesConfig, chain: AccountClient, key: TransactionSigner, budget: DailyBudget) -> None:
         self.account = key.account
         self.budget = budget
         self._fees = fees
         self._chain = chain
         self._key = key
 
-    async def gas_for(self, to: str, content: bytes, gas_max: int, what: str = "the call") -> int:
+    async def estimate_gas_limit(self, to: str, content: bytes, gas_max: int, what: str = "the call") -> int:
         """Gas to allow, a quarter more than it takes now.
 
         Raises:
@@ -255,7 +257,7 @@ class AccountTransactions:
         try:
             estimate = await self._chain.estimate_gas(self.account, to, content)
         except RpcRefused as refused:
-            raise refusal_of(refused, what) or refused from None
+            raise refusal_from_revert(refused, what) or refused from None
         if estimate > gas_max:
             raise ChainError(
                 f"{what} takes {estimate} gas, and no more than {gas_max} is ever signed for",
@@ -263,36 +265,37 @@ class AccountTransactions:
             )
         return min(estimate + estimate // 4, gas_max)
 
-    async def sign_next(
-        self, attempts: Sequence[Prepared], place: NonceSlot, call: TransactionCall, what: str
-    ) -> Prepared | None:
+    async def sign_next_attempt(
+        self, attempts: Sequence[SubmissionAttempt], place: NonceSlot, call: TransactionCall, what: str
+    ) -> SubmissionAttempt | None:
         """Sign the next attempt after these; None if the bounds allow no price at which it replaces the one before.
 
         Raises:
             AccountPoor, BudgetSpent, GasTooDear: it must wait.
             ChainError: the endpoints fail.
         """
-        price: Price | None = await quote(self._chain, self._fees)
+        price: Price | None = await quote_gas_price(self._chain, self._fees)
         if price is not None and place.replaced is not None and place.replaced.raw:
-            price = replacing(self._key.read(place.replaced).price, price, self._fees)
+            price = replacement_price(self._key.decode_signed(place.replaced).price, price, self._fees)
         if price is None:
             return None
-        cost_wei, counted_wei = call.gas * price.fee_wei, counted(attempts, place.nonce)
-        self.budget.check(cost_wei, counted_wei, what)
-        await self._check_funds(cost_wei, what)
-        self.budget.note(cost_wei, counted_wei)
-        return self._key.sign(SignedTransaction(place.nonce, price, call.gas, call.to, call.content))
+        cost_wei, counted_wei = call.gas * price.fee_wei, counted_cost_wei(attempts, place.nonce)
+        self.budget.check_budget(cost_wei, counted_wei, what)
+        await self._check_balance(cost_wei, what)
+        self.budget.record_spending(cost_wei, counted_wei)
+        return self._key.sign_transaction(SignedTransaction(place.nonce, price, call.gas, call.to, call.content))
 
-    async def _check_funds(self, needed_wei: int, what: str) -> None:
+    async def _check_balance(self, needed_wei: int, what: str) -> None:
         balance_wei = await self._chain.balance_wei(self.account)
         if balance_wei < needed_wei:
-            raise AccountPoor(
-                f"the account {self.account} has {coins(balance_wei)}, and the {what} may cost {coins(needed_wei)}",
+            raise InsufficientFunds(
+                f"the account {self.account} has {format_coins(balance_wei)}, and the {what} may cost "
+                f"{format_coins(needed_wei)}",
                 "Send it some of the chain's coin; the node goes on by itself",
                 needed_wei,
             )
 
-    async def hand_over(self, prepared: Prepared, what: str) -> bool:
+    async def broadcast_attempt(self, prepared: SubmissionAttempt, what: str) -> bool:
         """Send signed bytes; False if they were not taken for a reason that the account's nonces will tell.
 
         What is refused without an error of the contract, as for want of gas, is refused by the endpoint.
@@ -304,7 +307,7 @@ class AccountTransactions:
             EndpointFailed: it may have been sent.
         """
         try:
-            await self._chain.send(prepared.raw)
+            await self._chain.send_raw_transaction(prepared.raw)
         except RpcRefused as refused:
             if KNOWN.search(refused.message):
                 return True
@@ -312,18 +315,18 @@ class AccountTransactions:
                 log.info("%s was not taken: %s", prepared.hash, refused.message)
                 return False
             if POOR.search(refused.message):
-                said = self._key.read(prepared)
-                await self._check_funds(said.gas * said.price.fee_wei, what)
-            refusal = refusal_of(refused, what)
+                said = self._key.decode_signed(prepared)
+                await self._check_balance(said.gas * said.price.fee_wei, what)
+            refusal = refusal_from_revert(refused, what)
             raise refusal if refusal is not None and refusal.code else refused from None
         return True
 
 
-def wallet_of(config: ChainConfig, rpc: Rpc, account: LocalAccount, budget: Budget | None = None) -> Wallet:
+def make_wallet(config: ChainConfig, rpc: RpcPool, account: LocalAccount, budget: DailyBudget | None = None) -> Wallet:
     """The wallet of an account, over the chain that `rpc` reaches."""
-    from swarmd.chain.ethereum import Ethereum
+    from swarmd.chain.ethereum import EthereumClient
 
-    return Wallet(config, Ethereum(rpc), AccountKey(account, config.chain_id, config.drive), budget)
+    return Wallet(config, EthereumClient(rpc), AccountSigner(account, config.chain_id, config.drive), budget)
 
 
 class Wallet(AccountTransactions):
@@ -335,27 +338,35 @@ class Wallet(AccountTransactions):
 
     repeatable = True
 
-    def __init__(self, config: ChainConfig, chain: AccountPort, key: Signatory, budget: Budget | None = None) -> None:
-        super().__init__(config.fees, chain, key, budget or Budget(config.fees))
+    def __init__(
+        self, config: ChainConfig, chain: AccountClient, key: TransactionSigner, budget: DailyBudget | None = None
+    ) -> None:
+        super().__init__(config.fees, chain, key, budget or DailyBudget(config.fees))
         self._contract = config.contract
 
-    async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
-        content = self._key.content_of(command, peer)
-        gas = await self.gas_for(self._contract, content, GAS_MAX)
-        place = await self._place_for(attempts, command.kind)
+    async def prepare_attempt(
+        self, peer: str, command: Submit, attempts: Sequence[SubmissionAttempt]
+    ) -> SubmissionAttempt | None:
+        content = self._key.encode_submission(command, peer)
+        gas = await self.estimate_gas_limit(self._contract, content, GAS_MAX)
+        place = await self._choose_nonce(attempts, command.kind)
         if place.fills_gap and command.kind == "advance":
-            return await self.sign_next(attempts, place, await self._nothing(), "withdrawal")
-        return await self.sign_next(attempts, place, TransactionCall(self._contract, content, gas), command.kind)
+            return await self.sign_next_attempt(attempts, place, await self._make_empty_call(), "withdrawal")
+        return await self.sign_next_attempt(
+            attempts, place, TransactionCall(self._contract, content, gas), command.kind
+        )
 
-    async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
+    async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
         """Sign an empty transaction to ourselves, which takes the nonce of the last attempt."""
-        nothing = await self._nothing()
-        return await self.sign_next(attempts, await self._place_for(attempts, "withdrawal"), nothing, "withdrawal")
+        nothing = await self._make_empty_call()
+        return await self.sign_next_attempt(
+            attempts, await self._choose_nonce(attempts, "withdrawal"), nothing, "withdrawal"
+        )
 
-    async def _nothing(self) -> TransactionCall:
-        return TransactionCall(self.account, b"", await self.gas_for(self.account, b"", GAS_MAX))
+    async def _make_empty_call(self) -> TransactionCall:
+        return TransactionCall(self.account, b"", await self.estimate_gas_limit(self.account, b"", GAS_MAX))
 
-    async def _place_for(self, attempts: Sequence[Prepared], what: str) -> NonceSlot:
+    async def _choose_nonce(self, attempts: Sequence[SubmissionAttempt], what: str) -> NonceSlot:
         """Choose the nonce of the next attempt.
 
         A step of the contract would be made twice if two attempts at it were mined, so it keeps the highest nonce that
@@ -378,21 +389,21 @@ class Wallet(AccountTransactions):
         at_gap = (each for each in reversed(free) if each.nonce == waiting)
         return NonceSlot(waiting, next(at_gap, None), fills_gap=True)
 
-    async def _check_none_succeeded(self, attempts: Sequence[Prepared]) -> None:
+    async def _check_none_succeeded(self, attempts: Sequence[SubmissionAttempt]) -> None:
         """Raise ChainError if one was mined meanwhile: with a second nonce it would be made a second time."""
         for each in reversed(attempts):
-            mined = await self._receipt_of(each)
+            mined = await self._find_mined_attempt(each)
             if mined is not None and mined.succeeded:
                 raise ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
 
-    async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
-        return prepared.hash if await self.hand_over(prepared, command.kind) else None
+    async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
+        return prepared.hash if await self.broadcast_attempt(prepared, command.kind) else None
 
-    async def trace(self, attempts: Sequence[Prepared]) -> Fate:
+    async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
         """Check the nonces first: an attempt whose nonce is not spent has no receipt."""
         count = await self._chain.nonce(self.account)
         spent = [each for each in attempts if each.nonce < count]
-        mined = [found for each in reversed(spent) if (found := await self._receipt_of(each))]
+        mined = [found for each in reversed(spent) if (found := await self._find_mined_attempt(each))]
         succeeded = next((each for each in mined if each.succeeded), None)
         if succeeded is not None:
             return succeeded
@@ -400,34 +411,34 @@ class Wallet(AccountTransactions):
             return "waiting"
         return mined[0] if mined else "gone"
 
-    async def _receipt_of(self, attempt: Prepared) -> Mined | None:
+    async def _find_mined_attempt(self, attempt: SubmissionAttempt) -> MinedAttempt | None:
         if not attempt.hash:
             return None
-        receipt = await self._chain.receipt(attempt.hash)
+        receipt = await self._chain.find_receipt(attempt.hash)
         if receipt is None:
             return None
         withdrawn = receipt.to == self.account or self._is_withdrawal(attempt)  # after a confirmation no bytes are left
-        return Mined(attempt.hash, receipt.block, receipt.succeeded and not withdrawn)
+        return MinedAttempt(attempt.hash, receipt.block, receipt.succeeded and not withdrawn)
 
-    def _is_withdrawal(self, attempt: Prepared) -> bool:
-        return bool(attempt.raw) and self._key.read(attempt).to == self.account
+    def _is_withdrawal(self, attempt: SubmissionAttempt) -> bool:
+        return bool(attempt.raw) and self._key.decode_signed(attempt).to == self.account
 
-    async def is_known(self, prepared: Prepared) -> bool:
-        return await self._chain.is_known(prepared.hash)
+    async def is_attempt_known(self, prepared: SubmissionAttempt) -> bool:
+        return await self._chain.has_transaction(prepared.hash)
 
-    async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
-        content = self._key.content_of(command, peer)
+    async def explain_revert(self, peer: str, command: Submit, mined: MinedAttempt) -> None:
+        content = self._key.encode_submission(command, peer)
         await rehearse(self._chain, self._contract, content, self.account, "the call", mined.block.number)
 
 
 async def rehearse(
-    chain: AccountPort, contract: str, content: bytes, account: str, what: str, block: Block = "latest"
+    chain: AccountClient, contract: str, content: bytes, account: str, what: str, block: Block = "latest"
 ) -> None:
     """Make a call that changes nothing. Raises ContractRefused if the contract would revert it, ChainError."""
     try:
-        await chain.call(contract, content, account, block)
+        await chain.call_contract(contract, content, account, block)
     except RpcRefused as refused:
-        raise refusal_of(refused, what) or refused from None
+        raise refusal_from_revert(refused, what) or refused from None
 
 
 CALL_S = 10.0  # a call of the proxy ends within this
@@ -454,7 +465,7 @@ HINTS = {
 TOKEN = SecretKind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one")
 
 
-class Proxy:
+class ProxySender:
     """A `Sender` through a signer proxy.
 
     Args:
@@ -465,56 +476,60 @@ class Proxy:
     repeatable = False
     budget = None  # the signer has its own
 
-    def __init__(self, config: ChainConfig, rpc: Rpc, token: str = "") -> None:
-        from swarmd.chain.ethereum import Ethereum
+    def __init__(self, config: ChainConfig, rpc: RpcPool, token: str = "") -> None:
+        from swarmd.chain.ethereum import EthereumClient
 
         self.account = config.proxy.account  # as configured: the proxy does not name it
         self._config = config
-        self._chain = Ethereum(rpc)
+        self._chain = EthereumClient(rpc)
         self._url = config.proxy.url.rstrip("/")
-        self._name = name_of(self._url)
+        self._name = url_without_secrets(self._url)
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 
-    async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
+    async def prepare_attempt(
+        self, peer: str, command: Submit, attempts: Sequence[SubmissionAttempt]
+    ) -> SubmissionAttempt | None:
         """Note that a request is about to be made. If the account is known, the contract is asked first."""
         if command.kind not in METHODS:
             raise ContractRefused(
                 "not-offered", f"a signer proxy does not offer to {command.kind}", 'Set drive = "never"'
             )
         if self.account:
-            content = call_of(command, peer, "never")
+            content = encode_submission_call(command, peer, "never")
             await rehearse(self._chain, self._config.contract, content, self.account, command.kind)
-        return Prepared()
+        return SubmissionAttempt()
 
-    async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
+    async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
         """Always None: a request cannot be taken back."""
         return None
 
-    async def trace(self, attempts: Sequence[Prepared]) -> Fate:
+    async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
         """Always "waiting": a proxy does not report its transactions."""
         return "waiting"
 
-    async def is_known(self, prepared: Prepared) -> bool:
+    async def is_attempt_known(self, prepared: SubmissionAttempt) -> bool:
         """Always false: a proxy does not report its transactions."""
         return False
 
-    async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
+    async def explain_revert(self, peer: str, command: Submit, mined: MinedAttempt) -> None:
         """Nothing: this node has no transactions of its own."""
 
-    async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
+    async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
         """Make the request, see `Sender`. Returns the hash in the proxy's answer, empty if there is none."""
-        status, answer = await self._post(METHODS[command.kind], self._body(peer, command))
-        said = _parsed(answer)
+        status, answer = await self._post_request(METHODS[command.kind], self._make_request_body(peer, command))
+        said = _parse_json(answer)
         if status == 200 and isinstance(said, dict):
-            return show_text(str(said.get("hash") or "")[:HASH_CHARS_MAX])
+            return replace_unprintable(str(said.get("hash") or "")[:HASH_CHARS_MAX])
         error = str(said.get("error", "") if isinstance(said, dict) else "")
         if error in NAMES:
-            raise ContractRefused(error, f"the contract refused it to the signer proxy: {error}", advice(error))
-        raise self._failure(status, error)
+            raise ContractRefused(
+                error, f"the contract refused it to the signer proxy: {error}", advice_for_error(error)
+            )
+        raise self._error_from_answer(status, error)
 
-    def _body(self, peer: str, command: Submit) -> dict[str, Any]:
+    def _make_request_body(self, peer: str, command: Submit) -> dict[str, Any]:
         body: dict[str, Any] = {"orgId": self._config.proxy.org}
         if command.kind == "reward":
             body |= {"roundNumber": command.round, "stageNumber": command.stage, "reward": command.reward}
@@ -522,7 +537,7 @@ class Proxy:
             body |= {"roundNumber": command.round, "winners": list(command.winners)}
         return body | {"peerId": peer}
 
-    async def _post(self, method: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    async def _post_request(self, method: str, body: dict[str, Any]) -> tuple[int, bytes]:
         content = json.dumps(body).encode()
         patience = aiohttp.ClientTimeout(total=CALL_S)
         url = f"{self._url}/{method}"
@@ -531,7 +546,7 @@ class Proxy:
                 aiohttp.ClientSession(timeout=patience) as session,
                 session.post(url, data=content, headers=self._headers, allow_redirects=False) as answer,
             ):
-                return answer.status, await read_start(answer.content, ANSWER_BYTES_MAX)
+                return answer.status, await read_body_start(answer.content, ANSWER_BYTES_MAX)
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL):
             raise SignerError(f"the signer proxy {self._name} cannot be reached: is it running?") from None
         except TimeoutError:
@@ -539,9 +554,9 @@ class Proxy:
         except aiohttp.ClientError as error:
             raise EndpointFailed(f"the signer proxy {self._name} broke off ({type(error).__name__})") from None
 
-    def _failure(self, status: int, error: str) -> SignerError | EndpointFailed:
+    def _error_from_answer(self, status: int, error: str) -> SignerError | EndpointFailed:
         """The error for an answer: from 500 on, and for an answer that makes no sense, it may have been submitted."""
-        words = show_text(error[:REASON_CHARS_MAX])
+        words = replace_unprintable(error[:REASON_CHARS_MAX])
         said = f" ({words})" if words else ""
         if 300 <= status < 500:
             hint = HINTS.get(status, "it did not do as asked: check chain.proxy.url")
@@ -549,7 +564,7 @@ class Proxy:
         return EndpointFailed(f"the signer proxy {self._name} answered {status}{said} and may have submitted or not")
 
 
-def _parsed(answer: bytes) -> Any:
+def _parse_json(answer: bytes) -> Any:
     try:
         return json.loads(answer)
     except (ValueError, RecursionError):

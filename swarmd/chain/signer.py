@@ -28,20 +28,20 @@ import msgspec
 from eth_account.signers.local import LocalAccount
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.chain.contract import check_code
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import Budget, counted
+from swarmd.chain.contract import check_contract_exists
+from swarmd.chain.coordinator import CoordinatorContract
+from swarmd.chain.endpoints import RpcPool
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import DailyBudget, counted_cost_wei
 from swarmd.chain.ports import Block
-from swarmd.chain.senders import AccountKey, Mined, Wallet
+from swarmd.chain.senders import AccountSigner, MinedAttempt, Wallet
 from swarmd.chain.submitter import ATTEMPTS_MAX, TrackedSubmission
-from swarmd.chain.watcher import Finality
+from swarmd.chain.watcher import FinalityTracker
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.values import BlockRef, Prepared, SubmissionKind, day_of
+from swarmd.core.values import BlockRef, SubmissionAttempt, SubmissionKind, utc_day_of
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, LogDamaged, LogInUse
-from swarmd.files import irregular, read_regular, sync_directory, write_all, write_failure
+from swarmd.files import describe_irregular_file, make_write_error, read_regular, sync_directory, write_all
 from swarmd.logger import get_logger
 
 FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines; then a new file is begun
@@ -77,13 +77,13 @@ class SignerRequest(NamedTuple):
     remote: str = ""  # address of the client
 
     @property
-    def submission(self) -> str:
+    def submission_name(self) -> str:
         """The submission's name; the same request gives the same one."""
         return f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
 
-    def command(self) -> Submit:
+    def to_submit_command(self) -> Submit:
         """The request as a sender takes it."""
-        name = self.submission
+        name = self.submission_name
         return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
 
 
@@ -117,25 +117,25 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
         datetime.fromisoformat(self.at)
         int(self.cost_wei or 0)
         int(self.fee_wei or 0)
-        self.prepared()
+        self.to_prepared()
 
     @property
-    def posix(self) -> float:
+    def posix_time(self) -> float:
         """The line's time in POSIX seconds."""
         return datetime.fromisoformat(self.at).timestamp()
 
-    def asked(self) -> SignerRequest:
+    def to_request(self) -> SignerRequest:
         """The request; complete only in lines that begin a submission."""
         kind = self.kind or "register"
         return SignerRequest(kind, self.peer, self.round, self.stage, self.reward, self.winners, self.org, self.remote)
 
-    def prepared(self) -> Prepared:
+    def to_prepared(self) -> SubmissionAttempt:
         """The transaction of a "signed" line."""
         raw = bytes.fromhex(self.raw.removeprefix("0x"))
-        return Prepared(self.hash, self.nonce, raw, self.fee_wei or "0", self.cost_wei or "0")
+        return SubmissionAttempt(self.hash, self.nonce, raw, self.fee_wei or "0", self.cost_wei or "0")
 
 
-def now() -> str:
+def current_timestamp() -> str:
     """The current time in the form of the lines."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
@@ -156,34 +156,34 @@ class AuditLog:
     def __init__(self, path: Path, carried: Callable[[], Iterable[AuditLine]] = tuple) -> None:
         self._path = path
         self._carried = carried
-        self._lock = _take_lock(path.with_name(path.name + ".lock"))
+        self._lock = _acquire_lock(path.with_name(path.name + ".lock"))
         try:
-            self._descriptor = _open(path)
+            self._descriptor = _open_log_file(path)
             self._size = self._limit = 0
-            self.lines = list(self._recover())
+            self.lines = list(self._recover_lines())
         except BaseException:
             os.close(self._lock)
             raise
         self._limit = FILE_BYTES_MAX
 
-    def _recover(self) -> Iterator[AuditLine]:
+    def _recover_lines(self) -> Iterator[AuditLine]:
         """Read all lines; cut off a last one that is incomplete after a crash, and was never acted on."""
         try:
             content = read_regular(self._path)
         except OSError as error:
-            raise write_failure(error, self._path, "reading") from error
+            raise make_write_error(error, self._path, "reading") from error
         whole = content.rfind(b"\n") + 1
         for number, line in enumerate(content[:whole].splitlines(), 1):
-            yield self._parse(line, number)
+            yield self._parse_line(line, number)
         self._size = whole
         try:
             os.ftruncate(self._descriptor, whole)
             os.fsync(self._descriptor)
             sync_directory(self._path.parent)
         except OSError as error:
-            raise write_failure(error, self._path, "recovery") from error
+            raise make_write_error(error, self._path, "recovery") from error
 
-    def _parse(self, line: bytes, number: int) -> AuditLine:
+    def _parse_line(self, line: bytes, number: int) -> AuditLine:
         try:
             return msgspec.json.decode(line, type=AuditLine)
         except DECODE_ERRORS:
@@ -199,37 +199,37 @@ class AuditLog:
             write_all(self._descriptor, encoded, self._size)
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise write_failure(error, self._path, "writing") from error
+            raise make_write_error(error, self._path, "writing") from error
         self._size += len(encoded)
         if self._size > self._limit:
-            self._rotate()
+            self._rotate_file()
 
-    def _rotate(self) -> None:
+    def _rotate_file(self) -> None:
         """Begin a new file with the lines about open submissions. At every moment one whole file is in place."""
         fresh = self._path.with_name(self._path.name + ".new")
         content = b"".join(msgspec.json.encode(line) + b"\n" for line in self._carried())
         try:
             fresh.unlink(missing_ok=True)
-            descriptor = _open(fresh)
+            descriptor = _open_log_file(fresh)
             write_all(descriptor, content, 0)
             os.fsync(descriptor)
-            self._shift()
-            os.link(self._path, self._numbered(1))
+            self._shift_rotated_files()
+            os.link(self._path, self._rotated_file_path(1))
             fresh.replace(self._path)
             sync_directory(self._path.parent)
         except OSError as error:
-            raise write_failure(error, self._path, "rotation") from error
+            raise make_write_error(error, self._path, "rotation") from error
         os.close(self._descriptor)
         self._descriptor, self._size = descriptor, len(content)
         self._limit = self._size + FILE_BYTES_MAX
 
-    def _shift(self) -> None:
-        self._numbered(FILES_KEPT - 1).unlink(missing_ok=True)
+    def _shift_rotated_files(self) -> None:
+        self._rotated_file_path(FILES_KEPT - 1).unlink(missing_ok=True)
         for number in range(FILES_KEPT - 2, 0, -1):
-            if self._numbered(number).exists():
-                self._numbered(number).replace(self._numbered(number + 1))
+            if self._rotated_file_path(number).exists():
+                self._rotated_file_path(number).replace(self._rotated_file_path(number + 1))
 
-    def _numbered(self, number: int) -> Path:
+    def _rotated_file_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def close(self) -> None:
@@ -238,22 +238,22 @@ class AuditLog:
         os.close(self._lock)
 
 
-def _open(path: Path) -> int:
+def _open_log_file(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             os.close(descriptor)
-            raise OSError(errno.EINVAL, irregular(mode))
+            raise OSError(errno.EINVAL, describe_irregular_file(mode))
         os.fchmod(descriptor, 0o600)
     except OSError as error:
-        raise write_failure(error, path, "opening") from error
+        raise make_write_error(error, path, "opening") from error
     return descriptor
 
 
-def _take_lock(path: Path) -> int:
+def _acquire_lock(path: Path) -> int:
     """Lock a file beside the log, which rotation replaces. The kernel releases the lock when the process ends."""
-    descriptor = _open(path)
+    descriptor = _open_log_file(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -264,19 +264,19 @@ def _take_lock(path: Path) -> int:
         ) from None
     except OSError as error:
         os.close(descriptor)
-        raise write_failure(error, path, "locking") from error
+        raise make_write_error(error, path, "locking") from error
     return descriptor
 
 
 CONFIRMED_MAX = 10_000  # remembered; the contract refuses a second submission of older ones
 
 
-class SignedEntry(TrackedSubmission):
+class SignedSubmission(TrackedSubmission):
     """One submission that was signed: its transaction may be, or is, on the chain."""
 
     def __init__(self, line: AuditLine) -> None:
-        self.asked = line.asked()
-        super().__init__(self.asked.command())
+        self.asked = line.to_request()
+        super().__init__(self.asked.to_submit_command())
         self.lines: list[AuditLine] = []  # that a new file must begin with
         self.confirmed = False
         self.trouble = ""  # why the last check failed
@@ -286,16 +286,16 @@ class SignedEntry(TrackedSubmission):
         """Hash of the mined transaction, or of the newest one that may be mined."""
         return self.hash or self.attempts[-1].hash
 
-    def apply(self, line: AuditLine) -> None:
+    def apply_line(self, line: AuditLine) -> None:
         """Apply a line about this submission."""
         if line.what == "signed":
-            self.add(line.prepared(), line.posix)
+            self.add_attempt(line.to_prepared(), line.posix_time)
             self.lines.append(line)
         elif line.what == "mined":
-            self.include(BlockRef(line.block, line.block_hash), line.hash)
+            self.mark_included(BlockRef(line.block, line.block_hash), line.hash)
             self.lines.append(line)
         elif line.what == "reorganised":
-            self.drop()
+            self.forget_block()
             self.lines = [each for each in self.lines if each.what == "signed"]
             self.confirmed = False
         elif line.what == "confirmed":
@@ -306,58 +306,58 @@ class SignerLedger:
     """The state that the audit log's lines add up to: open and confirmed submissions, and the day's cost."""
 
     def __init__(self, lines: Iterable[AuditLine] = ()) -> None:
-        self.entries: dict[str, SignedEntry] = {}  # by submission, in the order of their last change
+        self.entries: dict[str, SignedSubmission] = {}  # by submission, in the order of their last change
         self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost in wei
         for line in lines:
-            self.apply(line)
+            self.apply_line(line)
 
-    def apply(self, line: AuditLine) -> None:
+    def apply_line(self, line: AuditLine) -> None:
         """Apply one more line of the audit log."""
         if line.what == "spent":
-            self.spent = (day_of(line.posix), int(line.cost_wei or 0))
+            self.spent = (utc_day_of(line.posix_time), int(line.cost_wei or 0))
         if line.what == "ended":
             self.entries.pop(line.submission, None)
         if line.what not in ("signed", "mined", "reorganised", "confirmed"):
             return
-        entry = self.entries.pop(line.submission, None) or (SignedEntry(line) if line.what == "signed" else None)
+        entry = self.entries.pop(line.submission, None) or (SignedSubmission(line) if line.what == "signed" else None)
         if entry is None:  # an older file has its beginning
             return
         if line.what == "signed":
-            day = max(day_of(line.posix), self.spent[0])
-            more_wei = max(int(line.cost_wei or 0) - counted(entry.attempts, line.nonce), 0)
+            day = max(utc_day_of(line.posix_time), self.spent[0])
+            more_wei = max(int(line.cost_wei or 0) - counted_cost_wei(entry.attempts, line.nonce), 0)
             self.spent = (day, more_wei + (self.spent[1] if day == self.spent[0] else 0))
-        entry.apply(line)
+        entry.apply_line(line)
         self.entries[line.submission] = entry
         if line.what == "confirmed":
             confirmed = [name for name, entry in self.entries.items() if entry.confirmed]
             for name in confirmed[: max(len(confirmed) - CONFIRMED_MAX, 0)]:
                 del self.entries[name]
 
-    def open(self) -> list[SignedEntry]:
+    def open_submissions(self) -> list[SignedSubmission]:
         """The submissions that are not confirmed, by the nonce of their newest attempt."""
         return sorted(
             (each for each in self.entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
         )
 
-    def held(self) -> set[int]:
+    def reserved_nonces(self) -> set[int]:
         """The nonces of open submissions, which no other transaction may get."""
         return {attempt.nonce for entry in self.entries.values() if not entry.confirmed for attempt in entry.attempts}
 
-    def carried(self) -> Iterator[AuditLine]:
+    def lines_for_new_file(self) -> Iterator[AuditLine]:
         """The lines that a new file must begin with: those about open submissions, and the day's cost."""
-        for entry in self.open():
+        for entry in self.open_submissions():
             yield from entry.lines
-        if day_of(time()) == self.spent[0]:  # last: it includes the lines before it
-            yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
+        if utc_day_of(time()) == self.spent[0]:  # last: it includes the lines before it
+            yield AuditLine(current_timestamp(), "spent", cost_wei=str(self.spent[1]))
 
 
-class SignerChain(Ethereum):
+class NonceReservingClient(EthereumClient):
     """Accounts whose next nonce is never one that a pending transaction has.
 
     An endpoint may lack, or may have dropped, a transaction that another endpoint took.
     """
 
-    def __init__(self, rpc: Rpc, held: Callable[[], set[int]]) -> None:
+    def __init__(self, rpc: RpcPool, held: Callable[[], set[int]]) -> None:
         super().__init__(rpc)
         self._held = held
 
@@ -398,21 +398,21 @@ class Signer:
     """
 
     def __init__(
-        self, config: ChainConfig, rpc: Rpc, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
+        self, config: ChainConfig, rpc: RpcPool, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
     ) -> None:
         self._config = config
         self._rpc = rpc
-        self._chain = SignerChain(rpc, ledger.held)
+        self._chain = NonceReservingClient(rpc, ledger.reserved_nonces)
         self._audit = audit
         self._ledger = ledger
-        self.budget = Budget(config.fees)
+        self.budget = DailyBudget(config.fees)
         self.budget.restore(*ledger.spent)
-        key = AccountKey(account, config.chain_id, config.drive)
+        key = AccountSigner(account, config.chain_id, config.drive)
         self.account = key.account
         self._wallet = Wallet(config, self._chain, key, self.budget)
-        self._coordinator = Coordinator(rpc, config.contract)
+        self._coordinator = CoordinatorContract(rpc, config.contract)
         self._blocks = self._coordinator.blocks
-        self._finality = Finality(config, self._blocks)
+        self._finality = FinalityTracker(config, self._blocks)
         self._turns = asyncio.Lock()
         self._ready = False
         self.trouble = "the chain has not been asked yet"  # why nothing can be signed now; empty if it can
@@ -432,19 +432,19 @@ class Signer:
             ChainMismatch: it is another chain, or the contract is gone; nothing is signed.
             LogWriteFailed: nothing must be signed any more.
         """
-        async with self._turn():
-            await self._make_ready()
-            entry = self._ledger.entries.get(asked.submission)
-            if entry is not None and (again := await self._again(entry, asked)):
+        async with self._exclusive_turn():
+            await self._ensure_ready()
+            entry = self._ledger.entries.get(asked.submission_name)
+            if entry is not None and (again := await self._repeat_submission(entry, asked)):
                 return again
             if asked.kind == "register":
-                owner = await self._coordinator.eoa(asked.peer)
+                owner = await self._coordinator.account_of_peer(asked.peer)
                 if owner.lower() == self.account.lower():
                     return ""
-            return await self._begin(asked)
+            return await self._start_submission(asked)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _exclusive_turn(self) -> AsyncIterator[None]:
         """Admit one at a time: the next nonce depends on the outcome of the one before."""
         try:
             async with asyncio.timeout(TURN_S):
@@ -456,29 +456,29 @@ class Signer:
         finally:
             self._turns.release()
 
-    async def _make_ready(self) -> None:
+    async def _ensure_ready(self) -> None:
         """Check chain and contract before anything is signed; at first also what an earlier process left pending."""
         try:
             if self._ready:
-                await check_code(self._chain, self._config.contract)
+                await check_contract_exists(self._chain, self._config.contract)
                 return
-            await self._rpc.learn_base_fee()
-            await self._coordinator.check()
+            await self._rpc.detect_base_fee()
+            await self._coordinator.check_contract()
         except ChainMismatch:
             self._ready = False
             raise
-        for entry in self._ledger.open():
-            await self._alone(entry, self._follow(entry, resend=True))
+        for entry in self._ledger.open_submissions():
+            await self._log_own_failure(entry, self._update_from_chain(entry, resend=True))
         self._ready = True
 
-    async def check(self) -> None:
+    async def check_chain(self) -> None:
         """Make the checks that `submit` begins with, and raise what it would."""
-        async with self._turn():
-            await self._make_ready()
+        async with self._exclusive_turn():
+            await self._ensure_ready()
 
-    async def _again(self, entry: SignedEntry, asked: SignerRequest) -> str:
+    async def _repeat_submission(self, entry: SignedSubmission, asked: SignerRequest) -> str:
         """The hash of a submission's transaction; empty if the submission has ended."""
-        await self._follow(entry, resend=True)
+        await self._update_from_chain(entry, resend=True)
         if entry.submission not in self._ledger.entries:
             return ""
         if (entry.asked.reward, entry.asked.winners) != (asked.reward, asked.winners):
@@ -487,45 +487,45 @@ class Signer:
             )
         return entry.newest
 
-    async def _begin(self, asked: SignerRequest) -> str:
-        if len(self._ledger.open()) >= OPEN_MAX:
+    async def _start_submission(self, asked: SignerRequest) -> str:
+        if len(self._ledger.open_submissions()) >= OPEN_MAX:
             raise SignerBusy(f"{OPEN_MAX} submissions wait for the chain already")
         for _ in range(TRIES):
             try:
-                await self._sign(asked)
+                await self._sign_first_attempt(asked)
             except ContractRefused as error:
-                self._write("refused", asked, code=error.code, reason=error.message)
+                self._write_audit_line("refused", asked, code=error.code, reason=error.message)
                 raise
             except ChainError as error:
-                self._write("failed", asked, reason=error.message)
+                self._write_audit_line("failed", asked, reason=error.message)
                 raise
-            if (hash := await self._send_first(asked)) is not None:
+            if (hash := await self._send_first_attempt(asked)) is not None:
                 return hash
         raise ChainError(
             f"other programs take the nonces of {self.account}", "Let one signer or wallet alone use the account"
         )
 
-    async def _send_first(self, asked: SignerRequest) -> str | None:
+    async def _send_first_attempt(self, asked: SignerRequest) -> str | None:
         """Send for the first time; None if the nonce was taken meanwhile, so that another try makes sense."""
-        entry = self._ledger.entries[asked.submission]  # it was signed just now
+        entry = self._ledger.entries[asked.submission_name]  # it was signed just now
         try:
-            hash = await self._send(entry)
+            hash = await self._send_newest_attempt(entry)
         except EndpointFailed as error:
-            self._write("unsure", asked, hash=entry.newest, reason=error.message)
+            self._write_audit_line("unsure", asked, hash=entry.newest, reason=error.message)
             raise
         except ContractRefused as error:
-            self._write("ended", asked, code=error.code or "refused", reason=error.message)
+            self._write_audit_line("ended", asked, code=error.code or "refused", reason=error.message)
             raise
         except ChainError as error:
-            self._write("ended", asked, code="refused", reason=error.message)
+            self._write_audit_line("ended", asked, code="refused", reason=error.message)
             raise
         if hash is not None:
-            self._write("sent", asked, hash=hash)
+            self._write_audit_line("sent", asked, hash=hash)
             return hash
-        fate = await self._wallet.trace(entry.attempts)
-        if isinstance(fate, Mined) and fate.succeeded:
+        fate = await self._wallet.trace_attempts(entry.attempts)
+        if isinstance(fate, MinedAttempt) and fate.succeeded:
             return entry.newest  # one endpoint took it and another did not see it coming
-        self._write("ended", asked, code="not-taken", reason="another transaction has its nonce")
+        self._write_audit_line("ended", asked, code="not-taken", reason="another transaction has its nonce")
         return None
 
     # --- pending transactions ---
@@ -534,33 +534,33 @@ class Signer:
         """Follow pending transactions until cancelled. Raises LogWriteFailed, which must end the signer."""
         checked_at = -IDLE_S
         while True:
-            if self._ledger.open() or monotonic() - checked_at >= IDLE_S:
+            if self._ledger.open_submissions() or monotonic() - checked_at >= IDLE_S:
                 try:
-                    await self._pass()
-                    self._note("")
+                    await self._check_open_submissions()
+                    self._log_trouble_change("")
                 except SignerBusy:
                     log.debug("requests go first")
                 except (ChainError, ChainMismatch) as error:
-                    self._note(str(error))
+                    self._log_trouble_change(str(error))
                 checked_at = monotonic()
             await asyncio.sleep(self._config.poll_s)
 
-    def _note(self, trouble: str) -> None:
+    def _log_trouble_change(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
             log.warning("%s", trouble)
         elif self.trouble and not trouble:
             log.info("the chain answers; submissions come from %s", self.account)
         self.trouble = trouble
 
-    async def _pass(self) -> None:
-        await self.check()
-        confirmed = await self._finality.confirmed((await self._blocks.head()).number)
-        for entry in self._ledger.open():
-            async with self._turn():
+    async def _check_open_submissions(self) -> None:
+        await self.check_chain()
+        confirmed = await self._finality.find_confirmed_number((await self._blocks.get_head()).number)
+        for entry in self._ledger.open_submissions():
+            async with self._exclusive_turn():
                 if self._ledger.entries.get(entry.submission) is entry:
-                    await self._alone(entry, self._attend(entry, confirmed))
+                    await self._log_own_failure(entry, self._check_submission(entry, confirmed))
 
-    async def _alone(self, entry: SignedEntry, look: Awaitable[None]) -> None:
+    async def _log_own_failure(self, entry: SignedSubmission, look: Awaitable[None]) -> None:
         """Log the failure of one submission's check, so that it does not keep the others waiting."""
         try:
             await look
@@ -571,106 +571,106 @@ class Signer:
             log.log(level, "%s: %s", entry.submission, error)
             entry.trouble = str(error)
 
-    async def _attend(self, entry: SignedEntry, confirmed: int) -> None:
-        await self._follow(entry, resend=entry.pushed_at is None or monotonic() - entry.pushed_at > RESEND_S)
+    async def _check_submission(self, entry: SignedSubmission, confirmed: int) -> None:
+        await self._update_from_chain(entry, resend=entry.pushed_at is None or monotonic() - entry.pushed_at > RESEND_S)
         if self._ledger.entries.get(entry.submission) is not entry:
             return
         if entry.block is not None:
             if entry.block.number <= confirmed:
-                self._write("confirmed", entry.asked, hash=entry.hash, block=entry.block.number)
-        elif time() - entry.prepared_at > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
-            await self._replace(entry)
+                self._write_audit_line("confirmed", entry.asked, hash=entry.hash, block=entry.block.number)
+        elif time() - entry.prepared_at > self._config.fees.stuck_s and self._ledger.open_submissions()[0] is entry:
+            await self._replace_stuck_transaction(entry)
 
-    async def _follow(self, entry: SignedEntry, resend: bool) -> None:
+    async def _update_from_chain(self, entry: SignedSubmission, resend: bool) -> None:
         """Record what became of a submission; if it is still waiting, send the same bytes again."""
-        fate = await self._wallet.trace(entry.attempts)
-        if isinstance(fate, Mined):
-            await self._take_mined(entry, fate)
+        fate = await self._wallet.trace_attempts(entry.attempts)
+        if isinstance(fate, MinedAttempt):
+            await self._record_mined(entry, fate)
         elif fate == "gone":
-            await self._renew(entry)
+            await self._sign_with_new_nonce(entry)
         else:
             entry.missing_checks = 0
             if entry.block is not None:
-                self._write("reorganised", entry.asked, hash=entry.hash, block=entry.block.number)
+                self._write_audit_line("reorganised", entry.asked, hash=entry.hash, block=entry.block.number)
             if resend:
-                await self._resend(entry)
+                await self._resend_newest_attempt(entry)
 
-    async def _renew(self, entry: SignedEntry) -> None:
+    async def _sign_with_new_nonce(self, entry: SignedSubmission) -> None:
         """Sign with another nonce if two checks say that other transactions took the nonces of all attempts."""
-        if not entry.count_missing():
+        if not entry.count_missing_check():
             return
         if len(entry.attempts) >= ATTEMPTS_MAX:
             reason = f"other transactions took the nonces of {ATTEMPTS_MAX} attempts"
-            self._write("ended", entry.asked, code="lost", reason=reason)
+            self._write_audit_line("ended", entry.asked, code="lost", reason=reason)
             return
         taken = entry.attempts[-1].nonce
         try:
-            await self._sign(entry.asked)
+            await self._sign_first_attempt(entry.asked)
         except ContractRefused as error:
-            self._write("ended", entry.asked, code=error.code or "refused", reason=error.message)
+            self._write_audit_line("ended", entry.asked, code=error.code or "refused", reason=error.message)
             return
         log.warning("%s: another program took nonce %d of %s", entry.submission, taken, self.account)
         entry.missing_checks = 0
-        await self._resend(entry)
+        await self._resend_newest_attempt(entry)
 
-    async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
+    async def _record_mined(self, entry: SignedSubmission, fate: MinedAttempt) -> None:
         if fate.succeeded:
             if entry.block is None or entry.block.hash != fate.block.hash:
                 block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
-                self._write("mined", entry.asked, hash=fate.hash, **block)
+                self._write_audit_line("mined", entry.asked, hash=fate.hash, **block)
             return
         code, reason = "reverted", f"{fate.hash} was reverted"
         try:
-            await self._wallet.explain(entry.asked.peer, entry.command, fate)
+            await self._wallet.explain_revert(entry.asked.peer, entry.command, fate)
         except ContractRefused as error:
             code, reason = error.code or code, error.message
-        self._write("ended", entry.asked, code=code, reason=reason)
+        self._write_audit_line("ended", entry.asked, code=code, reason=reason)
 
-    async def _resend(self, entry: SignedEntry) -> None:
+    async def _resend_newest_attempt(self, entry: SignedSubmission) -> None:
         try:
-            await self._send(entry)
+            await self._send_newest_attempt(entry)
         except EndpointFailed:
             raise
         except (ChainError, ContractRefused) as error:  # the next check finds out more
             log.info("%s: %s", entry.submission, error)
 
-    async def _replace(self, entry: SignedEntry) -> None:
+    async def _replace_stuck_transaction(self, entry: SignedSubmission) -> None:
         """Replace a stuck transaction, for which all later ones wait, by a dearer one."""
         try:
-            prepared = await self._wallet.prepare(entry.asked.peer, entry.command, entry.attempts)
+            prepared = await self._wallet.prepare_attempt(entry.asked.peer, entry.command, entry.attempts)
         except ContractRefused:  # it is done already, or not allowed any more: free its nonce
-            prepared = await self._wallet.withdraw(entry.attempts)
+            prepared = await self._wallet.prepare_withdrawal(entry.attempts)
         if prepared is None:
             log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
             return
-        self._write_signed(entry.asked, prepared)
-        await self._resend(entry)
+        self._record_signed_attempt(entry.asked, prepared)
+        await self._resend_newest_attempt(entry)
 
-    async def _send(self, entry: SignedEntry) -> str | None:
-        """Send the newest attempt, see `Wallet.send`."""
+    async def _send_newest_attempt(self, entry: SignedSubmission) -> str | None:
+        """Send the newest attempt, see `Wallet.send_attempt`."""
         entry.pushed_at = monotonic()
-        return await self._wallet.send(entry.asked.peer, entry.command, entry.attempts[-1])
+        return await self._wallet.send_attempt(entry.asked.peer, entry.command, entry.attempts[-1])
 
     # --- the audit log ---
 
-    async def _sign(self, asked: SignerRequest) -> None:
+    async def _sign_first_attempt(self, asked: SignerRequest) -> None:
         """Sign a transaction with a nonce of its own. Raises ContractRefused, ChainError."""
-        prepared = await self._wallet.prepare(asked.peer, asked.command(), ())
+        prepared = await self._wallet.prepare_attempt(asked.peer, asked.to_submit_command(), ())
         assert prepared is not None, "it replaces none"
-        self._write_signed(asked, prepared)
+        self._record_signed_attempt(asked, prepared)
 
-    def _write_signed(self, asked: SignerRequest, prepared: Prepared) -> None:
+    def _record_signed_attempt(self, asked: SignerRequest, prepared: SubmissionAttempt) -> None:
         said = {name: getattr(prepared, name) for name in ("hash", "nonce", "fee_wei", "cost_wei")}
-        self._write("signed", asked, raw="0x" + prepared.raw.hex(), **said)
+        self._write_audit_line("signed", asked, raw="0x" + prepared.raw.hex(), **said)
 
-    def _write(self, what: What, asked: SignerRequest, **fields: Any) -> None:
+    def _write_audit_line(self, what: What, asked: SignerRequest, **fields: Any) -> None:
         """Append a line to the audit log, and apply it to the ledger. Raises LogWriteFailed."""
-        place = (asked.submission, asked.kind, asked.round, asked.stage, asked.peer)
+        place = (asked.submission_name, asked.kind, asked.round, asked.stage, asked.peer)
         if what in ("signed", "refused", "failed"):
             fields |= {name: getattr(asked, name) for name in ("reward", "winners", "org", "remote")}
-        line = AuditLine(now(), what, *place, account=self.account, **fields)
+        line = AuditLine(current_timestamp(), what, *place, account=self.account, **fields)
         self._audit.append(line)
-        self._ledger.apply(line)
+        self._ledger.apply_line(line)
         log.info(
-            "%s %s %s%s", asked.submission, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
+            "%s %s %s%s", asked.submission_name, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
         )

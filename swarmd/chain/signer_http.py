@@ -19,11 +19,11 @@ from starlette.types import ASGIApp
 
 from swarmd import http_server
 from swarmd.bounds import DECODE_ERRORS, RateLimiter
-from swarmd.chain.contract import advice
-from swarmd.chain.endpoints import Rpc, read_urls
+from swarmd.chain.contract import advice_for_error
+from swarmd.chain.endpoints import RpcPool, read_endpoint_urls
 from swarmd.chain.keystore import load_account
 from swarmd.chain.senders import DYNAMIC_FEE, NAMES
-from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest, now
+from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest, current_timestamp
 from swarmd.config import ChainConfig
 from swarmd.errors import (
     ChainError,
@@ -36,8 +36,16 @@ from swarmd.errors import (
 )
 from swarmd.http_server import bears_token
 from swarmd.logger import get_logger
-from swarmd.paths import NodeDirectory, quoted
-from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body, remote_of
+from swarmd.paths import NodeDirectory, quote_for_shell
+from swarmd.uvicorn_server import (
+    HEALTH,
+    HttpRefusal,
+    json_response,
+    make_json_app,
+    read_body,
+    remote_of,
+    serve_in_background,
+)
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_S = 5.0  # a request's body has arrived within this
@@ -56,39 +64,39 @@ Peer = Annotated[str, msgspec.Meta(pattern=PEER.pattern)]
 log = get_logger(__name__)
 
 
-class Body(msgspec.Struct, rename="camel"):
+class SignerRequestBody(msgspec.Struct, rename="camel"):
     """Fields of every request. Unknown fields are ignored."""
 
     org_id: str
     peer_id: Peer
 
 
-class RegisterBody(Body):
-    def asked(self) -> SignerRequest:
+class RegisterBody(SignerRequestBody):
+    def to_request(self) -> SignerRequest:
         return SignerRequest("register", self.peer_id)
 
 
-class RewardBody(Body, kw_only=True):
+class RewardBody(SignerRequestBody, kw_only=True):
     round_number: Place
     stage_number: Place
     reward: Reward
 
-    def asked(self) -> SignerRequest:
+    def to_request(self) -> SignerRequest:
         return SignerRequest("reward", self.peer_id, self.round_number, self.stage_number, self.reward)
 
 
-class WinnerBody(Body, kw_only=True):
+class WinnerBody(SignerRequestBody, kw_only=True):
     round_number: Place
     winners: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=WINNERS_MAX)]
 
-    def asked(self) -> SignerRequest:
+    def to_request(self) -> SignerRequest:
         return SignerRequest("winners", self.peer_id, self.round_number, winners=self.winners)
 
 
 AnyBody = RegisterBody | RewardBody | WinnerBody
 
 
-class Access(NamedTuple):
+class AccessRules(NamedTuple):
     """Who may ask for what."""
 
     orgs: frozenset[str]
@@ -100,49 +108,49 @@ class Access(NamedTuple):
 class SignerApp:
     """The signer's HTTP application: checks requests and hands them to the signer."""
 
-    def __init__(self, signer: Signer, access: Access) -> None:
+    def __init__(self, signer: Signer, access: AccessRules) -> None:
         self._signer = signer
         self._access = access
         self._under_way = 0
         self._rate = RateLimiter(access.per_minute, access.per_minute / MINUTE_S)
         self.broken: asyncio.Future[LogWriteFailed] = asyncio.get_running_loop().create_future()
 
-    def app(self) -> ASGIApp:
+    def make_asgi_app(self) -> ASGIApp:
         """The ASGI application. A request counts against its minute when it is admitted."""
         routes = [
-            Route("/api/register-peer", partial(self._submit, RegisterBody), methods=["POST"]),
-            Route("/api/submit-reward", partial(self._submit, RewardBody), methods=["POST"]),
-            Route("/api/submit-winner", partial(self._submit, WinnerBody), methods=["POST"]),
-            Route(HEALTH, self._health),
+            Route("/api/register-peer", partial(self._handle_submit, RegisterBody), methods=["POST"]),
+            Route("/api/submit-reward", partial(self._handle_submit, RewardBody), methods=["POST"]),
+            Route("/api/submit-winner", partial(self._handle_submit, WinnerBody), methods=["POST"]),
+            Route(HEALTH, self._handle_health),
         ]
-        return make_json_app(routes, self._authorise, int(MINUTE_S))
+        return make_json_app(routes, self._check_token, int(MINUTE_S))
 
     # --- routes ---
 
-    async def _submit(self, kind: type[AnyBody], request: Request) -> Response:
+    async def _handle_submit(self, kind: type[AnyBody], request: Request) -> Response:
         if self._access.per_minute and not self._rate.try_charge():
             raise HttpRefusal(429, "too many requests")
         if self._under_way >= REQUESTS_MAX:
             raise HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
         self._under_way += 1
         try:
-            body = await self._read(request, kind)
+            body = await self._read_body(request, kind)
             if body.org_id not in self._access.orgs:
                 raise HttpRefusal(404, "user not found")
             if self._access.peers and body.peer_id not in self._access.peers:
                 raise HttpRefusal(403, "this peer is not served here")
-            asked = body.asked()._replace(org=body.org_id, remote=remote_of(request))
-            return answer(200, {"hash": await self._sign(asked)})
+            asked = body.to_request()._replace(org=body.org_id, remote=remote_of(request))
+            return json_response(200, {"hash": await self._submit_to_signer(asked)})
         finally:
             self._under_way -= 1
 
-    async def _sign(self, asked: SignerRequest) -> str:
+    async def _submit_to_signer(self, asked: SignerRequest) -> str:
         """The transaction's hash. Raises HttpRefusal."""
         try:
             return await self._signer.submit(asked)
         except ContractRefused as error:
             if error.code in NAMES:
-                words = [f"Error: {error.code}()", advice(error.code)]
+                words = [f"Error: {error.code}()", advice_for_error(error.code)]
                 status = 400 if asked.kind == "register" else 500
                 raise HttpRefusal(status, error.code, metaMessages=words) from None
             raise HttpRefusal(500, "the contract refused it", original=error.message) from None
@@ -153,32 +161,32 @@ class SignerApp:
                 self.broken.set_result(error)
             raise HttpRefusal(500, "the audit log cannot be written", original=error.message) from None
 
-    async def _health(self, request: Request) -> Response:
+    async def _handle_health(self, request: Request) -> Response:
         trouble = self._signer.trouble
         told = {"status": "degraded" if trouble else "ok"}
-        if self._signer.budget.is_scarce:
+        if self._signer.budget.is_nearly_spent:
             told["budget"] = "nearly spent"
-        return answer(503 if trouble else 200, told)
+        return json_response(503 if trouble else 200, told)
 
-    def _authorise(self, request: Request) -> None:
+    def _check_token(self, request: Request) -> None:
         if "origin" in request.headers:  # a page in a browser, which can reach loopback
             raise HttpRefusal(403, "not for browsers")
         if not bears_token(request.headers.get("authorization", ""), self._access.token):
             raise HttpRefusal(401, "unauthorized")
 
-    async def _read(self, request: Request, kind: type[AnyBody]) -> AnyBody:
+    async def _read_body(self, request: Request, kind: type[AnyBody]) -> AnyBody:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise _bad("the content type is not application/json")
+            raise _bad_request("the content type is not application/json")
         content = await read_body(request, BODY_BYTES_MAX, BODY_S)
         try:
             return msgspec.json.decode(content, type=kind, strict=False)  # JavaScript clients may write 5 as "5"
         except msgspec.ValidationError as error:
-            raise _bad(str(error)[:200]) from None
+            raise _bad_request(str(error)[:200]) from None
         except (*DECODE_ERRORS, ValueError):
-            raise _bad("the body is not JSON") from None
+            raise _bad_request("the body is not JSON") from None
 
 
-def _bad(why: str) -> HttpRefusal:
+def _bad_request(why: str) -> HttpRefusal:
     return HttpRefusal(400, "bad request", original=why)
 
 
@@ -191,7 +199,7 @@ class SignerSetup(NamedTuple):
     chain: ChainConfig
     data: NodeDirectory  # relative paths in `chain` are relative to it
     listen: http_server.Address
-    access: Access
+    access: AccessRules
     audit: Path
 
 
@@ -203,28 +211,30 @@ async def run_signer(order: SignerSetup) -> None:
         LogInUse, LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more.
     """
     http_server.check_listen(order.listen, order.access.token, "the signer")
-    urls = read_urls(order.chain.rpc, order.data.root)
+    urls = read_endpoint_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)
-    rpc = Rpc(urls, order.chain.chain_id)
+    rpc = RpcPool(urls, order.chain.chain_id)
     rpc.has_base_fee = not order.chain.fees.legacy
     try:
-        async with _opened(order, rpc, account) as (signer, audit):
+        async with _open_signer(order, rpc, account) as (signer, audit):
             try:
-                await signer.check()  # raises for another chain or contract
+                await signer.check_chain()  # raises for another chain or contract
             except ChainError as error:  # while no endpoint answers, requests are answered with that
                 log.warning("nothing can be signed yet: %s", error)
-            await _serve(order, signer, audit)
+            await _serve_until_signal(order, signer, audit)
     finally:
         await rpc.close()
 
 
 @asynccontextmanager
-async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncIterator[tuple[Signer, AuditLog]]:
+async def _open_signer(
+    order: SignerSetup, rpc: RpcPool, account: LocalAccount
+) -> AsyncIterator[tuple[Signer, AuditLog]]:
     if not order.audit.parent.is_dir():
-        fix = f"Make it first: `mkdir -m 700 -p {quoted(order.audit.parent)}`"
+        fix = f"Make it first: `mkdir -m 700 -p {quote_for_shell(order.audit.parent)}`"
         raise PathUnusable(f"there is no directory {order.audit.parent} for the audit log", fix)
     ledger = SignerLedger()
-    audit = AuditLog(order.audit, ledger.carried)
+    audit = AuditLog(order.audit, ledger.lines_for_new_file)
     try:
         for line in audit.lines:
             if line.account and line.account != account.address:
@@ -232,7 +242,7 @@ async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncI
                     f"the audit log {order.audit} is of the account {line.account}, the key is of {account.address}",
                     "Give each account an audit log of its own with --audit",
                 )
-            ledger.apply(line)
+            ledger.apply_line(line)
             rpc.has_base_fee |= line.raw.startswith(f"0x{DYNAMIC_FEE:02x}")
         audit.lines.clear()
         yield Signer(order.chain, rpc, account, audit, ledger), audit
@@ -240,11 +250,11 @@ async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncI
         audit.close()
 
 
-async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
+async def _serve_until_signal(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
     app = SignerApp(signer, order.access)
-    stopped = http_server.on_signals()
-    async with listening(app.app(), order.listen, STOP_S) as url:
-        audit.append(AuditLine(now(), "started", account=signer.account))
+    stopped = http_server.stop_signal_future()
+    async with serve_in_background(app.make_asgi_app(), order.listen, STOP_S) as url:
+        audit.append(AuditLine(current_timestamp(), "started", account=signer.account))
         log.info("listening on %s for %s", url, signer.account)
         following = asyncio.create_task(signer.run())
         ends: set[asyncio.Future[Any]] = {following, app.broken, stopped}
@@ -255,4 +265,4 @@ async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
         await following
     if app.broken.done():
         raise app.broken.result()
-    audit.append(AuditLine(now(), "stopped", account=signer.account))
+    audit.append(AuditLine(current_timestamp(), "stopped", account=signer.account))

@@ -31,7 +31,7 @@ class PeerStanding(msgspec.Struct, frozen=True):
     votes: int = 0  # that it cast
 
 
-class PeerCount(msgspec.Struct, array_like=True):
+class PeerTotals(msgspec.Struct, array_like=True):
     """One peer's sums so far; `reward` in decimal digits, because it may have more than 64 bits."""
 
     account: str = ""
@@ -41,10 +41,10 @@ class PeerCount(msgspec.Struct, array_like=True):
     votes: int = 0
     rounds: set[int] = set()
 
-    def copy(self) -> PeerCount:
+    def copy(self) -> PeerTotals:
         return msgspec.structs.replace(self, rounds=set(self.rounds))
 
-    def standing(self, peer: str) -> PeerStanding:
+    def to_standing(self, peer: str) -> PeerStanding:
         """The sums as a standing."""
         return PeerStanding(peer, self.account, int(self.reward), len(self.rounds), self.stages, self.wins, self.votes)
 
@@ -59,65 +59,65 @@ class ChainStandings(msgspec.Struct, array_like=True):
     """
 
     first: BlockRef | None = None
-    sealed: dict[str, PeerCount] = {}
+    sealed: dict[str, PeerTotals] = {}
     sealed_to: int = -1
     open: list[ChainBlock] = []
 
     @property
-    def last(self) -> int:
+    def last_block_number(self) -> int:
         """Number of the latest block that stands, -1 for none."""
         return self.open[-1].block.number if self.open else self.sealed_to
 
-    def apply(self, event: ChainBlock | ChainReorged) -> None:
+    def apply_event(self, event: ChainBlock | ChainReorged) -> None:
         """Add a block, or take back those above a fork. Raises ChainError if they are sealed."""
         if isinstance(event, ChainReorged):
-            self._drop_above(event.fork.number)
+            self._drop_blocks_above(event.fork.number)
         else:
-            self._add(event)
+            self._add_block(event)
 
-    def _add(self, event: ChainBlock) -> None:
+    def _add_block(self, event: ChainBlock) -> None:
         number = event.block.number
-        if number <= self.last:
+        if number <= self.last_block_number:
             known = next((each for each in self.open if each.block.number == number), None)
             if known is not None and known.block.hash == event.block.hash:
                 return  # reported twice
-            self._drop_above(number - 1)
+            self._drop_blocks_above(number - 1)
         self.first = self.first or event.block
         self.open.append(event)
         if len(self.open) > OPEN_BLOCKS_MAX:
             oldest = self.open.pop(0)
-            _count(self.sealed, oldest.logs)
+            _add_logs(self.sealed, oldest.logs)
             self.sealed_to = oldest.block.number
 
-    def _drop_above(self, number: int) -> None:
+    def _drop_blocks_above(self, number: int) -> None:
         if number < self.sealed_to:
             raise ChainError(
                 f"blocks after {number} are taken back, more than {OPEN_BLOCKS_MAX} with events: too many to undo"
             )
         while self.open and self.open[-1].block.number > number:
             self.open.pop()
-        if self.last < 0:
+        if self.last_block_number < 0:
             self.first = None
 
-    def standings(self, up_to: int | None = None) -> dict[str, PeerStanding]:
+    def standings_by_peer(self, up_to: int | None = None) -> dict[str, PeerStanding]:
         """Standings by peer: of all blocks, or of the sealed ones and open ones up to a number."""
         counts = {peer: count.copy() for peer, count in self.sealed.items()}
         for each in self.open:
             if up_to is None or each.block.number <= up_to:
-                _count(counts, each.logs)
-        return {peer: count.standing(peer) for peer, count in counts.items()}
+                _add_logs(counts, each.logs)
+        return {peer: count.to_standing(peer) for peer, count in counts.items()}
 
 
-def rank(standings: Iterable[PeerStanding], by: Order = "reward") -> list[PeerStanding]:
+def rank_standings(standings: Iterable[PeerStanding], by: Order = "reward") -> list[PeerStanding]:
     """Best first, ties by peer id."""
     return sorted(standings, key=lambda standing: (-getattr(standing, by), standing.peer))
 
 
-def _count(counts: dict[str, PeerCount], logs: Iterable[AnyChainLog]) -> None:
+def _add_logs(counts: dict[str, PeerTotals], logs: Iterable[AnyChainLog]) -> None:
     for log in logs:
         if not isinstance(log, RegistrationLog | RewardLog | VoteLog):
             continue
-        count = counts.setdefault(log.peer, PeerCount())
+        count = counts.setdefault(log.peer, PeerTotals())
         count.account = count.account or log.account
         if isinstance(log, RewardLog):
             count.reward = str(int(count.reward) + int(log.reward))
@@ -126,4 +126,4 @@ def _count(counts: dict[str, PeerCount], logs: Iterable[AnyChainLog]) -> None:
         elif isinstance(log, VoteLog):
             count.votes += 1
             for winner in log.winners:
-                counts.setdefault(winner, PeerCount()).wins += 1
+                counts.setdefault(winner, PeerTotals()).wins += 1

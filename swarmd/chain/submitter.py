@@ -16,16 +16,16 @@ from typing import Any
 from cachetools import FIFOCache
 from msgspec.structs import replace
 
-from swarmd.chain.fees import Budget
+from swarmd.chain.fees import DailyBudget
 from swarmd.chain.ports import (
-    AccountPort,
+    AccountClient,
     ConfirmedBlock,
     ContractReader,
-    check_unreplaced,
+    check_block_not_replaced,
     is_on_chain,
 )
-from swarmd.chain.senders import Fate, Mined, Sender
-from swarmd.chain.watcher import Watcher
+from swarmd.chain.senders import Fate, MinedAttempt, SubmissionSender
+from swarmd.chain.watcher import ChainWatcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import (
@@ -37,14 +37,14 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
 )
-from swarmd.core.values import BlockRef, Prepared, SubmissionKind, Value
+from swarmd.core.values import BlockRef, SubmissionAttempt, SubmissionKind, Value
 from swarmd.errors import (
-    AccountPoor,
     BudgetSpent,
     ChainError,
     ChainMismatch,
     ContractRefused,
     EndpointFailed,
+    InsufficientFunds,
     RpcRefused,
     SwarmdError,
 )
@@ -83,35 +83,35 @@ class SubmissionResolver:
         # The head at which the contract was not too early any more.
         self._refused_once: FIFOCache[Name, BlockRef] = FIFOCache(REFUSED_ONCE_MAX)
 
-    async def look(self, command: Submit) -> bool | ContractRefusal:
+    async def resolve_submission(self, command: Submit) -> bool | ContractRefusal:
         """Whether the contract has it; a refusal if it will never take it from us. Raises ChainError if unknown now."""
         contract, found = self._coordinator, True
         if command.kind == "advance":
-            return await self._advanced(command)
+            return await self._resolve_advance(command)
         if command.kind == "reward":
             found = await contract.has_reward(command.round, command.stage, self._peer, self._account)
         elif command.kind == "winners":
             found = bool(await contract.votes(command.round, self._peer))
-        owner = await contract.eoa(self._peer) if found else ""
-        return self._ours(owner) if owner else False
+        owner = await contract.account_of_peer(self._peer) if found else ""
+        return self._check_owner(owner) if owner else False
 
-    async def _advanced(self, command: Submit) -> bool | ContractRefusal:
+    async def _resolve_advance(self, command: Submit) -> bool | ContractRefusal:
         """A step leaves no name behind: if the contract is further, somebody has made the step."""
-        place, _ = await self._place_and_head()
+        place, _ = await self._read_stage_and_head()
         if place < (command.round, command.stage):
-            raise self._behind(command, place)
+            raise self._endpoint_behind_error(command, place)
         if place > (command.round, command.stage):
             return ContractRefusal("moved-on", f"the contract is at round {place[0]} stage {place[1]} already")
         return False
 
-    async def _place_and_head(self) -> tuple[tuple[int, int], BlockRef]:
+    async def _read_stage_and_head(self) -> tuple[tuple[int, int], BlockRef]:
         """Round and stage of one block, and that block: two reads might be of two blocks."""
-        head = await self._blocks.head()
-        place = await self._coordinator.place(hex(head.number))
-        await check_unreplaced(self._blocks, head)
+        head = await self._blocks.get_head()
+        place = await self._coordinator.round_and_stage(hex(head.number))
+        await check_block_not_replaced(self._blocks, head)
         return place, head
 
-    def _ours(self, owner: str) -> bool | ContractRefusal:
+    def _check_owner(self, owner: str) -> bool | ContractRefusal:
         if not self._account or owner.lower() == self._account.lower():
             return True
         reason = (
@@ -119,26 +119,26 @@ class SubmissionResolver:
         )
         return ContractRefusal("taken", reason, permanent=True)
 
-    def _behind(self, command: Submit, place: tuple[int, int]) -> ChainError:
+    def _endpoint_behind_error(self, command: Submit, place: tuple[int, int]) -> ChainError:
         return ChainError(
             f"the contract is at round {place[0]} stage {place[1]}, which is before round {command.round} stage "
             f"{command.stage}; a reorganisation may have taken it back"
         )
 
-    async def judge(self, command: Submit, error: ContractRefused) -> bool | ContractRefusal:
+    async def resolve_refusal(self, command: Submit, error: ContractRefused) -> bool | ContractRefusal:
         """As `look`, after the contract has refused it. Raises ChainError if the refusal may pass."""
-        seen = await self.look(command)
+        seen = await self.resolve_submission(command)
         if seen:
             return seen
         if error.code == "InvalidVoterPeerId":
-            return await self._judge_ownership(error)
+            return await self._resolve_ownership_refusal(error)
         if error.code in TOO_EARLY:
-            await self._judge_early(command, error)
+            await self._check_early_refusal(command, error)
         if error.code in (*DONE_ALREADY, "AdvanceNotAllowed", "Error", ""):
             raise ChainError(error.message, error.fix)
         return ContractRefusal(error.code, str(error))
 
-    async def _judge_early(self, command: Submit, error: ContractRefused) -> None:
+    async def _check_early_refusal(self, command: Submit, error: ContractRefused) -> None:
         """Judge a refusal for a round or stage that does not exist; return if it never will.
 
         The contract may have reached this very round and stage since it refused. So the first refusal that does not
@@ -148,18 +148,18 @@ class SubmissionResolver:
             ChainError: it is too early, or was a moment ago.
         """
         name = (command.kind, command.round, command.stage)
-        place, head = await self._place_and_head()
+        place, head = await self._read_stage_and_head()
         if place < (command.round, command.stage):
-            raise self._behind(command, place)
+            raise self._endpoint_behind_error(command, place)
         known = self._refused_once.pop(name, None)
         if known is None or not await is_on_chain(self._blocks, known):
             self._refused_once[name] = head
             where = f"round {place[0]} stage {place[1]}"
             raise ChainError(f"{error.message}; the contract is at {where} by now, so it is asked again")
 
-    async def _judge_ownership(self, error: ContractRefused) -> bool | ContractRefusal:
-        owner = await self._coordinator.eoa(self._peer)
-        verdict = self._ours(owner) if owner else True
+    async def _resolve_ownership_refusal(self, error: ContractRefused) -> bool | ContractRefusal:
+        owner = await self._coordinator.account_of_peer(self._peer)
+        verdict = self._check_owner(owner) if owner else True
         if isinstance(verdict, ContractRefusal):
             return verdict
         raise ChainError(error.message, error.fix)
@@ -179,7 +179,7 @@ class TrackedSubmission:
     def __init__(self, command: Submit) -> None:
         self.command = command
         self.submission = command.submission
-        self.attempts: list[Prepared] = _each_once(command.prepared)
+        self.attempts: list[SubmissionAttempt] = _deduplicate_attempts(command.prepared)
         self.block: BlockRef | None = None  # in which it was mined
         self.hash = ""  # of the transaction; empty if only the contract was seen to have it
         self.pushed_at: float | None = None  # when the newest attempt was first sent, in the event loop's time
@@ -194,7 +194,7 @@ class TrackedSubmission:
         self._in_log = {each.hash for each in command.prepared}
         self._sent: set[str] = set()
 
-    def renew(self, command: Submit) -> None:
+    def update_command(self, command: Submit) -> None:
         """Take a new order: the attempts in it are in the log; what was prepared since stays.
 
         Bytes that were signed again stay, too: after a confirmation the log keeps none, and may not have these yet.
@@ -204,40 +204,40 @@ class TrackedSubmission:
         brought = {each.hash for each in logged}
         self.command = command
         self.needed_wei, self.held_until = 0, 0.0
-        self.attempts = _each_once([*logged, *(each for each in self.attempts if each.hash not in brought)])
+        self.attempts = _deduplicate_attempts([*logged, *(each for each in self.attempts if each.hash not in brought)])
         self._in_log |= brought
         self.is_unannounced = self.block is not None
 
-    def add(self, prepared: Prepared, at: float) -> None:
+    def add_attempt(self, prepared: SubmissionAttempt, at: float) -> None:
         """Add the next attempt, which may not be sent yet.
 
         It replaces one without bytes: the same transaction, signed again after its block was lost.
         """
-        if not self._has_bytes(prepared.hash):
+        if not self._has_raw_bytes(prepared.hash):
             self._in_log.discard(prepared.hash)
-            self._put(prepared)
+            self._put_attempt(prepared)
             self.pushed_at = None
         self.was_alive = True
         self.prepared_at = at
 
-    def release(self, prepared: Prepared) -> None:
+    def release_attempt(self, prepared: SubmissionAttempt) -> None:
         """Allow an attempt to be sent: it is in the log."""
-        if not self._has_bytes(prepared.hash):
-            self._put(prepared)
+        if not self._has_raw_bytes(prepared.hash):
+            self._put_attempt(prepared)
         self._in_log.add(prepared.hash)
 
-    def _put(self, prepared: Prepared) -> None:
+    def _put_attempt(self, prepared: SubmissionAttempt) -> None:
         others = [each for each in self.attempts if each.hash != prepared.hash]
         self.attempts = [*others, prepared][-ATTEMPTS_MAX:]
 
-    def _has_bytes(self, hash: str) -> bool:
+    def _has_raw_bytes(self, hash: str) -> bool:
         return any(each.hash == hash and (each.raw or not hash) for each in self.attempts)
 
-    def released(self) -> Prepared | None:
+    def newest_released(self) -> SubmissionAttempt | None:
         """The newest attempt that may be sent."""
         return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
 
-    def released_by_nonce(self) -> list[Prepared]:
+    def newest_released_by_nonce(self) -> list[SubmissionAttempt]:
         """The newest attempt of each nonce that may be sent and has its bytes, the lowest nonce first."""
         newest = {each.nonce: each for each in self.attempts if each.raw and each.hash in self._in_log}
         return [newest[nonce] for nonce in sorted(newest)]
@@ -248,41 +248,41 @@ class TrackedSubmission:
         return bool(self._sent)
 
     @property
-    def waits_for_log(self) -> bool:
+    def is_waiting_for_log(self) -> bool:
         """Whether the newest attempt may not be sent yet."""
         return self.attempts[-1].hash not in self._in_log
 
-    def mark_sent(self, prepared: Prepared) -> bool:
+    def mark_sent(self, prepared: SubmissionAttempt) -> bool:
         """Record an attempt as sent; true if this process had not sent it before."""
         first = prepared.hash not in self._sent
         self._sent.add(prepared.hash)
         return first
 
-    def count_missing(self) -> bool:
+    def count_missing_check(self) -> bool:
         """Count one more check without a live attempt; true after `MISSING_CHECKS` in a row, at once if there never was
         an attempt."""
         self.missing_checks += 1
         return not self.attempts or self.missing_checks >= MISSING_CHECKS
 
-    def include(self, block: BlockRef, hash: str) -> None:
+    def mark_included(self, block: BlockRef, hash: str) -> None:
         """Record the block in which the submission was mined."""
         self.block, self.hash, self.is_unannounced, self.was_alive = block, hash, False, True
 
-    def drop(self) -> None:
+    def forget_block(self) -> None:
         """Forget the block: a reorganisation has replaced it."""
         self.block, self.hash, self.is_unannounced, self.missing_checks = None, "", False, 0
         self.pushed_at = None  # the same bytes are sent again
 
 
-def list_replaced(tracked: TrackedSubmission) -> list[Prepared]:
+def list_replaced_attempts(tracked: TrackedSubmission) -> list[SubmissionAttempt]:
     """The attempts that a new one replaces. Those that no endpoint took come without their bytes, so that the new one
     need not cost more."""
     return [replace(each, raw=b"") if each.hash in tracked.unwanted else each for each in tracked.attempts]
 
 
-def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
+def _deduplicate_attempts(attempts: Sequence[SubmissionAttempt]) -> list[SubmissionAttempt]:
     """Attempts without repetitions, in order: each hash at its last place, with its bytes from any place."""
-    kept: dict[str, Prepared] = {}
+    kept: dict[str, SubmissionAttempt] = {}
     for each in attempts:
         known = kept.pop(each.hash, each)
         kept[each.hash] = each if each.raw else known
@@ -305,8 +305,8 @@ class Submitter:
         config: ChainConfig,
         peer: str,
         coordinator: ContractReader,
-        accounts: AccountPort,
-        sender: Sender,
+        accounts: AccountClient,
+        sender: SubmissionSender,
         confirmed: ConfirmedBlock,
         emit: EventSink,
         runtime: Runtime = LOOP,
@@ -322,25 +322,25 @@ class Submitter:
         self._blocks = coordinator.blocks
         self._resolver = SubmissionResolver(coordinator, peer, sender.account)
         self._unsent: set[str] = set()  # given back, and known not to be under way although the log has an attempt
-        self._woken = runtime.signal()
+        self._woken = runtime.make_signal()
         self._depth: int | None = None  # the last confirmed block in this round of checks
 
     # --- orders ---
 
-    def take(self, command: Submit | Broadcast) -> None:
+    def handle_command(self, command: Submit | Broadcast) -> None:
         """Take an order; its results are emitted as events."""
         tracked = self._tracked.get(command.submission)
         if isinstance(command, Submit):
-            self._take_submit(command, tracked)
+            self._handle_submit(command, tracked)
         elif tracked is None:
             self._emit(CommandFailed(command.id, "this submission is not under way here"))
         else:
-            tracked.release(command.prepared)
+            tracked.release_attempt(command.prepared)
         self._woken.set()
 
-    def _take_submit(self, command: Submit, tracked: TrackedSubmission | None) -> None:
+    def _handle_submit(self, command: Submit, tracked: TrackedSubmission | None) -> None:
         if tracked is not None:
-            tracked.renew(command)
+            tracked.update_command(command)
         elif len(self._tracked) >= TRACKED_MAX:
             self._emit(CommandFailed(command.id, f"{TRACKED_MAX} submissions are tracked already"))
         else:
@@ -350,7 +350,7 @@ class Submitter:
                 tracked.pushed_at = self._runtime.now()
             self._unsent.discard(command.submission)
 
-    def _forget(self, tracked: TrackedSubmission) -> None:
+    def _stop_tracking(self, tracked: TrackedSubmission) -> None:
         self._tracked.pop(tracked.submission, None)
 
     def on_head(self) -> None:
@@ -364,27 +364,27 @@ class Submitter:
             await self._woken.wait(pause_s)
             self._depth = None
             for tracked in list(self._tracked.values()):
-                await self._look_after(tracked)
+                await self._check_submission(tracked)
 
-    async def _look_after(self, tracked: TrackedSubmission) -> None:
+    async def _check_submission(self, tracked: TrackedSubmission) -> None:
         try:
-            if tracked.held_until <= self._runtime.now() and await self._check_funds(tracked):
-                await self._step(tracked)
+            if tracked.held_until <= self._runtime.now() and await self._has_needed_funds(tracked):
+                await self._advance_submission(tracked)
         except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
-            self._on_trouble(tracked, error)
+            self._handle_failure(tracked, error)
         except SwarmdError:
             raise
         except Exception as error:
             log.exception("%s failed", tracked.command.id)
             self._emit_failed(tracked, f"{type(error).__name__}: {error}")
 
-    async def _check_funds(self, tracked: TrackedSubmission) -> bool:
+    async def _has_needed_funds(self, tracked: TrackedSubmission) -> bool:
         """Whether the account has what it lacked before."""
         if tracked.needed_wei and await self._accounts.balance_wei(self._sender.account) >= tracked.needed_wei:
             tracked.needed_wei = 0
         return not tracked.needed_wei
 
-    def _on_trouble(self, tracked: TrackedSubmission, error: SwarmdError) -> None:
+    def _handle_failure(self, tracked: TrackedSubmission, error: SwarmdError) -> None:
         """Give a submission back if nothing of it is under way; otherwise it is checked again anyway.
 
         One that lacks only coins, or room in the day's budget, stays and goes on as soon as it can. A step of the
@@ -392,7 +392,7 @@ class Submitter:
         """
         if tracked.needed_wei:
             log.debug("%s: %s", tracked.command.id, error)
-        elif isinstance(error, AccountPoor) and tracked.command.kind != "advance":
+        elif isinstance(error, InsufficientFunds) and tracked.command.kind != "advance":
             tracked.needed_wei = error.needed_wei
             self._emit_trouble(tracked, str(error))
         elif isinstance(error, BudgetSpent) and tracked.command.kind != "advance":
@@ -405,52 +405,52 @@ class Submitter:
 
     # --- one check ---
 
-    async def _step(self, tracked: TrackedSubmission) -> None:
-        if tracked.block is not None and await self._follow_block(tracked, tracked.block):
+    async def _advance_submission(self, tracked: TrackedSubmission) -> None:
+        if tracked.block is not None and await self._check_inclusion_block(tracked, tracked.block):
             return
-        fate: Fate = await self._sender.trace(tracked.attempts) if tracked.attempts else "gone"
-        if isinstance(fate, Mined) and fate.succeeded:
+        fate: Fate = await self._sender.trace_attempts(tracked.attempts) if tracked.attempts else "gone"
+        if isinstance(fate, MinedAttempt) and fate.succeeded:
             self._emit_included(tracked, fate.block, fate.hash)
             return
-        seen = await self._resolver.look(tracked.command)
+        seen = await self._resolver.resolve_submission(tracked.command)
         if seen is True:
-            await self._include_here(tracked)
+            await self._include_in_head(tracked)
         elif isinstance(seen, ContractRefusal):
-            await self._end_unwanted(tracked, seen, fate)
+            await self._refuse_when_safe(tracked, seen, fate)
         elif fate == "waiting":
             tracked.missing_checks = 0
-            await self._push(tracked)
-        elif isinstance(fate, Mined) or tracked.count_missing():
-            await self._replace_dead(tracked, fate)
+            await self._send_or_bump_fee(tracked)
+        elif isinstance(fate, MinedAttempt) or tracked.count_missing_check():
+            await self._handle_dead_attempts(tracked, fate)
 
-    async def _replace_dead(self, tracked: TrackedSubmission, fate: Fate) -> None:
+    async def _handle_dead_attempts(self, tracked: TrackedSubmission, fate: Fate) -> None:
         """Go on if no attempt can be mined: those of an earlier process may have been reported as lost already."""
         if not tracked.was_alive:
-            if (refusal := _unsignable(tracked.command)) is not None:
+            if (refusal := _reason_not_to_sign(tracked.command)) is not None:
                 self._emit_refused(tracked, refusal)
             else:
-                await self._prepare(tracked)
-        elif isinstance(fate, Mined):
-            await self._end_reverted(tracked, fate)
+                await self._prepare_first_attempt(tracked)
+        elif isinstance(fate, MinedAttempt):
+            await self._resolve_reverted(tracked, fate)
         else:
             self._emit_lost(tracked, "another transaction took the nonce")
 
-    async def _end_unwanted(self, tracked: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
+    async def _refuse_when_safe(self, tracked: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
         """Refuse it, but not while an attempt could still be mined: the attempt's nonce must be spent first."""
-        if refusal.permanent or fate != "waiting" or not await self._is_under_way(tracked):
+        if refusal.permanent or fate != "waiting" or not await self._is_attempt_pending(tracked):
             self._emit_refused(tracked, refusal)
         elif self._config.drive == "manager" and not tracked.withdrawn:
-            await self._withdraw(tracked)  # a manager's step names no stage, and would be made from another one
+            await self._cancel_attempt(tracked)  # a manager's step names no stage, and would be made from another one
         else:
-            await self._push(tracked)
+            await self._send_or_bump_fee(tracked)
 
-    async def _is_under_way(self, tracked: TrackedSubmission) -> bool:
-        released = tracked.released()
-        return released is not None and (tracked.was_sent or await self._sender.is_known(released))
+    async def _is_attempt_pending(self, tracked: TrackedSubmission) -> bool:
+        released = tracked.newest_released()
+        return released is not None and (tracked.was_sent or await self._sender.is_attempt_known(released))
 
     # --- on the chain ---
 
-    async def _follow_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
+    async def _check_inclusion_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
         """Confirm it once its block is deep enough; forget the block if the chain has replaced it.
 
         Returns whether the chain still has it in this block.
@@ -460,55 +460,55 @@ class Submitter:
         there = await is_on_chain(self._blocks, block)
         deep = block.number <= self._depth
         if there and deep and not tracked.hash:
-            there = await self._resolver.look(tracked.command) is True
+            there = await self._resolver.resolve_submission(tracked.command) is True
         if not there:
-            tracked.drop()
+            tracked.forget_block()
             return False
         if tracked.is_unannounced:
             self._emit_included(tracked, block, tracked.hash)
         if deep:
             self._emit(SubmissionConfirmed(tracked.submission, block))
-            self._forget(tracked)
+            self._stop_tracking(tracked)
         return True
 
     # --- attempts, each of which is sent only after it is in the log ---
 
-    async def _prepare(self, tracked: TrackedSubmission) -> None:
+    async def _prepare_first_attempt(self, tracked: TrackedSubmission) -> None:
         """Make this process's first attempt."""
         try:
-            prepared = await self._sender.prepare(self._peer, tracked.command, tracked.attempts)
+            prepared = await self._sender.prepare_attempt(self._peer, tracked.command, tracked.attempts)
         except ContractRefused as error:
-            await self._end_refused(tracked, error)
+            await self._resolve_refused(tracked, error)
             return
         if prepared is None:
             raise ChainError("the bounds of chain.fees leave no price for it")
         self._emit_prepared(tracked, prepared)
 
-    async def _push(self, tracked: TrackedSubmission) -> None:
+    async def _send_or_bump_fee(self, tracked: TrackedSubmission) -> None:
         """Send the newest attempt that may be sent, and make a dearer one if it is stuck."""
         tracked.was_alive = True
         since = self._runtime.now() - self._config.fees.stuck_s
-        if tracked.waits_for_log and tracked.prepared_at <= since:
+        if tracked.is_waiting_for_log and tracked.prepared_at <= since:
             self._emit_prepared(tracked, tracked.attempts[-1])
-        if not tracked.waits_for_log and tracked.pushed_at is not None and tracked.pushed_at <= since:
+        if not tracked.is_waiting_for_log and tracked.pushed_at is not None and tracked.pushed_at <= since:
             await self._bump_fee(tracked)
-        elif (prepared := tracked.released()) is not None:
-            await self._send(tracked, prepared)
+        elif (prepared := tracked.newest_released()) is not None:
+            await self._send_released_attempt(tracked, prepared)
 
-    async def _send(self, tracked: TrackedSubmission, prepared: Prepared) -> None:
+    async def _send_released_attempt(self, tracked: TrackedSubmission, prepared: SubmissionAttempt) -> None:
         if not self._sender.repeatable:
-            await self._send_once(tracked, prepared)
+            await self._broadcast_once(tracked, prepared)
         elif prepared.raw:
-            await self._hand_over(tracked, prepared)
-        elif not tracked.waits_for_log:
-            await self._prepare(tracked)  # it was confirmed once, and the log keeps its bytes no longer
+            await self._broadcast_attempt(tracked, prepared)
+        elif not tracked.is_waiting_for_log:
+            await self._prepare_first_attempt(tracked)  # it was confirmed once, and the log keeps its bytes no longer
 
-    async def _hand_over(self, tracked: TrackedSubmission, prepared: Prepared) -> bool:
+    async def _broadcast_attempt(self, tracked: TrackedSubmission, prepared: SubmissionAttempt) -> bool:
         """Send an attempt; False if the contract, or the endpoint, refused it."""
         try:
-            name = await self._sender.send(self._peer, tracked.command, prepared)
+            name = await self._sender.send_attempt(self._peer, tracked.command, prepared)
         except ContractRefused as error:
-            await self._end_refused(tracked, error)
+            await self._resolve_refused(tracked, error)
             return False
         except RpcRefused as error:
             if tracked.pushed_at is None:  # not taken as it is signed, for lack of gas, say: it is replaced in time
@@ -524,11 +524,11 @@ class Submitter:
             self._emit(SubmissionSent(tracked.submission, name))
         return True
 
-    async def _send_once(self, tracked: TrackedSubmission, prepared: Prepared) -> None:
+    async def _broadcast_once(self, tracked: TrackedSubmission, prepared: SubmissionAttempt) -> None:
         if tracked.pushed_at is not None:
             return
         try:
-            await self._hand_over(tracked, prepared)
+            await self._broadcast_attempt(tracked, prepared)
         except EndpointFailed as error:
             tracked.pushed_at = self._runtime.now()  # it may have arrived all the same
             self._emit_trouble(tracked, str(error))
@@ -545,26 +545,26 @@ class Submitter:
             )
         tracked.pushed_at = self._runtime.now()
         if tracked.withdrawn:
-            await self._withdraw(tracked)
+            await self._cancel_attempt(tracked)
             return
         try:
-            prepared = await self._sender.prepare(self._peer, tracked.command, list_replaced(tracked))
+            prepared = await self._sender.prepare_attempt(self._peer, tracked.command, list_replaced_attempts(tracked))
         except ContractRefused:
-            await self._withdraw(tracked)
+            await self._cancel_attempt(tracked)
             return
         except EndpointFailed:
             raise
         except ChainError as error:
             log.warning("%s is stuck: %s", tracked.submission, error)
             prepared = None
-        await self._replace(tracked, prepared)
+        await self._emit_replacement(tracked, prepared)
 
-    async def _withdraw(self, tracked: TrackedSubmission) -> None:
+    async def _cancel_attempt(self, tracked: TrackedSubmission) -> None:
         """Cancel the pending attempt: replace it by an empty transaction with the same nonce."""
         tracked.withdrawn = True
-        await self._replace(tracked, await self._sender.withdraw(list_replaced(tracked)))
+        await self._emit_replacement(tracked, await self._sender.prepare_withdrawal(list_replaced_attempts(tracked)))
 
-    async def _replace(self, tracked: TrackedSubmission, prepared: Prepared | None) -> None:
+    async def _emit_replacement(self, tracked: TrackedSubmission, prepared: SubmissionAttempt | None) -> None:
         """Emit the next attempt; if there can be none, send again what was sent.
 
         One attempt of each nonce is sent: the endpoints may have forgotten the lowest, and the others wait for it.
@@ -573,39 +573,39 @@ class Submitter:
             self._emit_prepared(tracked, prepared)
             return
         log.warning("%s is stuck at the highest price that chain.fees allows", tracked.submission)
-        for each in tracked.released_by_nonce():
-            if not await self._hand_over(tracked, each):
+        for each in tracked.newest_released_by_nonce():
+            if not await self._broadcast_attempt(tracked, each):
                 return
 
     # --- refusals and reverts ---
 
-    async def _end_refused(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
+    async def _resolve_refused(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
         """Resolve a submission whose attempt the contract would not take."""
-        verdict = await self._resolver.judge(tracked.command, error)
+        verdict = await self._resolver.resolve_refusal(tracked.command, error)
         if isinstance(verdict, ContractRefusal):
             self._emit_refused(tracked, verdict)
         else:
-            await self._include_here(tracked)
+            await self._include_in_head(tracked)
 
-    async def _include_here(self, tracked: TrackedSubmission) -> None:
+    async def _include_in_head(self, tracked: TrackedSubmission) -> None:
         """Include it in the head: read after the contract, it is not earlier than the block with the submission."""
-        self._emit_included(tracked, await self._blocks.head(), "")
+        self._emit_included(tracked, await self._blocks.get_head(), "")
 
-    async def _end_reverted(self, tracked: TrackedSubmission, mined: Mined) -> None:
+    async def _resolve_reverted(self, tracked: TrackedSubmission, mined: MinedAttempt) -> None:
         """End a submission whose attempt was mined and reverted, so that its nonce is spent."""
         try:
-            await self._sender.explain(self._peer, tracked.command, mined)
+            await self._sender.explain_revert(self._peer, tracked.command, mined)
         except ContractRefused as error:
-            await self._judge_reverted(tracked, error)
+            await self._resolve_revert_reason(tracked, error)
             return
         self._emit_lost(tracked, f"it was reverted in block {mined.block.number}")
 
-    async def _judge_reverted(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
+    async def _resolve_revert_reason(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
         if error.code in TOO_EARLY:  # it was, in that block; now the contract is asked again
             self._emit_lost(tracked, error.message)
             return
         try:
-            await self._end_refused(tracked, error)
+            await self._resolve_refused(tracked, error)
         except EndpointFailed:
             raise
         except ChainError as passing:
@@ -613,29 +613,29 @@ class Submitter:
 
     # --- events ---
 
-    def _emit_prepared(self, tracked: TrackedSubmission, attempt: Prepared) -> None:
+    def _emit_prepared(self, tracked: TrackedSubmission, attempt: SubmissionAttempt) -> None:
         """Emit the next attempt, which waits to be in the log."""
-        tracked.add(attempt, self._runtime.now())
+        tracked.add_attempt(attempt, self._runtime.now())
         self._emit(SubmissionPrepared(tracked.submission, attempt))
 
     def _emit_included(self, tracked: TrackedSubmission, block: BlockRef, hash: str) -> None:
-        tracked.include(block, hash)
+        tracked.mark_included(block, hash)
         self._emit(SubmissionIncluded(tracked.submission, block, hash))
 
     def _emit_refused(self, tracked: TrackedSubmission, refusal: ContractRefusal) -> None:
         """Report that the contract will never take it."""
         self._emit(SubmissionRefused(tracked.submission, refusal.code, refusal.reason, refusal.permanent))
-        self._forget(tracked)
+        self._stop_tracking(tracked)
 
     def _emit_lost(self, tracked: TrackedSubmission, reason: str) -> None:
         """Report that no attempt can be mined any more."""
         self._emit(SubmissionLost(tracked.submission, reason))
-        self._forget(tracked)
+        self._stop_tracking(tracked)
 
     def _emit_failed(self, tracked: TrackedSubmission, reason: str) -> None:
         """Give it back; it will come again."""
         self._emit_trouble(tracked, reason)
-        self._forget(tracked)
+        self._stop_tracking(tracked)
 
     def _emit_trouble(self, tracked: TrackedSubmission, reason: str) -> None:
         """Report a failure of a submission that is tracked further."""
@@ -643,7 +643,7 @@ class Submitter:
         self._emit(CommandFailed(tracked.command.id, reason))
 
 
-def _unsignable(command: Submit) -> ContractRefusal | None:
+def _reason_not_to_sign(command: Submit) -> ContractRefusal | None:
     """The reason why nothing new may be signed for a submission; None if it may."""
     if command.kind == "winners" and not command.winners:
         return ContractRefusal(
@@ -655,7 +655,7 @@ def _unsignable(command: Submit) -> ContractRefusal | None:
     return ContractRefusal("below-mark", reason)
 
 
-class ChainAgent:
+class ChainCommandDispatcher:
     """Dispatches the daemon's orders to watcher and submitter.
 
     Args:
@@ -666,9 +666,9 @@ class ChainAgent:
 
     def __init__(
         self,
-        watcher: Watcher,
+        watcher: ChainWatcher,
         submitter: Submitter | None,
-        budget: Budget | None,
+        budget: DailyBudget | None,
         emit: EventSink,
         begin: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
     ) -> None:
@@ -681,29 +681,29 @@ class ChainAgent:
         if submitter is not None:
             watcher.on_head = submitter.on_head
 
-    def run(self) -> None:
+    def start_tasks(self) -> None:
         """Start the tasks that run until the end."""
         self._begin(self._watcher.membership.run)
         if self._submitter is not None:
             self._begin(self._submitter.run)
 
-    def take(self, command: Command) -> None:
+    def handle_command(self, command: Command) -> None:
         """Take an order; its results are emitted as events."""
         if isinstance(command, WatchChain):
-            self._watch(command)
+            self._start_watching(command)
         elif isinstance(command, Submit | Broadcast) and self._submitter is not None:
-            self._submitter.take(command)
+            self._submitter.handle_command(command)
         elif isinstance(command, Submit):
             reason = 'chain.sender is "none": this node follows the chain and submits nothing'
             self._emit(SubmissionRefused(command.submission, "follows-only", reason))
         else:
             self._emit(CommandFailed(command.id, "this is not a command for the chain worker"))
 
-    def _watch(self, order: WatchChain) -> None:
+    def _start_watching(self, order: WatchChain) -> None:
         if self._budget is not None:
             self._budget.restore(order.spent_day, int(order.spent_wei))
         if self._watching:
-            self._watcher.say_again()
+            self._watcher.emit_chain_up_again()
         else:
             self._watching = True
             self._begin(partial(self._watcher.run, order))

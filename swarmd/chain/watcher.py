@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from swarmd.bounds import Backoff
-from swarmd.chain.blocks import BlockReporter, Branch, EntryDecoder, by_block
+from swarmd.chain.blocks import BlockReporter, EntryDecoder, RecentBlocks, group_by_block
 from swarmd.chain.logs import (
     ALLOWED_TOPIC,
     DISALLOWED_TOPIC,
@@ -27,21 +27,21 @@ from swarmd.chain.logs import (
     SAYINGS,
     VOTE_TOPIC,
     LogEntry,
-    decode_entry,
-    decode_peers,
-    seconds_of,
+    decode_allow_list_change,
+    decode_log_entry,
+    parse_block_time,
 )
 from swarmd.chain.ports import (
     AccountSource,
+    BlockNotFound,
     BlockReader,
     ContractReader,
-    Endpoints,
+    EndpointPool,
     HeadListener,
-    HeadNews,
+    HeadNotifier,
     LogFilter,
-    NotThere,
-    Span,
-    check_unreplaced,
+    LogRange,
+    check_block_not_replaced,
     is_on_chain,
 )
 from swarmd.config import ChainConfig
@@ -91,7 +91,7 @@ class ChainRequirements:
         self.blocks = coordinator.blocks
         self.extensions: int | None = None
 
-    async def check(self, genesis: str) -> str:
+    async def check_chain(self, genesis: str) -> str:
         """Check that the chain has this first block (empty: any), and the contract.
 
         Returns the hash of the first block.
@@ -101,7 +101,7 @@ class ChainRequirements:
             ConfigError: the contract's rounds have another number of stages than the configuration says.
             ChainError: it cannot be checked yet.
         """
-        found = (await self.blocks.at(0)).hash
+        found = (await self.blocks.get_block(0)).hash
         if genesis and found != genesis:
             raise ChainMismatch(
                 f"the chain was reset: its first block is {found}, it was {genesis} before",
@@ -109,13 +109,13 @@ class ChainRequirements:
             )
         # The contract would seem to be missing if the endpoint did not have its first block yet.
         syncing = await self.blocks.is_syncing()
-        head = await self.blocks.head()
+        head = await self.blocks.get_head()
         if syncing or head.number < self._config.from_block:
             raise ChainError(
                 f"the endpoint is still at block {head.number}, and the contract's first block comes later"
             )
-        await self.coordinator.check()
-        stages = await self.coordinator.stages()
+        await self.coordinator.check_contract()
+        stages = await self.coordinator.stage_count()
         if stages != self._stages:
             raise ConfigError(
                 f"swarm.stages is {self._stages}, the contract {self._config.contract} has rounds of {stages} stages",
@@ -123,7 +123,7 @@ class ChainRequirements:
             )
         return found
 
-    async def standing(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
+    async def read_contract_state(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
         """Read the contract's state at a block.
 
         Raises:
@@ -131,9 +131,9 @@ class ChainRequirements:
             ChainError: it cannot be read now.
         """
         block, contract = hex(head.number), self.coordinator
-        extensions = await contract.extensions()  # first, because the other reads depend on it
-        round, stage = await contract.place(block)
-        policy = await contract.policy(block)
+        extensions = await contract.extensions_version()  # first, because the other reads depend on it
+        round, stage = await contract.round_and_stage(block)
+        policy = await contract.round_policy(block)
         up = ChainUp(
             chain_id=self._config.chain_id,
             contract=contract.contract,
@@ -142,14 +142,14 @@ class ChainRequirements:
             stages=self._stages,
             round=round,
             stage=stage,
-            opened_at=await contract.opened_at(block),
+            opened_at=await contract.stage_opened_at(block),
             account=account,
-            registered_to=await contract.eoa(self._peer, block),
+            registered_to=await contract.account_of_peer(self._peer, block),
             extensions=extensions,
             min_submissions=policy.min_submissions,
             max_stage_s=policy.max_stage_s,
         )
-        await check_unreplaced(self.blocks, head)
+        await check_block_not_replaced(self.blocks, head)
         self.extensions = extensions
         return up
 
@@ -189,21 +189,21 @@ class MembershipReader:
         self._confirmed = -1
         self._told: MembershipRead | None = None
         self._runtime = runtime
-        self._due = runtime.signal()
+        self._due = runtime.make_signal()
 
-    def note_change(self, number: int) -> None:
+    def record_change(self, number: int) -> None:
         """Record that a log in this block changes membership."""
         self._changes.append(number)
         if len(self._changes) > CHANGES_MAX:
             del self._changes[1]  # what it changed is read with a later one
 
-    def found(self) -> None:
+    def reread_after_detection(self) -> None:
         """Read all changes again: the contract has a list, though it had seemed to have none."""
         if self._lacking:
             self._lacking = False
             self._changes.insert(0, self._from_block)
 
-    def forget(self, fork: int) -> None:
+    def forget_after_fork(self, fork: int) -> None:
         """Forget the blocks after `fork`, which are no longer part of the chain."""
         if self._read_to > fork:
             self._allowed, self._read_to = set(), self._from_block - 1
@@ -211,7 +211,7 @@ class MembershipReader:
         self._confirmed = min(self._confirmed, fork)
         self._changes = [max(fork, self._from_block)]
 
-    def look(self, confirmed: int) -> None:
+    def request_update(self, confirmed: int) -> None:
         """Have changes up to a block read, which is now confirmed."""
         self._confirmed = confirmed
         if self._changes and confirmed >= min(self._changes):
@@ -222,43 +222,43 @@ class MembershipReader:
         while True:
             await self._due.wait()
             try:
-                await self._update()
+                await self._read_and_report()
             except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is the watcher's to judge
                 log.info("membership cannot be read: %s", error.message)
                 self._due.set()
                 await self._runtime.sleep(RETRY_S)
 
-    async def _update(self) -> None:
+    async def _read_and_report(self) -> None:
         confirmed, forgotten = self._confirmed, self._forgotten
-        self._lacking = await self._coordinator.extensions() < 1
+        self._lacking = await self._coordinator.extensions_version() < 1
         if not self._lacking:
-            open = await self._coordinator.membership_open(hex(confirmed))
+            open = await self._coordinator.is_membership_open(hex(confirmed))
             if not open:
-                await self._read(confirmed)
+                await self._read_changes(confirmed)
             if forgotten != self._forgotten:
-                raise NotThere("blocks were replaced while the allow-list was read")
-            self._report(MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX])))
+                raise BlockNotFound("blocks were replaced while the allow-list was read")
+            self._report_membership(MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX])))
         self._changes = [number for number in self._changes if number > confirmed]
 
-    async def _read(self, confirmed: int) -> None:
+    async def _read_changes(self, confirmed: int) -> None:
         forgotten = self._forgotten
-        async for span in self._blocks.spans(self._read_to + 1, confirmed, FILTERS):
+        async for span in self._blocks.iter_log_ranges(self._read_to + 1, confirmed, FILTERS):
             if forgotten != self._forgotten:
                 return
             for entry in span.entries:
-                self._apply(entry)
+                self._apply_change(entry)
             self._read_to = span.last
 
-    def _apply(self, entry: LogEntry) -> None:
+    def _apply_change(self, entry: LogEntry) -> None:
         try:
             if entry.topics[0] == ALLOWED_TOPIC:
-                self._allowed.update(decode_peers(entry))
+                self._allowed.update(decode_allow_list_change(entry))
             elif entry.topics[0] == DISALLOWED_TOPIC:
-                self._allowed.difference_update(decode_peers(entry))
+                self._allowed.difference_update(decode_allow_list_change(entry))
         except ValueError as error:
             log.warning("a change of the allow-list in block %s is left out: %s", entry.block_number, error)
 
-    def _report(self, read: MembershipRead) -> None:
+    def _report_membership(self, read: MembershipRead) -> None:
         if len(self._allowed) > PEERS_MAX:
             log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), PEERS_MAX)
         if read != self._told:
@@ -270,7 +270,7 @@ EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # logs that every member causes in ea
 COMMON = tuple(topic for topic in SAYINGS if topic not in EACH_MEMBERS)
 
 
-class OwnLogs:
+class LogSelection:
     """Chooses which log entries are read, and counts submissions instead of reading all of them.
 
     Args:
@@ -285,7 +285,7 @@ class OwnLogs:
         self._emit = emit
         self._counted: SubmissionsCounted | None = None  # reported last
 
-    def filters(self) -> tuple[LogFilter, ...]:
+    def make_filters(self) -> tuple[LogFilter, ...]:
         """Filters for what is read; none if everything is."""
         if not self._shards:
             return ()
@@ -293,7 +293,7 @@ class OwnLogs:
         senders = [["0x" + account.rjust(64, "0")]] if account else []
         return [COMMON], [EACH_MEMBERS, *senders]
 
-    async def count(self, head: BlockRef) -> None:
+    async def report_submission_count(self, head: BlockRef) -> None:
         """Report how many peers have reported the stage that is open at a block, if the number has changed.
 
         Raises ChainError.
@@ -301,13 +301,13 @@ class OwnLogs:
         if not self._shards:
             return
         block = hex(head.number)
-        count = await self._contract.submissions(block)
-        counted = None if count is None else SubmissionsCounted(*await self._contract.place(block), count)
+        count = await self._contract.submission_count(block)
+        counted = None if count is None else SubmissionsCounted(*await self._contract.round_and_stage(block), count)
         if counted is not None and counted != self._counted:
             self._counted = counted
             self._emit(counted)
 
-    def forget(self) -> None:
+    def reset_reported_count(self) -> None:
         """Report the next count, even an unchanged one: blocks were replaced."""
         self._counted = None
 
@@ -315,7 +315,7 @@ class OwnLogs:
 STILL_S = 1800.0  # without a new final block until a warning; Ethereum has one every 6.4 minutes
 
 
-class Finality:
+class FinalityTracker:
     """Finds the last block that counts as confirmed."""
 
     def __init__(self, config: ChainConfig, blocks: BlockReader, runtime: Runtime = LOOP) -> None:
@@ -327,12 +327,12 @@ class Finality:
         self._moved_at = runtime.now()
         self._still = False  # it has not moved for long, and a warning said so
 
-    async def confirmed(self, tip: int) -> int:
+    async def find_confirmed_number(self, tip: int) -> int:
         """The number of the last confirmed block up to `tip`; -1 if there is none. Raises ChainError."""
         if self._config.finality != "depth":
             try:
-                final = (await self._blocks.at(self._config.finality)).number
-            except (RpcRefused, NotThere) as error:
+                final = (await self._blocks.get_block(self._config.finality)).number
+            except (RpcRefused, BlockNotFound) as error:
                 if not self._lacking:
                     self._lacking = True
                     log.warning(
@@ -340,11 +340,11 @@ class Finality:
                         *(self._config.finality, error.message, self._config.depth),
                     )
             else:
-                self._watch(final)
+                self._warn_if_stalled(final)
                 return min(final, tip)
         return max(tip - self._config.depth, -1)
 
-    def _watch(self, final: int) -> None:
+    def _warn_if_stalled(self, final: int) -> None:
         """Warn if there has been no new final block for long: submissions then wait without an end."""
         now = self._runtime.now()
         if final > self._final:
@@ -370,7 +370,7 @@ AGAIN_S = 300.0  # between two checks for extensions
 STALE_S = 60.0  # without a new block until endpoints are compared
 
 
-class Reach(NamedTuple):
+class ReadProgress(NamedTuple):
     """How far the watcher has read, for the status."""
 
     tip: int
@@ -381,22 +381,22 @@ class Reach(NamedTuple):
 
 
 # Called after every poll; returns at once. Raises BrokenPipeError if the daemon is gone.
-ReachListener = Callable[[Reach], None]
+ReachListener = Callable[[ReadProgress], None]
 
 
-class Watcher:
+class ChainWatcher:
     """Reads one contract's logs block by block and reports them as events, also across reorganisations."""
 
     def __init__(
         self,
         config: ChainConfig,
         terms: ChainRequirements,
-        endpoints: Endpoints,
-        heads: HeadNews,
+        endpoints: EndpointPool,
+        heads: HeadNotifier,
         emit: EventSink,
         account: AccountSource,
         runtime: Runtime = LOOP,
-        decode: EntryDecoder = decode_entry,
+        decode: EntryDecoder = decode_log_entry,
     ) -> None:
         self._config = config
         self._terms = terms
@@ -405,7 +405,7 @@ class Watcher:
         self._account = account
         self._runtime = runtime
         self._blocks = terms.blocks
-        self._branch: Branch | None = None
+        self._branch: RecentBlocks | None = None
         self._genesis = ""
         self._head = 0
         self._up = False  # ChainUp was emitted, and nothing since needs another one
@@ -417,13 +417,13 @@ class Watcher:
         self.heads = heads
         self.reports = BlockReporter(emit, decode)
         self.membership = MembershipReader(self._blocks, terms.coordinator, config.from_block, emit, runtime)
-        self._finality = Finality(config, self._blocks, runtime)
-        self._own = OwnLogs(config.shards, terms.coordinator, account, emit)
+        self._finality = FinalityTracker(config, self._blocks, runtime)
+        self._own = LogSelection(config.shards, terms.coordinator, account, emit)
         self.on_head: HeadListener = lambda: None
         self.on_progress: ReachListener = lambda reach: None
 
     @property
-    def branch(self) -> Branch:
+    def branch(self) -> RecentBlocks:
         """The branch that has been read so far."""
         assert self._branch is not None, "the watcher has not begun"
         return self._branch
@@ -443,80 +443,83 @@ class Watcher:
         header: BlockRef | None = None
         while True:
             try:
-                await self._poll(order, header)
+                await self._read_new_blocks(order, header)
             except (ChainError, ContractRefused) as error:
-                await self._failed(error)
+                await self._handle_failure(error)
                 header = None
             except (ChainMismatch, ConfigError) as error:
-                if not self._endpoints.distrust_current(error.message):
+                if not self._endpoints.distrust_current_endpoint(error.message):
                     raise
-                await self._failed(ChainError(error.message, error.fix))
+                await self._handle_failure(ChainError(error.message, error.fix))
                 header = None
             else:
                 self._failures = 0
-                header = await self.heads.wait(soon=self._lower > 0)
+                header = await self.heads.wait_for_head(soon=self._lower > 0)
 
-    def say_again(self) -> None:
+    def emit_chain_up_again(self) -> None:
         """Emit `ChainUp` again when the chain has been read up to its head."""
         self._up = False
-        self.heads.wake()
+        self.heads.end_wait()
 
-    async def _failed(self, error: ChainError | ContractRefused) -> None:
+    async def _handle_failure(self, error: ChainError | ContractRefused) -> None:
         """Report a failure once, and pause."""
         log.debug("poll failed: %s", error.message)
         self._failures += 1
         if self._failures % LEFT_AFTER == 0 and not isinstance(error, EndpointFailed):
             self._endpoints.pause_current_endpoint(error.message)
-        if self._failures >= (ABSENT_AFTER if isinstance(error, NotThere) else DEGRADED_AFTER) and not self._degraded:
+        if (
+            self._failures >= (ABSENT_AFTER if isinstance(error, BlockNotFound) else DEGRADED_AFTER)
+            and not self._degraded
+        ):
             self._degraded = True
             log.warning("the chain cannot be followed: %s", error.message)
             self._emit(ChainDegraded(error.message))
             self._up = self._checked = False
         await self._runtime.sleep(PAUSE.after(self._failures))
 
-    async def _poll(self, order: WatchChain, header: BlockRef | None) -> None:
+    async def _read_new_blocks(self, order: WatchChain, header: BlockRef | None) -> None:
         """Read new blocks."""
         if not self._checked:
-            await self._check()
+            await self._check_chain()
         if self._branch is None:
-            await self._begin(order)
+            await self._set_starting_block(order)
         tip = self.branch.tip
-        head = header if header is not None and header.parent == tip.hash else await self._blocks.head()
+        head = header if header is not None and header.parent == tip.hash else await self._blocks.get_head()
         if self.heads.live and header is None and head.number > tip.number:
-            self.heads.found_unannounced()
-        await self._go_to(head)
+            self.heads.record_unannounced_head()
+        await self._read_up_to(head)
         if self.branch.tip != tip:
             self._moved_at = self._runtime.now()
         elif self._runtime.now() - self._moved_at > STALE_S:
             self._moved_at = self._runtime.now()
             await self._endpoints.pause_lagging_endpoints()
         if self.branch.tip.number > tip.number or not self._up:
-            await self._report_up()
-        self.membership.look(await self.confirmed_number())
+            await self._report_chain_up()
+        self.membership.request_update(await self.confirmed_number())
         self._report_progress()
 
-    async def _check(self) -> None:
-        self._genesis = await self._terms.check(self._genesis)
+    async def _check_chain(self) -> None:
+        self._genesis = await self._terms.check_chain(self._genesis)
         self._checked = True
 
-    async def _begin(self, order: WatchChain) -> None:
+    async def _set_starting_block(self, order: WatchChain) -> None:
         """Continue where the log ends, or begin before the contract's first block."""
         if order.recent:
-            self._branch = Branch(order.recent)
-            self.reports.begin_at(self.branch.tip)
+            self._branch = RecentBlocks(order.recent)
+            self.reports.resume_after(self.branch.tip)
         else:
-            anchor = await self._blocks.at(max(self._config.from_block - 1, 0))
-            self._branch = Branch([anchor])
-            self.reports.report(anchor, [])
+            anchor = await self._blocks.get_block(max(self._config.from_block - 1, 0))
+            self._branch = RecentBlocks([anchor])
+            self.reports.report_block(anchor, [])
 
     # --- from the tip to the head ---
 
-    async def _go_to(self, head: BlockRef) -> None:
+    async def _read_up_to(self, head: BlockRef) -> None:
         """Read the blocks after the tip up to the head; first take back blocks that the chain has replaced."""
         self._head = head.number
         tip = self.branch.tip
         if head.number < tip.number:
-            known = self.branch.at(head.number)
+            known = self.branch.find_block(head.number)
             if known is None or known.hash == head.hash:
                 # The chain got shorter only if no endpoint had the tip in several polls in a row.
                 self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
@@ -524,23 +527,23 @@ class Watcher:
                     return
         self._lower = 0
         if head.number <= tip.number and head.hash != tip.hash:
-            await self._take_back(head)
+            await self._report_reorganisation(head)
         while head.number - self.branch.tip.number > NEAR_BLOCKS:
-            if not await self._read_far(head.number - NEAR_BLOCKS):
-                await self._take_back(head)
-        while head.number > self.branch.tip.number and not await self._read_near(head):
-            await self._take_back(head)
+            if not await self._read_in_ranges(head.number - NEAR_BLOCKS):
+                await self._report_reorganisation(head)
+        while head.number > self.branch.tip.number and not await self._read_block_by_block(head):
+            await self._report_reorganisation(head)
 
-    async def _take_back(self, head: BlockRef) -> None:
+    async def _report_reorganisation(self, head: BlockRef) -> None:
         """Find where the chain forked off, because the tip is no longer part of it, and report that."""
         self._checked = False
-        await self._check()
+        await self._check_chain()
         tip = self.branch.tip
 
-        async def is_kept(block: BlockRef) -> bool:
+        async def is_still_on_chain(block: BlockRef) -> bool:
             return block.number <= head.number and await is_on_chain(self._blocks, block)
 
-        fork = await self.branch.fork(is_kept)
+        fork = await self.branch.find_fork(is_still_on_chain)
         if fork is None:
             raise ChainMismatch(
                 f"the chain was reset: none of the last {len(self.branch)} blocks that were read, up to "
@@ -548,82 +551,86 @@ class Watcher:
                 "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
             )
         if fork == tip:
-            raise NotThere(f"block {tip.number} came and went")
+            raise BlockNotFound(f"block {tip.number} came and went")
         log.warning("blocks %d to %d were replaced", fork.number + 1, tip.number)
-        self.branch.cut(fork.number)
-        self.reports.begin_at(fork)
-        self.membership.forget(fork.number)
-        self._own.forget()
+        self.branch.drop_blocks_after(fork.number)
+        self.reports.resume_after(fork)
+        self.membership.forget_after_fork(fork.number)
+        self._own.reset_reported_count()
         self._up = False
         self._emit(ChainReorged(fork, tip.number - fork.number))
 
-    async def _read_far(self, last: int) -> bool:
+    async def _read_in_ranges(self, last: int) -> bool:
         """Read in ranges up to the block `last`. Returns False if the tip is not part of the chain any more."""
-        async for span in self._blocks.spans(self.branch.tip.number + 1, last, self._own.filters()):
-            first, end = await self._blocks.all_at((span.first, span.last))
+        async for span in self._blocks.iter_log_ranges(self.branch.tip.number + 1, last, self._own.make_filters()):
+            first, end = await self._blocks.get_blocks((span.first, span.last))
             if span.first == self.branch.tip.number + 1 and first.parent != self.branch.tip.hash:
                 return False
-            await self._report_span(span, end)
-            self.branch.add(end)
+            await self._report_range(span, end)
+            self.branch.append_block(end)
             self._report_progress()
         return True
 
-    async def _report_span(self, span: Span, end: BlockRef) -> None:
-        groups = by_block(span.entries)
+    async def _report_range(self, span: LogRange, end: BlockRef) -> None:
+        groups = group_by_block(span.entries)
         untimed = [number for number, entries in groups if entries[0].block_timestamp is None]
-        headers = {block.number: block for block in [*await self._blocks.all_at(untimed), end]}
+        headers = {block.number: block for block in [*await self._blocks.get_blocks(untimed), end]}
         for number, entries in groups:
             block = headers.get(number) or BlockRef(
-                number, entries[0].block_hash, "", seconds_of(entries[0].block_timestamp or "")
+                number, entries[0].block_hash, "", parse_block_time(entries[0].block_timestamp or "")
             )
             if block.hash != entries[0].block_hash:
-                raise NotThere(f"block {number} changed while it was read")
-            self._note(block, self.reports.report(block, entries))
+                raise BlockNotFound(f"block {number} changed while it was read")
+            self._record_membership_changes(block, self.reports.report_block(block, entries))
             await self._runtime.sleep(0.0)
         if not groups or groups[-1][0] != end.number:
-            self.reports.report(end, [])
+            self.reports.report_block(end, [])
 
-    async def _read_near(self, head: BlockRef) -> bool:
+    async def _read_block_by_block(self, head: BlockRef) -> bool:
         """Read block by block. Returns False if the tip is not part of the chain any more."""
-        blocks = [*await self._blocks.all_at(range(self.branch.tip.number + 1, head.number)), head]
+        blocks = [*await self._blocks.get_blocks(range(self.branch.tip.number + 1, head.number)), head]
         for before, block in pairwise(blocks):
             if block.parent != before.hash:
-                raise NotThere(f"block {block.number} changed while it was read")
+                raise BlockNotFound(f"block {block.number} changed while it was read")
         if blocks[0].parent != self.branch.tip.hash:
             return False
-        for block, entries in zip(blocks, await self._blocks.logs_of_all(blocks, self._own.filters()), strict=True):
-            self._note(block, self.reports.report(block, entries))
-            self.branch.add(block)
+        for block, entries in zip(
+            blocks, await self._blocks.get_logs_of_blocks(blocks, self._own.make_filters()), strict=True
+        ):
+            self._record_membership_changes(block, self.reports.report_block(block, entries))
+            self.branch.append_block(block)
         return True
 
-    def _note(self, block: BlockRef, logs: tuple[AnyChainLog, ...]) -> None:
+    def _record_membership_changes(self, block: BlockRef, logs: tuple[AnyChainLog, ...]) -> None:
         if any(isinstance(entry, OtherLog) and entry.name in CHANGES for entry in logs):
-            self.membership.note_change(block.number)
+            self.membership.record_change(block.number)
 
     # --- state at the tip ---
 
-    async def _report_up(self) -> None:
+    async def _report_chain_up(self) -> None:
         if not self._up:
-            await self._endpoints.learn_base_fee()
-            up = await self._terms.standing(self.branch.tip, self._genesis, self._account())
+            await self._endpoints.detect_base_fee()
+            up = await self._terms.read_contract_state(self.branch.tip, self._genesis, self._account())
             self._emit(replace(up, base_fee=self._endpoints.has_base_fee))
             if up.extensions:
-                self.membership.found()
+                self.membership.reread_after_detection()
             self._up, self._degraded = True, False
             log.info("at block %d, by %s", self.branch.tip.number, self._endpoints.current)
-        await self._own.count(self.branch.tip)
+        await self._own.report_submission_count(self.branch.tip)
         self.on_head()
 
     async def confirmed_number(self) -> int:
         """The number of the last confirmed block; -1 if there is none. Raises ChainError."""
-        tip = self.branch.tip.number if self._branch is not None else (await self._blocks.head()).number
-        return await self._finality.confirmed(tip)
+        tip = self.branch.tip.number if self._branch is not None else (await self._blocks.get_head()).number
+        return await self._finality.find_confirmed_number(tip)
 
     def _report_progress(self) -> None:
         tip = self.branch.tip
         lag_s = max(self._runtime.time() - tip.at, 0.0) if tip.at else 0.0
         self.on_progress(
-            Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._endpoints.current, self._up)
+            ReadProgress(
+                tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._endpoints.current, self._up
+            )
         )
 
     # --- extensions that an endpoint had not shown ---
@@ -632,17 +639,17 @@ class Watcher:
         """Check for extensions at intervals, until cancelled."""
         while True:
             await self._runtime.sleep(AGAIN_S)
-            await self.look_for_extensions()
+            await self.check_for_extensions()
 
-    async def look_for_extensions(self) -> None:
+    async def check_for_extensions(self) -> None:
         """Ask again for the extensions of a contract without any; if it has some after all, report that."""
         if self._terms.extensions != 0:
             return
         try:
-            found = await self._terms.coordinator.extensions()
+            found = await self._terms.coordinator.extensions_version()
         except SwarmdError as error:  # also of another chain: that is for `run` to judge
             log.debug("whether the contract has extensions is not known: %s", error.message)
             return
         if found:
             log.warning("the contract has extensions, which an endpoint did not show before")
-            self.say_again()
+            self.emit_chain_up_again()

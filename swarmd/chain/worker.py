@@ -14,22 +14,22 @@ from time import monotonic
 
 import anyio
 
-from swarmd.chain.blocks import Heads
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc, read_urls
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import Funds
+from swarmd.chain.blocks import HeadSubscription
+from swarmd.chain.coordinator import CoordinatorContract
+from swarmd.chain.endpoints import RpcPool, read_endpoint_urls
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import BalanceMonitor
 from swarmd.chain.senders import make_sender
-from swarmd.chain.submitter import ChainAgent, Submitter
-from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
+from swarmd.chain.submitter import ChainCommandDispatcher, Submitter
+from swarmd.chain.watcher import ChainRequirements, ChainWatcher, ReadProgress
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.secret_files import CREDENTIAL
-from swarmd.worker.child import Inbox, Outbox, log_lines, serve
-from swarmd.worker.messages import Start, Stop
+from swarmd.worker.child import Inbox, Outbox, log_lines_to_stderr, run_worker
+from swarmd.worker.messages import StartMessage, StopMessage
 
 PROGRESS_S = 1.0  # between two progress messages, at least
 
@@ -39,56 +39,58 @@ log = get_logger(__name__)
 class ChainService:
     """Carries out the daemon's chain commands: watching and submitting."""
 
-    def __init__(self, config: Config, chain: ChainConfig, start: Start, outbox: Outbox) -> None:
+    def __init__(self, config: Config, chain: ChainConfig, start: StartMessage, outbox: Outbox) -> None:
         paths = NodeDirectory(Path(start.data_dir))
         self._outbox = outbox
         self._reported_at = -PROGRESS_S  # monotonic
-        self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id)
-        self._heads = Heads(self.rpc, chain.contract, chain.poll_s)
-        self._coordinator = Coordinator(self.rpc, chain.contract, chain.from_block)
+        self.rpc = RpcPool(read_endpoint_urls(chain.rpc, paths.root), chain.chain_id)
+        self._heads = HeadSubscription(self.rpc, chain.contract, chain.poll_s)
+        self._coordinator = CoordinatorContract(self.rpc, chain.contract, chain.from_block)
         self._sender = sender = make_sender(chain, paths, self.rpc)
         terms = ChainRequirements(chain, config.swarm.stages, start.peer, self._coordinator)
-        self.watcher = Watcher(
+        self.watcher = ChainWatcher(
             chain,
             terms,
             self.rpc,
             self._heads,
-            outbox.observe,
+            outbox.report_event,
             lambda: sender.account if sender else "",
         )
-        self.watcher.on_progress = self._report
+        self.watcher.on_progress = self._report_progress
         self._budget = sender.budget if sender is not None else None
         self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # this worker signs
         self._submitter: Submitter | None = None
-        self.funds: Funds | None = None
+        self.funds: BalanceMonitor | None = None
         if sender is not None:
-            accounts, confirmed = Ethereum(self.rpc), self.watcher.confirmed_number
+            accounts, confirmed = EthereumClient(self.rpc), self.watcher.confirmed_number
             self._submitter = Submitter(
-                chain, start.peer, self._coordinator, accounts, sender, confirmed, outbox.observe
+                chain, start.peer, self._coordinator, accounts, sender, confirmed, outbox.report_event
             )
             if sender.account:
-                self.funds = Funds(chain, config.swarm.stages, accounts, sender.account)
+                self.funds = BalanceMonitor(chain, config.swarm.stages, accounts, sender.account)
 
     async def run(self, inbox: Inbox) -> None:
-        """Carry out commands until `Stop`."""
+        """Carry out commands until `StopMessage`."""
         try:
             async with anyio.create_task_group() as tasks:
-                agent = ChainAgent(self.watcher, self._submitter, self._budget, self._outbox.observe, tasks.start_soon)
-                agent.run()
+                agent = ChainCommandDispatcher(
+                    self.watcher, self._submitter, self._budget, self._outbox.report_event, tasks.start_soon
+                )
+                agent.start_tasks()
                 tasks.start_soon(self._heads.run)
                 tasks.start_soon(self.watcher.watch_extensions)
                 if self.funds is not None:
                     tasks.start_soon(self.funds.run)
                 async for message in inbox:
-                    if isinstance(message, Stop):
+                    if isinstance(message, StopMessage):
                         break
-                    agent.take(message.command)
+                    agent.handle_command(message.command)
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
                 await self.rpc.close()
 
-    def _report(self, reach: Reach) -> None:
+    def _report_progress(self, reach: ReadProgress) -> None:
         if monotonic() - self._reported_at < PROGRESS_S:
             return
         self._reported_at = monotonic()
@@ -99,33 +101,33 @@ class ChainService:
             "rejected": float(sum(self.watcher.reports.rejected.values())),
         }
         if self.funds is not None:
-            figures |= self.funds.figures()
+            figures |= self.funds.metrics()
         if self._budget is not None:
-            figures |= self._budget.figures()
+            figures |= self._budget.metrics()
         what = "following" if reach.up else "catching up"
-        self._outbox.progress(what, reach.tip, reach.head, reach.endpoint, figures)
+        self._outbox.report_progress(what, reach.tip, reach.head, reach.endpoint, figures)
 
 
-def prepare(start: Start) -> None:
+def confine_process(start: StartMessage) -> None:
     """Confine the process: no writing, no programs, only named files of the data directory (docs/adr/0019)."""
     config = decode(start.config)
     log_to_stderr(config)
     root = Path(start.data_dir)
-    reads = [root / name for name in secret_files(config.chain)] if config.chain else []
+    reads = [root / name for name in list_secret_files(config.chain)] if config.chain else []
     if credentials := os.environ.get("CREDENTIALS_DIRECTORY"):
         reads.append(Path(credentials))
     for what in confine(AllowedAccess(reads=tuple(reads)), root):
         log.warning("not confined: %s", what)
 
 
-def secret_files(chain: ChainConfig) -> tuple[str, ...]:
+def list_secret_files(chain: ChainConfig) -> tuple[str, ...]:
     """Names of the files that the worker reads, as in the configuration."""
     files = tuple(url.removeprefix("file:") for url in chain.rpc if url.startswith("file:"))
     named = (chain.keystore, chain.passphrase, chain.proxy.token, *files)
     return tuple(name for name in named if name and not name.startswith(CREDENTIAL))
 
 
-async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
     """The chain worker's main loop, run by `serve`.
 
     Raises:
@@ -134,7 +136,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     config = decode(start.config)
     if config.chain is None:
         raise ConfigError("this node has no chain: the configuration has no [chain]")
-    outbox.progress("connecting")
+    outbox.report_progress("connecting")
     try:
         await ChainService(config, config.chain, start, outbox).run(inbox)
     except BaseExceptionGroup as errors:
@@ -143,10 +145,10 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
 
 def log_to_stderr(config: Config) -> None:
     """Log to stderr; the libraries' own loggers, which show whole URLs, only from warnings on."""
-    log_lines(config.logs.level)
+    log_lines_to_stderr(config.logs.level)
     for name in ("aiohttp", "asyncio", "web3", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main, prepare)
+    anyio.run(run_worker, main, confine_process)

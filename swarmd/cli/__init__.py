@@ -30,7 +30,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a write for which 
 KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
-class Verb(NamedTuple):
+class CommandHelp(NamedTuple):
     """A line of help, and a complete command line as an example.
 
     The verb's code is in the module of its name, or in `module`: a function of its name, or a Typer called `app`.
@@ -43,84 +43,88 @@ class Verb(NamedTuple):
 
 GROUPS = {
     "Run, make and join": {
-        "local": Verb("Run a small swarm of real nodes on this machine.", "swarmd local --rounds 4 --nodes 3"),
-        "init": Verb("Ask what a node is to be, and make it.", "swarmd init --dir my-node"),
-        "swarm": Verb("Make a swarm of one's own, and see to it.", 'swarmd swarm new "my swarm" --dir my-node'),
-        "join": Verb("Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"),
-        "run": Verb("Run a node.", "swarmd run --config my-node/config.toml"),
-        "stop": Verb("Stop a node, at once or as soon as that costs no round.", "swarmd stop my-node --when-safe"),
-        "service": Verb(
+        "local": CommandHelp("Run a small swarm of real nodes on this machine.", "swarmd local --rounds 4 --nodes 3"),
+        "init": CommandHelp("Ask what a node is to be, and make it.", "swarmd init --dir my-node"),
+        "swarm": CommandHelp("Make a swarm of one's own, and see to it.", 'swarmd swarm new "my swarm" --dir my-node'),
+        "join": CommandHelp("Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"),
+        "run": CommandHelp("Run a node.", "swarmd run --config my-node/config.toml"),
+        "stop": CommandHelp(
+            "Stop a node, at once or as soon as that costs no round.", "swarmd stop my-node --when-safe"
+        ),
+        "service": CommandHelp(
             "Make a node a service of systemd, or take it away again.",
             "sudo swarmd service install --config my-node/config.toml",
             "run",
         ),
     },
     "Look at a node": {
-        "status": Verb("Say how a node is: process, network, training, round.", "swarmd status my-node --watch"),
-        "explain": Verb("Tell what became of a round, or of a gap, and why.", "swarmd explain my-node 12"),
-        "doctor": Verb("Say what is wrong with a node or its machine, and how to mend it.", "swarmd doctor my-node"),
-        "dashboard": Verb("Show a node and its swarm in a browser.", "swarmd dashboard my-node --open"),
-        "report": Verb(
+        "status": CommandHelp("Say how a node is: process, network, training, round.", "swarmd status my-node --watch"),
+        "explain": CommandHelp("Tell what became of a round, or of a gap, and why.", "swarmd explain my-node 12"),
+        "doctor": CommandHelp(
+            "Say what is wrong with a node or its machine, and how to mend it.", "swarmd doctor my-node"
+        ),
+        "dashboard": CommandHelp("Show a node and its swarm in a browser.", "swarmd dashboard my-node --open"),
+        "report": CommandHelp(
             "Draw what training gave: reward and accuracy by round.", "swarmd report my-node --out report.png"
         ),
-        "leaderboard": Verb(
+        "leaderboard": CommandHelp(
             "Add up a swarm's standings again, from its contract or its signed reports.",
             "swarmd leaderboard my-node --top 10",
         ),
-        "timeline": Verb(
+        "timeline": CommandHelp(
             "Show what happened between several nodes, and what became of a node's rollouts.",
             "swarmd timeline alice bob --of bob --round 12",
         ),
-        "notify": Verb(
+        "notify": CommandHelp(
             "Send a test message to whom the node tells how it is.", "swarmd notify --config my-node/config.toml"
         ),
     },
     "Event log": {
-        "replay": Verb(
+        "replay": CommandHelp(
             "Replay a node's event log: show, step, verify, compare charts.", "swarmd replay my-node --verify"
         ),
-        "log": Verb("Print, follow, verify, export or compact an event log.", "swarmd log tail my-node -f"),
-        "bundle": Verb(
+        "log": CommandHelp("Print, follow, verify, export or compact an event log.", "swarmd log tail my-node -f"),
+        "bundle": CommandHelp(
             "Make a support archive without secrets, or open one and replay it.",
             "swarmd bundle my-node --out bundle.tar.gz",
         ),
-        "chart": Verb("List the statecharts or draw one.", "swarmd chart round"),
-        "sim": Verb("Simulate swarms with faults, and check every commit.", "swarmd sim --seeds 20"),
+        "chart": CommandHelp("List the statecharts or draw one.", "swarmd chart round"),
+        "sim": CommandHelp("Simulate swarms with faults, and check every commit.", "swarmd sim --seeds 20"),
     },
     "Configuration and models": {
-        "config": Verb(
+        "config": CommandHelp(
             "Check a configuration file or show what is in force.", "swarmd config check my-node/config.toml"
         ),
-        "model": Verb("Get, build, fetch or serve a model, or see which fit.", "swarmd model serve my-node"),
-        "chat": Verb("Talk with a model, or with what a node has learnt.", "swarmd chat my-node"),
-        "reference-server": Verb(
+        "model": CommandHelp("Get, build, fetch or serve a model, or see which fit.", "swarmd model serve my-node"),
+        "chat": CommandHelp("Talk with a model, or with what a node has learnt.", "swarmd chat my-node"),
+        "reference-server": CommandHelp(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",
             "servers",
         ),
     },
     "Keys and accounts": {
-        "identity": Verb(
+        "identity": CommandHelp(
             "Make, show, back up, restore, check or import a node's identity.",
             "swarmd identity show my-node/identity.key",
         ),
-        "account": Verb(
+        "account": CommandHelp(
             "Make the account that submits to a chain, show or import one.", "swarmd account new my-node/account.json"
         ),
-        "signer": Verb(
+        "signer": CommandHelp(
             "Submit for many nodes with one account, over HTTP.",
             "swarmd signer --config my-node/config.toml",
             "servers",
         ),
     },
     "Backup and return": {
-        "backup": Verb(
+        "backup": CommandHelp(
             "Back up a node: log, checkpoint, keys; or check a backup.", "swarmd backup make my-node my-node.tar.gz"
         ),
-        "restore": Verb(
+        "restore": CommandHelp(
             "Make a node's data directory of a backup.", "swarmd restore my-node.tar.gz new-node", "backup"
         ),
-        "fork": Verb(
+        "fork": CommandHelp(
             "Make a node of another identity from a node's log up to an event.",
             "swarmd fork my-node new-node --round 12",
         ),
@@ -129,7 +133,7 @@ GROUPS = {
 VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}
 
 
-def load_verb(name: str) -> Any:
+def load_command(name: str) -> Any:
     """The Typer command of a verb; imports the verb's module."""
     verb, function = VERBS[name], name.replace("-", "_")
     module = import_module(f"swarmd.cli.{verb.module or function}")
@@ -155,24 +159,24 @@ def allow_unreadable_paths(command: Any) -> None:
         parameter.type_descriptor.parameter_info.readable = False
 
 
-class VerbGroup(TyperGroup):
+class LazyCommandGroup(TyperGroup):
     """Holds a summary of each verb, and loads the command of the verb that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in VERBS:
-            self.commands[args[0]] = load_verb(args[0])
+            self.commands[args[0]] = load_command(args[0])
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The summary for this command's own help, the whole command for `typer swarmd.cli utils docs`."""
         if ctx.command is not self and cmd_name in VERBS:
-            return load_verb(cmd_name)
+            return load_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
 app = typer.Typer(
     name="swarmd",
-    cls=VerbGroup,
+    cls=LazyCommandGroup,
     help="A node for swarms that train language models with reinforcement learning.",
     epilog="`swarmd local` starts three nodes on this machine; every verb explains itself with --help.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -194,7 +198,7 @@ def root(
     """Declares the options of swarmd itself; their callbacks do the work."""
 
 
-# For the help alone: `VerbGroup` replaces each of them before any call.
+# For the help alone: `LazyCommandGroup` replaces each of them before any call.
 for _group, _verbs in GROUPS.items():
     for _name, _verb in _verbs.items():
         app.command(_name, help=_verb.summary, rich_help_panel=_group)(lambda: None)
@@ -243,9 +247,9 @@ def report_unexpected(error: Exception) -> int:
             f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to"
         )
         return ExitCode.CANNOT_CREATE
-    from swarmd.files import refusal
+    from swarmd.files import make_path_error
 
-    refused = refusal(error)
+    refused = make_path_error(error)
     if refused is not None:
         report_error(refused.message, refused.fix)
         return ExitCode.CANNOT_CREATE
@@ -296,14 +300,14 @@ def explain_usage(error: Any) -> tuple[str, str]:
     command, path = context.command, context.command_path
     kind = type(error).__name__
     if kind == "BadParameter" and error.__cause__ is not None:
-        return _explain_value(error, message)
+        return _explain_bad_value(error, message)
     if kind == "BadParameter":
         return message.removeprefix("Invalid value: "), f"`{path} --help` says what goes together"
     if message.startswith("Missing"):
-        return message, f"Write it as `{form_of(context)}`"
+        return message, f"Write it as `{command_usage(context)}`"
     names = {name: each for each in command.params for name in each.opts if name.startswith("--")}
-    takes = ", ".join(_option_form(each) for each in dict.fromkeys(names.values()))
-    form = f"Write it as `{form_of(context, optional=True)}`, with {takes or '--help'}"
+    takes = ", ".join(_option_usage(each) for each in dict.fromkeys(names.values()))
+    form = f"Write it as `{command_usage(context, optional=True)}`, with {takes or '--help'}"
     if kind == "NoSuchOption":
         from swarmd.config import find_paths
 
@@ -323,7 +327,7 @@ def explain_usage(error: Any) -> tuple[str, str]:
     return message, f"{path} --help lists what it takes"
 
 
-def _explain_value(error: Any, message: str) -> tuple[str, str]:
+def _explain_bad_value(error: Any, message: str) -> tuple[str, str]:
     """Explain a value that an option or argument does not take."""
     found = error.__cause__.errors()[0]
     name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.name.upper()
@@ -335,7 +339,7 @@ def _explain_value(error: Any, message: str) -> tuple[str, str]:
     return message.replace("Value error, ", ""), f"{name}: {error.param.help or ''}"
 
 
-def form_of(context: Any, optional: bool = False) -> str:
+def command_usage(context: Any, optional: bool = False) -> str:
     """The command with its required arguments and options; with `optional`, with the other arguments too."""
     parts = [context.command_path]
     for each in context.command.params:
@@ -347,7 +351,7 @@ def form_of(context: Any, optional: bool = False) -> str:
     return " ".join(parts)
 
 
-def _option_form(option: Any) -> str:
+def _option_usage(option: Any) -> str:
     name = option.opts[0]
     return name if option.is_flag else f"{name} {option.metavar or option.name.upper()}"
 
@@ -357,7 +361,7 @@ def discard_output(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def fill_streams() -> None:
+def replace_closed_streams() -> None:
     """Replace closed standard streams, as `<&-` makes them, by empty ones: else the next file that is opened would get
     the number of one, and be read or printed into.
     """
@@ -370,7 +374,7 @@ def fill_streams() -> None:
 
 def main() -> None:
     """Entry point of the `swarmd` script."""
-    fill_streams()
+    replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # terminals that lack a letter, paths that are not text
     sys.exit(run_command(sys.argv[1:]))

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.options import KeyPassphraseFile, ask_hidden, refuse_existing, take_passphrase
+from swarmd.cli.options import KeyPassphraseFile, ask_hidden, read_passphrase, refuse_existing
 from swarmd.errors import KeystoreDamaged
-from swarmd.gas import coins
+from swarmd.gas import format_coins
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
 
@@ -38,7 +38,7 @@ def new(path: File, passphrase_file: NewPassphrase = None) -> None:
     from swarmd.chain.keystore import create_keystore
 
     refuse_existing(path, "a keystore")
-    account = create_keystore(path, _new_passphrase(passphrase_file))
+    account = create_keystore(path, _read_or_create_passphrase(passphrase_file))
     typer.echo(account.address)
     typer.echo(f"keep a copy of {path} and of its passphrase: nobody can bring them back", err=True)
 
@@ -49,9 +49,9 @@ def import_key(path: File, passphrase_file: NewPassphrase = None) -> None:
     from swarmd.chain import keystore
 
     refuse_existing(path, "a keystore")
-    key = _take_key()
-    keystore.account_of(key)  # before a passphrase is made for it
-    typer.echo(keystore.import_key(path, key, _new_passphrase(passphrase_file)).address)
+    key = _read_private_key()
+    keystore.account_from_key(key)  # before a passphrase is made for it
+    typer.echo(keystore.import_key(path, key, _read_or_create_passphrase(passphrase_file)).address)
 
 
 @app.command()
@@ -63,48 +63,48 @@ def show(
     passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Print an account's address and, with --rpc, what it has; with --passphrase-file, check that its key opens."""
-    from swarmd.chain.keystore import address_of, read_keystore
+    from swarmd.chain.keystore import read_keystore, read_keystore_address
 
     if passphrase_file is None:
-        address = address_of(path)
+        address = read_keystore_address(path)
     else:
-        address = read_keystore(path, take_passphrase(passphrase_file, "")).address
+        address = read_keystore(path, read_passphrase(passphrase_file, "")).address
     typer.echo(address)
     if not rpc:
         return
-    chain_id, balance_wei, count = asyncio.run(_ask_about(address, rpc))
+    chain_id, balance_wei, count = asyncio.run(_read_account_state(address, rpc))
     typer.echo(f"chain: {chain_id}")
-    typer.echo(f"balance: {coins(balance_wei)} ({balance_wei} wei)")
+    typer.echo(f"balance: {format_coins(balance_wei)} ({balance_wei} wei)")
     typer.echo(f"transactions: {count}")
 
 
-async def _ask_about(address: str, rpc: str) -> tuple[int, int, int]:
-    from swarmd.chain.endpoints import endpoint_of, read_urls
-    from swarmd.chain.fees import quantity
+async def _read_account_state(address: str, rpc: str) -> tuple[int, int, int]:
+    from swarmd.chain.endpoints import make_endpoint, read_endpoint_urls
+    from swarmd.chain.fees import parse_quantity
 
-    endpoint = endpoint_of(read_urls([rpc], Path.cwd())[0], CALL_S)
+    endpoint = make_endpoint(read_endpoint_urls([rpc], Path.cwd())[0], CALL_S)
     try:
-        chain_id = quantity(await endpoint.ask("eth_chainId", [], str), "chain id")
-        balance = quantity(await endpoint.ask("eth_getBalance", [address, "latest"], str), "balance")
-        count = quantity(await endpoint.ask("eth_getTransactionCount", [address, "latest"], str), "nonce")
+        chain_id = parse_quantity(await endpoint.call("eth_chainId", [], str), "chain id")
+        balance = parse_quantity(await endpoint.call("eth_getBalance", [address, "latest"], str), "balance")
+        count = parse_quantity(await endpoint.call("eth_getTransactionCount", [address, "latest"], str), "nonce")
     finally:
         await endpoint.close()
     return chain_id, balance, count
 
 
-def _new_passphrase(file: Path | None) -> str:
+def _read_or_create_passphrase(file: Path | None) -> str:
     from swarmd.chain.keystore import check_passphrase, create_passphrase
 
     if file is not None and not file.exists():
         passphrase = create_passphrase(file)
         typer.echo(f"{file} holds a new random passphrase (mode 0600)", err=True)
         return passphrase
-    passphrase = take_passphrase(file, "Passphrase of the new keystore", twice=True)
+    passphrase = read_passphrase(file, "Passphrase of the new keystore", twice=True)
     check_passphrase(passphrase)
     return passphrase
 
 
-def _take_key() -> str:
+def _read_private_key() -> str:
     if sys.stdin.isatty():
         return ask_hidden("Private key").strip()
     key = sys.stdin.buffer.read(KEY_CHARS_MAX).decode("ascii", "replace").strip()

@@ -14,16 +14,16 @@ from swarmd.cli.options import (
     RULE,
     BackupPassphraseFile,
     ConfigFile,
-    Located,
-    keep_note_of_backup,
-    locate,
-    log_of_located,
-    take_passphrase,
+    LocatedNode,
+    find_log_of_node,
+    locate_node,
+    read_passphrase,
+    record_backup,
     utc,
 )
 from swarmd.errors import ConfigError
-from swarmd.observe.words import span
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.observe.words import format_duration
+from swarmd.paths import NodeDirectory, quote_for_shell
 
 MIB = 1024 * 1024
 
@@ -68,25 +68,25 @@ def make(
     ] = False,
 ) -> None:
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
-    node, out = _read_places(places, config)
+    node, out = _parse_backup_arguments(places, config)
     directory = node.data
     outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
-    secret = None if without_keys else take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    secret = None if without_keys else read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     data = NodeDirectory(directory)
     manifest = make_backup(
         data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
     )
-    _tell(out, manifest)
+    _print_backup(out, manifest)
     if secret is None or not data.identity.exists():
         typer.echo("the identity is not in it: `swarmd identity backup` keeps that", err=True)
     else:
-        keep_note_of_backup(data.identity, manifest.peer, manifest.made_at, out)
+        record_backup(data.identity, manifest.peer, manifest.made_at, out)
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
-        typer.echo(f"swarmd restore {quoted(out.name)} DIR --moved")
+        typer.echo(f"swarmd restore {quote_for_shell(out.name)} DIR --moved")
 
 
-def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path]:
+def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[LocatedNode, Path]:
     """The node that is meant, and the file to write. Raises ConfigError, NeverStarted, NotFoundError."""
     if len(places) > 2:
         raise ConfigError(
@@ -96,8 +96,8 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
     *named, out = places
     if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
         raise ConfigError(f"{out} is not a file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
-    node = locate(named[0] if named else None, config)
-    log_of_located(node, not named and config is None)
+    node = locate_node(named[0] if named else None, config)
+    find_log_of_node(node, not named and config is None)
     return node, out
 
 
@@ -107,14 +107,14 @@ def check(
     passphrase_file: BackupPassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
-    secret = take_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
+    secret = read_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
     manifest = check_backup(file, secret)
-    _tell(file, manifest)
+    _print_backup(file, manifest)
     if manifest.sealed:
         typer.echo("its keys open" if secret else "whether its keys open was not tried: give --passphrase-file")
 
 
-def _tell(file: Path, manifest: BackupManifest) -> None:
+def _print_backup(file: Path, manifest: BackupManifest) -> None:
     size = sum(member.size_bytes for member in manifest.members) / MIB
     made = f"made {utc(manifest.made_at, '%H:%M:%S')} by swarmd {manifest.version}"
     typer.echo(f"{file}: {manifest.peer} of swarm {manifest.swarm}, {made}")
@@ -146,13 +146,13 @@ def restore(
 ) -> None:
     """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
     sealed = check_backup(file).sealed and not without_keys
-    secret = take_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
+    secret = read_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)
     typer.echo(f"{directory}: {manifest.peer}, {verified.events} events replayed, all commands as they were")
     if secret is None:
         typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
     if not moved:
-        age = span(time.time() - manifest.made_at)
+        age = format_duration(time.time() - manifest.made_at)
         typer.echo(
             f"the backup was made {age} ago. What this node signed since is not in it: it will take part from the "
             "round after the first one that it sees opening",

@@ -22,17 +22,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from swarmd.backup.archive import refuse_target
+from swarmd.backup.archive import check_target
 from swarmd.backup.bundle import open_bundle, write_bundle
 from swarmd.cli.explain import latest_stories
-from swarmd.cli.options import ConfigFile, NodeDir, encode_json, locate, log_of_located
+from swarmd.cli.options import ConfigFile, NodeDir, encode_json, find_log_of_node, locate_node
 from swarmd.cli.status import read_status
 from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.export import to_json
 from swarmd.observe.redaction import SECRET_CHARACTERS_MIN, Redactor, known_secrets, redact_field
-from swarmd.paths import NodeDirectory, quoted
-from swarmd.units import place_with
+from swarmd.paths import NodeDirectory, quote_for_shell
+from swarmd.units import find_service_of_data
 
 MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
@@ -62,26 +62,26 @@ def bundle(
     the state that it gave where it was made.
     """
     if opened is not None:
-        _open(opened, to)
+        _unpack_bundle(opened, to)
         return
 
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
-    refuse_target(target)
-    node = locate(directory, config)
-    place, log = node.data, log_of_located(node, directory is None and config is None)
-    service = place_with(place)
+    check_target(target)
+    node = locate_node(directory, config)
+    place, log = node.data, find_log_of_node(node, directory is None and config is None)
+    service = find_service_of_data(place)
     config = node.config or (service.config if service is not None else None)
     loaded = load_config(config) if config is not None else None
-    with _passed_credentials(config):
-        secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
-    texts, notes = _texts(place, config, loaded, unit, Redactor(secrets))
-    made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
+    with _use_service_credentials(config):
+        secrets = known_secrets(loaded, place, signing=True) | _find_passphrases(place)
+    texts, notes = _collect_texts(place, config, loaded, unit, Redactor(secrets))
+    made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _print_progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
-    typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {quoted(target.name)} --to DIR")
+    typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {quote_for_shell(target.name)} --to DIR")
 
 
 @contextlib.contextmanager
-def _passed_credentials(config: Path | None) -> Iterator[None]:
+def _use_service_credentials(config: Path | None) -> Iterator[None]:
     """Read a service's credentials from beside its configuration: systemd passes them to the service alone."""
     kept = config.parent / "credentials" if config is not None else None
     if kept is None or not kept.is_dir() or CREDENTIALS in os.environ:
@@ -94,45 +94,45 @@ def _passed_credentials(config: Path | None) -> Iterator[None]:
         del os.environ[CREDENTIALS]
 
 
-def _open(file: Path, to: Path | None) -> None:
+def _unpack_bundle(file: Path, to: Path | None) -> None:
     if to is None:
         raise ConfigError("--open needs a place", "Give --to DIR, a directory that is new or empty")
-    made = open_bundle(file, to, _progress)
+    made = open_bundle(file, to, _print_progress)
     typer.echo(f"{to}: {made.next_seq - made.first_seq} events of {made.peer} in swarm {made.swarm}")
     typer.echo("the log folds to the state that the node had when the bundle was made")
-    place = quoted(to)
+    place = quote_for_shell(to)
     for note in made.notes:
         typer.echo(f"note: {note}")
     typer.echo(f"look further with: swarmd explain {place} · swarmd replay {place} · swarmd replay --web {place}")
 
 
-def _progress(what: str) -> None:
+def _print_progress(what: str) -> None:
     typer.echo(what, err=True)
 
 
 # --- what goes in beside the log ---
 
 
-def _texts(
+def _collect_texts(
     place: Path, file: Path | None, config: Config | None, unit: str, cover: Redactor
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files by name, and notes about those that could not be made."""
     makers: list[tuple[str, Callable[[], bytes]]] = [
         ("status.json", lambda: encode_json(read_status(NodeDirectory(place)))),
         ("stories.json", lambda: to_json(latest_stories(place))),
-        ("files.json", lambda: _files(place)),
-        ("findings.json", lambda: _findings(place, file)),
+        ("files.json", lambda: _list_files(place)),
+        ("findings.json", lambda: _run_doctor(place, file)),
     ]
     if config is not None:
-        makers.append(("config.json", lambda: _config(config, cover)))
+        makers.append(("config.json", lambda: _render_config(config, cover)))
     if unit and shutil.which("journalctl"):
-        makers.append(("journal.jsonl", lambda: _journal(unit, cover)))
+        makers.append(("journal.jsonl", lambda: _read_journal(unit, cover)))
     texts: dict[str, bytes] = {}
     notes: list[str] = [] if config is not None else [UNCONFIGURED]
     if config is None:
-        _progress(UNCONFIGURED)
+        _print_progress(UNCONFIGURED)
     for name, make in makers:
-        _progress(f"making {name}")
+        _print_progress(f"making {name}")
         try:
             texts[name] = make()
         except (SwarmdError, OSError, subprocess.SubprocessError) as error:
@@ -140,13 +140,13 @@ def _texts(
     return texts, tuple(notes)
 
 
-def _config(config: Config, cover: Redactor) -> bytes:
+def _render_config(config: Config, cover: Redactor) -> bytes:
     """What is in force, with what looks like a secret covered."""
-    plain = cover.hide(msgspec.to_builtins(config))
+    plain = cover.redact_known(msgspec.to_builtins(config))
     return json.dumps({name: redact_field(name, value) for name, value in plain.items()}, indent=1).encode()
 
 
-def _files(place: Path) -> bytes:
+def _list_files(place: Path) -> bytes:
     """Names, sizes, modes and ages of all files: no contents. A node that runs may remove some meanwhile."""
     rows: list[tuple[str, int, str, int]] = []
     for directory, inner, names in os.walk(place):
@@ -157,7 +157,7 @@ def _files(place: Path) -> bytes:
     return json.dumps(sorted(rows)).encode()
 
 
-def _findings(place: Path, config: Path | None) -> bytes:
+def _run_doctor(place: Path, config: Path | None) -> bytes:
     """What doctor finds offline, in a process of its own, so that it cannot block this one."""
     of = ["--config", str(config), "--data", str(place)] if config is not None else [str(place)]
     call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
@@ -167,7 +167,7 @@ def _findings(place: Path, config: Path | None) -> bytes:
     return done.stdout
 
 
-def _journal(unit: str, cover: Redactor) -> bytes:
+def _read_journal(unit: str, cover: Redactor) -> bytes:
     """The newest lines of the unit, each without what is or looks like a secret."""
     call = ["journalctl", "--no-pager", "--output=short-iso", f"--unit={unit}", f"--lines={JOURNAL_LINES_MAX}"]
     done = subprocess.run(call, capture_output=True, timeout=JOURNAL_S, check=False)
@@ -175,7 +175,7 @@ def _journal(unit: str, cover: Redactor) -> bytes:
     return "\n".join(map(cover, text.splitlines())).encode()
 
 
-def _keys_in(place: Path) -> frozenset[str]:
+def _find_passphrases(place: Path) -> frozenset[str]:
     """The account's passphrase, if it lies in the data directory; keys are encrypted or binary."""
     try:
         text = NodeDirectory(place).passphrase.read_text().strip()

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from swarmd.cli.options import log_of
+from swarmd.cli.options import find_log_directory
 from swarmd.core.chart import NAMES, AnyChart, Charts, DottedState, load_charts
 from swarmd.core.state import State
-from swarmd.core.submissions import head_of
+from swarmd.core.submissions import next_submission
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 
 
 def chart(
@@ -27,16 +27,16 @@ def chart(
 ) -> None:
     """List the statecharts or draw one."""
     loaded = load_charts(charts)
-    current = chart_states(load(log_of(state))[0]) if state else {}
+    current = chart_states(load_state(find_log_directory(state))[0]) if state else {}
     if name is None:
-        Console().print(overview(loaded, current))
+        Console().print(charts_table(loaded, current))
     elif mermaid:
-        typer.echo(to_mermaid(pick(loaded, name), current.get(name)))
+        typer.echo(to_mermaid(find_chart(loaded, name), current.get(name)))
     else:
-        Console().print(transitions_table(pick(loaded, name), current.get(name)))
+        Console().print(transitions_table(find_chart(loaded, name), current.get(name)))
 
 
-def pick(charts: Charts, name: str) -> AnyChart:
+def find_chart(charts: Charts, name: str) -> AnyChart:
     """The chart of that name. Raises NotFoundError."""
     if name not in NAMES:
         raise NotFoundError(f"there is no chart {name!r}", f"The charts are {', '.join(NAMES)}")
@@ -49,7 +49,7 @@ def chart_states(state: State) -> dict[str, str]:
     states: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination:
         states["coordinator"] = state.coordination.chart
-    if submission := head_of(state):
+    if submission := next_submission(state):
         states["submission"] = submission.chart
     return states
 
@@ -75,11 +75,11 @@ def to_mermaid(chart: AnyChart, current: str | None = None) -> str:
     return "\n".join([*lines, *([f"  class {current} s_active"] if current else [])])
 
 
-def overview(charts: Charts, current: dict[str, str]) -> Table:
+def charts_table(charts: Charts, current: dict[str, str]) -> Table:
     """One row per chart."""
     table = Table("chart", "states", "transitions", *(["now"] if current else []), box=None)
     for name in NAMES:
-        chart = pick(charts, name)
+        chart = find_chart(charts, name)
         now = [current.get(name, "-")] if current else []
         table.add_row(name, str(len(chart.states)), str(len(chart.source["transitions"])), *now)
     return table
@@ -93,11 +93,18 @@ def transitions_table(chart: AnyChart, current: str | None) -> Table:
         for row, (trigger, to) in enumerate(moves or [("", "")]):
             mark = "▶" if state == current and row == 0 else ""
             style = "bold green" if state == current else None
-            table.add_row(mark, state if row == 0 else "", trigger, to, _why(chart, state, trigger), style=style)
+            table.add_row(
+                mark,
+                state if row == 0 else "",
+                trigger,
+                to,
+                _find_transition_reason(chart, state, trigger),
+                style=style,
+            )
     return table
 
 
-def _why(chart: AnyChart, state: str, trigger: str) -> str:
+def _find_transition_reason(chart: AnyChart, state: str, trigger: str) -> str:
     parents = {state.rsplit(".", depth)[0] for depth in range(state.count(".") + 1)} | {"*"}
     for row in chart.source["transitions"]:
         sources = row["source"] if isinstance(row["source"], list) else [row["source"]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from swarmd.cli.options import locate, require_node
+from swarmd.cli.options import locate_node, require_node
 from swarmd.config import Device, Dtype, TrainingConfig, load_config
 from swarmd.errors import ConfigError, GenerationFailed
 from swarmd.paths import NodeDirectory
@@ -53,7 +53,7 @@ def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, thr
     elif any((place / name).is_file() for name in ("config.json", ADAPTERS)):
         chosen = choose_directory(place, training)
     else:
-        node = locate(place)
+        node = locate_node(place)
         require_node(node)
         if node.config is not None:
             training = msgspec.structs.replace(load_config(node.config).training, **options)
@@ -101,7 +101,7 @@ def chat(
             import readline  # noqa: F401  # lines can then be edited
         policy = decoder.policy
         typer.echo(
-            f"{name_model(directory)} on {policy.device}, {policy.precision.text}. {RESET} forgets, {QUIT} ends",
+            f"{name_model(directory)} on {policy.device}, {policy.precision.description}. {RESET} forgets, {QUIT} ends",
             err=True,
         )
     for line in _read_lines("> " if is_terminal else ""):

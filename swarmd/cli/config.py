@@ -13,8 +13,8 @@ from tomlkit.items import Table
 
 from swarmd.cli.handed_out import print_untried_reason
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
-from swarmd.doctor.node import require_usable
-from swarmd.manifest import commented
+from swarmd.doctor.node import check_usable_config
+from swarmd.manifest import add_comment
 from swarmd.observe.redaction import Redactor, secrets_outside_files
 from swarmd.toml_text import parse_toml
 from swarmd.training.models.source import is_embedded, require_model
@@ -43,7 +43,7 @@ def check(
     of these is checked.
     """
     config = load_config(file)
-    untried = require_usable(config, file.parent / config.data, elsewhere)
+    untried = check_usable_config(config, file.parent / config.data, elsewhere)
     if not elsewhere:
         if config.training.device not in ("auto", "cpu"):
             from swarmd.training.models.device import choose_device  # loads torch
@@ -51,9 +51,9 @@ def check(
             choose_device(config.training.device)
         require_model(config.training)
         if not is_embedded(config.training.model) or config.training.lora.targets:
-            from swarmd.training.models.model import examine_model  # loads torch
+            from swarmd.training.models.model import check_loadable  # loads torch
 
-            examine_model(config.training)
+            check_loadable(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
     print_untried_reason(untried)
 
@@ -71,18 +71,20 @@ def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; withou
 def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
     """All keys as TOML, tables last, each commented with `origin` if `given` has it, else as a default."""
     document, cover = tomlkit.document(), Redactor(secrets_outside_files(config, {}))
-    _fill(document, config, given, origin, cover)
+    _fill_table(document, config, given, origin, cover)
     return tomlkit.dumps(document)
 
 
-def _fill(table: Container | Table, section: Section, given: dict[str, Any], origin: str, cover: Redactor) -> None:
+def _fill_table(
+    table: Container | Table, section: Section, given: dict[str, Any], origin: str, cover: Redactor
+) -> None:
     fields = {key: value for key, value in msgspec.structs.asdict(section).items() if value is not None}
     for key, value in fields.items():
         if not isinstance(value, Section):
-            plain = cover.hide(msgspec.to_builtins(value, builtin_types=()))
-            table.add(key, commented(plain, origin if key in given else "default"))
+            plain = cover.redact_known(msgspec.to_builtins(value, builtin_types=()))
+            table.add(key, add_comment(plain, origin if key in given else "default"))
     for key, value in fields.items():
         if isinstance(value, Section):
             inner = tomlkit.table()
-            _fill(inner, value, given.get(key, {}), origin, cover)
+            _fill_table(inner, value, given.get(key, {}), origin, cover)
             table.add(key, inner)

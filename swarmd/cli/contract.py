@@ -17,17 +17,24 @@ import anyio
 import msgspec
 import typer
 
-from swarmd.chain.blocks import Blocks
-from swarmd.chain.coordinator import Coordinator, chain_id_of
-from swarmd.chain.endpoints import Rpc, check_url, name_of, read_urls
-from swarmd.chain.fees import quote
+from swarmd.chain.blocks import RpcBlockReader
+from swarmd.chain.coordinator import CoordinatorContract, read_chain_id
+from swarmd.chain.endpoints import RpcPool, check_endpoint_url, read_endpoint_urls, url_without_secrets
+from swarmd.chain.fees import quote_gas_price
 from swarmd.chain.keystore import load_account
-from swarmd.chain.operator import DEPLOY_GAS, Deployed, DeploymentPlan, Journal, OperatorTransactions, deploy
+from swarmd.chain.operator import (
+    DEPLOY_GAS,
+    Deployment,
+    DeploymentPlan,
+    OperatorTransactions,
+    OrderJournal,
+    deploy_coordinator,
+)
 from swarmd.cli.directory import open_keystore
-from swarmd.cli.options import Payer
+from swarmd.cli.options import PayerOptions
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainError, ChainMismatch, ConfigError
-from swarmd.gas import coins
+from swarmd.gas import format_coins
 from swarmd.manifest import Manifest, ManifestChain, read_manifest
 from swarmd.paths import CONFIG, NodeDirectory
 
@@ -39,10 +46,10 @@ CALL_S = 15.0  # every call to an endpoint ends within this
 LOCAL_CHAINS = (1337, 31337)  # of development nodes; their coins are worth nothing
 
 
-class ReachedChain(NamedTuple):
+class ConnectedChain(NamedTuple):
     """A chain that answers."""
 
-    rpc: Rpc
+    rpc: RpcPool
     chain_id: int
     genesis: str
 
@@ -52,9 +59,9 @@ class ReachedChain(NamedTuple):
 
 
 @asynccontextmanager
-async def reach(
+async def connect_chain(
     urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
-) -> AsyncIterator[ReachedChain]:
+) -> AsyncIterator[ConnectedChain]:
     """Connect to the chain behind endpoints.
 
     Args:
@@ -66,22 +73,22 @@ async def reach(
         ChainError: no endpoint answers.
     """
     for url in urls:
-        check_url(url)
-    found = chain_id or await chain_id_of(urls)
-    rpc = Rpc(urls, found, CALL_S)
+        check_endpoint_url(url)
+    found = chain_id or await read_chain_id(urls)
+    rpc = RpcPool(urls, found, CALL_S)
     try:
-        genesis = await Blocks(rpc, "", 1).at(0)
+        genesis = await RpcBlockReader(rpc, "", 1).get_block(0)
         rpc.has_base_fee = fees is not None and not fees.legacy
         if fees is not None:
-            await rpc.learn_base_fee()
-        yield ReachedChain(rpc, found, genesis.hash)
+            await rpc.detect_base_fee()
+        yield ConnectedChain(rpc, found, genesis.hash)
     finally:
         await rpc.close()
 
 
-def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None:
+def confirm_chain(reached: ConnectedChain, url: str, what: str, yes: bool) -> None:
     """Show the chain, and ask before anything is paid for, unless it is a local one."""
-    typer.echo(f"chain: {reached.chain_id} at {name_of(url)}")
+    typer.echo(f"chain: {reached.chain_id} at {url_without_secrets(url)}")
     if reached.is_local or yes:
         return
     if not sys.stdin.isatty():
@@ -91,7 +98,7 @@ def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None
     typer.confirm(f"{what} on chain {reached.chain_id}?", abort=True)
 
 
-class Target(NamedTuple):
+class SwarmTarget(NamedTuple):
     """The swarm that a command acts on, and the node beside its manifest."""
 
     path: Path
@@ -99,11 +106,11 @@ class Target(NamedTuple):
     config: Config | None  # of the creator's own node, when the manifest lies in its directory
 
     @property
-    def data(self) -> NodeDirectory:
+    def node_directory(self) -> NodeDirectory:
         return NodeDirectory(self.path.parent / (self.config.data if self.config else "."))
 
     @property
-    def chain(self) -> ManifestChain:
+    def manifest_chain(self) -> ManifestChain:
         """Raises ConfigError if the swarm has none."""
         if self.manifest.chain is None:
             raise ConfigError(
@@ -112,19 +119,19 @@ class Target(NamedTuple):
             )
         return self.manifest.chain
 
-    def urls(self, given: Sequence[str]) -> list[str]:
+    def endpoint_urls(self, given: Sequence[str]) -> list[str]:
         """Endpoints that were given, else of the node beside the manifest, else of the manifest. Raises ConfigError."""
         if given:
             return list(given)
         if self.config is not None and self.config.chain is not None:
-            return read_urls(self.config.chain.rpc, self.data.root)
-        if not self.chain.rpc:
+            return read_endpoint_urls(self.config.chain.rpc, self.node_directory.root)
+        if not self.manifest_chain.rpc:
             raise ConfigError(
-                "the manifest names no endpoint of the chain", f"Give --rpc URL of chain {self.chain.chain_id}"
+                "the manifest names no endpoint of the chain", f"Give --rpc URL of chain {self.manifest_chain.chain_id}"
             )
-        return list(self.chain.rpc)
+        return list(self.manifest_chain.rpc)
 
-    def account(self, keystore: Path | None, passphrase: Path | None) -> LocalAccount:
+    def open_account(self, keystore: Path | None, passphrase: Path | None) -> LocalAccount:
         """The account that pays: the one given, else that of the node beside the manifest. Raises KeystoreError."""
         if keystore is not None:
             return open_keystore(keystore, passphrase)
@@ -133,22 +140,22 @@ class Target(NamedTuple):
         chain = self.config.chain
         if passphrase is not None:
             chain = msgspec.structs.replace(chain, passphrase=str(passphrase.resolve()))
-        return load_account(chain, self.data)
+        return load_account(chain, self.node_directory)
 
 
-def find_target(path: Path) -> Target:
+def find_target(path: Path) -> SwarmTarget:
     """The manifest, and the configuration beside it if it is of the same swarm. Raises ManifestError, NotFoundError."""
     manifest = read_manifest(path)
     beside = path.parent / CONFIG
     config = load_config(beside) if beside.exists() else None
-    return Target(path, manifest, config if config and config.swarm.id == manifest.id else None)
+    return SwarmTarget(path, manifest, config if config and config.swarm.id == manifest.id else None)
 
 
-async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordinator:
+async def check_contract(rpc: RpcPool, chain: ManifestChain, stages: int) -> CoordinatorContract:
     """The swarm's contract. Raises ChainMismatch when there is none, or rounds there have other stages."""
-    coordinator = Coordinator(rpc, chain.contract, chain.from_block)
-    await coordinator.check()
-    counted = await coordinator.stages()
+    coordinator = CoordinatorContract(rpc, chain.contract, chain.from_block)
+    await coordinator.check_contract()
+    counted = await coordinator.stage_count()
     if counted != stages:
         raise ChainMismatch(
             f"the contract {chain.contract} has rounds of {counted} stages, the recipe has {stages}",
@@ -158,11 +165,11 @@ async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordin
 
 
 def open_transactions(
-    reached: ReachedChain, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None
+    reached: ConnectedChain, key: LocalAccount, fees: FeesConfig, journal: OrderJournal | None = None
 ) -> OperatorTransactions:
     """Transactions of an account, reported on stdout. Raises ChainMismatch if the journal is of another one."""
-    journal = journal or Journal()
-    journal.begin(reached.chain_id, reached.genesis, str(key.address))
+    journal = journal or OrderJournal()
+    journal.bind_to_account(reached.chain_id, reached.genesis, str(key.address))
     return OperatorTransactions(reached.rpc, key, fees, journal, typer.echo)
 
 
@@ -175,11 +182,11 @@ class CreatedContract(NamedTuple):
     """A contract that nodes can rely on, and the chain it is on."""
 
     chain_id: int
-    deployed: Deployed
+    deployed: Deployment
 
 
 async def create_contract(
-    plan: DeploymentPlan, paid_by: Payer, key: LocalAccount, journal_file: Path, depth: int, yes: bool
+    plan: DeploymentPlan, paid_by: PayerOptions, key: LocalAccount, journal_file: Path, depth: int, yes: bool
 ) -> CreatedContract:
     """Create a swarm's contract, or go on where an earlier run ended, as its journal says.
 
@@ -188,54 +195,61 @@ async def create_contract(
         yes: do not ask before anything is paid for.
 
     Raises:
-        ChainError: it cannot be paid for or was not mined, or as `swarmd.chain.operator.deploy` raises.
+        ChainError: it cannot be paid for or was not mined, or as `swarmd.chain.operator.deploy_coordinator` raises.
     """
-    journal = Journal(journal_file)
+    journal = OrderJournal(journal_file)
     begun = journal.record is not None and bool(journal.record.steps)
-    async with reach(paid_by.rpc, fees=paid_by.fees) as reached:
+    async with connect_chain(paid_by.rpc, fees=paid_by.fees) as reached:
         confirm_chain(reached, paid_by.rpc[0], "creating the contract", yes or begun)
         transactions = open_transactions(reached, key, paid_by.fees, journal)
         if begun:
             typer.echo(f"going on with what {journal_file} says")
         else:
             await _check_balance(transactions, plan, paid_by.fees)
-        deployed = await deploy(transactions, plan)
+        deployed = await deploy_coordinator(transactions, plan)
         if not reached.is_local:
-            deployed = await _settle(transactions, plan, deployed, depth)
-        _tell(deployed)
+            deployed = await _wait_for_depth(transactions, plan, deployed, depth)
+        _print_deployment(deployed)
         return CreatedContract(reached.chain_id, deployed)
 
 
 async def _check_balance(transactions: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
     """See that the account can pay for all steps before the first one. Raises ChainError."""
-    price = await quote(transactions.chain, fees)
+    price = await quote_gas_price(transactions.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
     balance_wei = await transactions.chain.balance_wei(transactions.account)
-    typer.echo(f"balance: {coins(balance_wei)}; creating the contract costs up to about {coins(needed_wei)}")
+    typer.echo(
+        f"balance: {format_coins(balance_wei)}; creating the contract costs up to about {format_coins(needed_wei)}"
+    )
     if balance_wei < needed_wei:
         raise ChainError(
-            f"the account {transactions.account} has {coins(balance_wei)}, less than the {coins(needed_wei)} needed",
+            f"the account {transactions.account} has {format_coins(balance_wei)}, less than the "
+            f"{format_coins(needed_wei)} needed",
             "Send it some, then run the same command again",
         )
 
 
-async def _settle(transactions: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
+async def _wait_for_depth(
+    transactions: OperatorTransactions, plan: DeploymentPlan, deployed: Deployment, depth: int
+) -> Deployment:
     """Wait until the contract is as deep as nodes require; a reorganisation may have moved it to another block."""
     last = max(receipt.block for receipt in deployed.receipts)
-    blocks = Blocks(transactions.rpc, deployed.contract, 1)
+    blocks = RpcBlockReader(transactions.rpc, deployed.contract, 1)
     typer.echo(f"waiting for {depth} blocks on top of block {last}")
     for _ in range(SETTLE_LOOKS):
-        if (await blocks.head()).number >= last + depth:
-            return await deploy(transactions, plan)
+        if (await blocks.get_head()).number >= last + depth:
+            return await deploy_coordinator(transactions, plan)
         await anyio.sleep(SETTLE_LOOK_S)
     raise ChainError(
         f"block {last + depth} did not come within {SETTLE_LOOKS * SETTLE_LOOK_S:.0f} s", "Run the same command again"
     )
 
 
-def _tell(deployed: Deployed) -> None:
+def _print_deployment(deployed: Deployment) -> None:
     for receipt in deployed.receipts:
         typer.echo(f"  {receipt.name:<16} block {receipt.block:<10} gas {receipt.gas_used:>10,}")
     gas = sum(receipt.gas_used for receipt in deployed.receipts)
     cost = sum(receipt.cost_wei for receipt in deployed.receipts)
-    typer.echo(f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {coins(cost)}")
+    typer.echo(
+        f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {format_coins(cost)}"
+    )

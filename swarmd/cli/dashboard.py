@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from swarmd.cli.options import ConfigFile, NodeDir, locate, log_of_located
+from swarmd.cli.options import ConfigFile, NodeDir, find_log_of_node, locate_node
 from swarmd.config import Config, WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
@@ -85,16 +85,16 @@ def dashboard(
         return
     if bootstrap or rpc:
         raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
-    node = locate(directory, config)
+    node = locate_node(directory, config)
     loaded = load_config(config) if config is not None else None
     web = loaded.web if loaded is not None else WebConfig()
     if not NodeDirectory(node.data).events.is_dir():
-        log_of_located(node, directory is None and config is None)
+        find_log_of_node(node, directory is None and config is None)
     page = PageOptions(listen or web.listen or LISTEN, given or web.token, (*(hosts or ()), *web.hosts), open_page)
-    serve_log(node.data, page, loaded or usable(node.config))
+    serve_log(node.data, page, loaded or find_usable_config(node.config))
 
 
-def usable(found: Path | None) -> Config | None:
+def find_usable_config(found: Path | None) -> Config | None:
     """A node's own configuration, if it can be read; without it, the page shows the log all the same."""
     try:
         return load_config(found) if found is not None else None
@@ -114,32 +114,32 @@ def serve_log(root: Path, page: PageOptions, config: Config | None = None, archi
     """
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
-    from swarmd.web.moments import cover_also
-    from swarmd.web.node import LogNode
+    from swarmd.web.moments import add_covered_secrets
+    from swarmd.web.node import NodeLogSource
 
-    doors, endpoint = open_doors(page, root)
+    doors, endpoint = prepare_page_access(page, root)
     if config is not None:
-        cover_also(known_secrets(config, root))
-    node = LogNode(NodeDirectory(root), config, archive)
+        add_covered_secrets(known_secrets(config, root))
+    node = NodeLogSource(NodeDirectory(root), config, archive)
     serve_page(make_app(node, doors, node), endpoint, page.open_page)
 
 
 def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str], page: PageOptions) -> None:
     """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped.
 
-    Raises ManifestError, ConfigError as `observer_of`, AddressInUse.
+    Raises ManifestError, ConfigError as `open_observer`, AddressInUse.
     """
 
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
-    from swarmd.web.observer import observer_of
+    from swarmd.web.observer import open_observer
 
-    with observer_of(manifest, bootstrap, rpc) as observed:
-        doors, endpoint = open_doors(page, Path.cwd())
+    with open_observer(manifest, bootstrap, rpc) as observed:
+        doors, endpoint = prepare_page_access(page, Path.cwd())
         serve_page(make_app(observed, doors, background=[observed.run]), endpoint, page.open_page)
 
 
-def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
+def prepare_page_access(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.uvicorn_server import bind
     from swarmd.web.guard import AccessRules

@@ -12,11 +12,11 @@ import msgspec
 import typer
 
 from swarmd.config import Config, load_config
-from swarmd.daemon.directory import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
+from swarmd.daemon.directory import SwarmIdentity, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
-from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
-from swarmd.files import held_alone, remedy, replace_durably
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.errors import NotFoundError, PathUnusable, SwarmMismatch
+from swarmd.files import advise_on_path_error, hold_directory_lock, replace_durably
+from swarmd.paths import NodeDirectory, quote_for_shell
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -30,7 +30,7 @@ class OwnAccount(NamedTuple):
     passphrase: str
 
 
-def passphrase_beside(keystore: Path) -> Path:
+def default_passphrase_path(keystore: Path) -> Path:
     """Where the passphrase of a keystore is, if no file is named."""
     return keystore.with_suffix(".pass")
 
@@ -40,36 +40,36 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
     from swarmd.chain.keystore import load_passphrase, read_keystore
 
     if not keystore.exists():
-        fix = f"Make one with `swarmd account new {quoted(keystore)}`"
+        fix = f"Make one with `swarmd account new {quote_for_shell(keystore)}`"
         raise NotFoundError(f"there is no keystore {keystore}", fix)
-    secret = passphrase or passphrase_beside(keystore)
+    secret = passphrase or default_passphrase_path(keystore)
     return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
 
 
-def put_private(path: Path, text: str) -> None:
+def write_private_if_absent(path: Path, text: str) -> None:
     """Put a private file in place, whole and durably, or leave what is there. Raises PathUnusable."""
     try:
         replace_durably(path, text.encode(), mode=0o600)
     except OSError as error:
-        fix = remedy(error, path) or "Make room for it, and try again"
+        fix = advise_on_path_error(error, path) or "Make room for it, and try again"
         raise PathUnusable(f"{path} cannot be written: {error.strerror}", fix) from error
 
 
-class NewNode:
+class NodeCreator:
     """Makes the files of a node, and prints a line for each: made, or kept. `data` is relative to `root`."""
 
     def __init__(self, root: Path, data: str = ".") -> None:
         self.home, self.data = NodeDirectory(root), NodeDirectory(root / data)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Make the directories, and keep other commands out until done. Raises PathUnusable."""
         self.home.create()
         self.data.create()
-        with held_alone(self.home.root):
+        with hold_directory_lock(self.home.root):
             yield
 
-    def identity(self, given: Path | None = None) -> Identity:
+    def make_identity(self, given: Path | None = None) -> Identity:
         """The identity that was given or is there, else a new one."""
         path = given or self.data.identity
         if given is not None or path.exists():
@@ -80,13 +80,13 @@ class NewNode:
         typer.echo(f"identity: {fresh.peer_id}, made: keep a copy of {path}")
         return fresh
 
-    def account(self, given: Path | None, passphrase: Path | None) -> OwnAccount:
+    def make_account(self, given: Path | None, passphrase: Path | None) -> OwnAccount:
         """The account that was given or is there, else a new one with a random passphrase. Raises KeystoreError."""
         from swarmd.chain.keystore import create_keystore, create_passphrase, load_passphrase
 
         keystore = given or self.data.keystore
-        secret = passphrase or passphrase_beside(keystore)
-        names = (self.name_of(keystore), self.name_of(secret))
+        secret = passphrase or default_passphrase_path(keystore)
+        names = (self.relative_name(keystore), self.relative_name(secret))
         if given is not None or keystore.exists():
             key = open_keystore(keystore, secret)
             typer.echo(f"account: {key.address}, kept from {keystore}")
@@ -96,30 +96,30 @@ class NewNode:
         typer.echo(f"account: {key.address}, made: keep a copy of {keystore} and of its passphrase, {secret}")
         return OwnAccount(key, *names)
 
-    def name_of(self, path: Path) -> str:
+    def relative_name(self, path: Path) -> str:
         """How the configuration names a file: relative to the data directory if it lies there."""
         whole, data = path.resolve(), self.data.root.resolve()
         return str(whole.relative_to(data) if whole.is_relative_to(data) else whole)
 
-    def endpoints(self, urls: list[str]) -> tuple[str, ...]:
+    def store_endpoints(self, urls: list[str]) -> tuple[str, ...]:
         """Endpoints for the configuration; URLs that may hold a key go into a private file of their own."""
-        from swarmd.chain.endpoints import name_of
+        from swarmd.chain.endpoints import url_without_secrets
 
-        if all(name_of(url) == url.rstrip("/") for url in urls):
+        if all(url_without_secrets(url) == url.rstrip("/") for url in urls):
             return tuple(urls)
-        self.write(self.data.endpoints, "".join(f"{url}\n" for url in urls))
+        self.write_private_file(self.data.endpoints, "".join(f"{url}\n" for url in urls))
         return (f"file:{self.data.endpoints.name}",)
 
-    def write(self, path: Path, text: str) -> bool:
+    def write_private_file(self, path: Path, text: str) -> bool:
         """Make a private file; one that exists is kept. True when it was made. Raises PathUnusable."""
         if os.path.lexists(path):
             typer.echo(f"{path}: exists, kept as it is")
             return False
-        put_private(path, text)
+        write_private_if_absent(path, text)
         typer.echo(f"{path}: written")
         return True
 
-    def existing(self, asked: SwarmName) -> Config | None:
+    def read_existing_config(self, asked: SwarmIdentity) -> Config | None:
         """The configuration that is there, which stays in force with the kind that it names; None without one.
 
         Raises:
@@ -132,8 +132,8 @@ class NewNode:
             refuse_other_swarm(data, asked)
             return None
         named = swarm_of_config(config)
-        if named.differs(msgspec.structs.replace(asked, kind="")):
-            raise OtherSwarm(
+        if named.differs_from(msgspec.structs.replace(asked, kind="")):
+            raise SwarmMismatch(
                 f"{self.home.config} is of a node of the swarm {named}, not of {asked}", advise_other_directory(data)
             )
         refuse_other_swarm(data, named)

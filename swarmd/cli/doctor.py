@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from swarmd.cli.options import RULE, ConfigFile, DataDir, config_of_node, holds_log, place_of, print_json
+from swarmd.cli.options import RULE, ConfigFile, DataDir, config_of_node, holds_log, print_json, resolve_directory
 from swarmd.doctor.examination import Check, DoctorReport, Finding, Severity, Subject, examine
 from swarmd.errors import NotFoundError
 from swarmd.paths import CONFIG
@@ -49,13 +49,13 @@ def doctor(
             typer.echo(f"{check.name:10} {check.group:8} {(check.run.__doc__ or '').splitlines()[0]}")
         return 0
     checks = choose_checks(only or ())
-    place = place_of(directory)
+    place = resolve_directory(directory)
     if data is None and config is not None:
         data = directory
     elif data is None and holds_log(place) and (place / CONFIG).is_file():
         data = place  # the configuration in it does not say where its data lie
     subject = Subject(find_config(directory, config), data, offline)
-    report = examine_visibly(subject, checks, quiet=as_json)
+    report = run_checks_with_progress(subject, checks, quiet=as_json)
     if as_json:
         print_json(report)
     else:
@@ -70,12 +70,12 @@ def find_config(directory: Path | None, config: Path | None) -> Path | None:
     """
     if config is not None and not config.is_file():
         raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
-    if directory is None and config is None and not (place_of(None) / CONFIG).is_file():
+    if directory is None and config is None and not (resolve_directory(None) / CONFIG).is_file():
         return None
     return config_of_node(directory, config)
 
 
-def examine_visibly(subject: Subject, checks: Sequence[Check], quiet: bool = False) -> DoctorReport:
+def run_checks_with_progress(subject: Subject, checks: Sequence[Check], quiet: bool = False) -> DoctorReport:
     """Make the checks; on a terminal, say on stderr which are under way."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
@@ -83,12 +83,12 @@ def examine_visibly(subject: Subject, checks: Sequence[Check], quiet: bool = Fal
     under_way: dict[str, None] = {}
     with console.status("examining") as line:
 
-        def tell(name: str, ended: bool) -> None:
+        def show_progress(name: str, ended: bool) -> None:
             under_way.pop(name, None) if ended else under_way.setdefault(name)
             shown = ", ".join(list(under_way)[:RUNNING_SHOWN])
             line.update(f"examining: {shown}{' ...' if len(under_way) > RUNNING_SHOWN else ''}")
 
-        return asyncio.run(examine(subject, checks, tell))
+        return asyncio.run(examine(subject, checks, show_progress))
 
 
 def print_report(report: DoctorReport, brief: bool = False) -> None:

@@ -19,17 +19,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.cli.options import ConfigFile, log_of, utc
-from swarmd.cli.replay import folded, start_of, watch
+from swarmd.cli.options import ConfigFile, find_log_directory, utc
+from swarmd.cli.replay import find_fold_start, fold_log, with_progress
 from swarmd.core.events import Equivocated
-from swarmd.dht.wire.evidence import open_evidence
+from swarmd.dht.wire.evidence import decode_evidence
 from swarmd.errors import ConfigError, ExitCode, RecordRejected
-from swarmd.eventlog.export import clock, to_json
-from swarmd.eventlog.fold import bases_where, commits_from, load
-from swarmd.eventlog.segment import find_log
+from swarmd.eventlog.export import format_time, to_json
+from swarmd.eventlog.fold import bases_where, commits_from, load_state
+from swarmd.eventlog.segment import find_segment_directory
 from swarmd.observe.control import ask_status
-from swarmd.observe.story import Story, StoryTeller, reached
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.observe.story import Story, StoryTeller, highest_known_round
+from swarmd.paths import NodeDirectory, quote_for_shell
 
 ANSWER_S = 2.0  # longest wait for a daemon
 
@@ -54,13 +54,13 @@ def explain(
     Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
     with 1 if some of it proves nothing.
     """
-    directory, round_ = parse_place_and_round(words or [], config)
+    directory, round_ = parse_directory_and_round(words or [], config)
     if evidence:
-        return show_evidence(directory, as_json)
+        return print_evidence(directory, as_json)
     now = time.time() if has_daemon(directory) else None
     stories = story_of_round(directory, round_, now) if round_ is not None else latest_stories(directory, now)
     if round_ is not None and stories[0].outcome == "ahead":
-        raise _not_reached(directory, round_)
+        raise _unknown_round_error(directory, round_)
     if as_json:
         typer.echo(to_json(stories))
         return ExitCode.OK
@@ -70,15 +70,15 @@ def explain(
     return ExitCode.OK
 
 
-def _not_reached(directory: Path, round_: int) -> ConfigError:
+def _unknown_round_error(directory: Path, round_: int) -> ConfigError:
     """The error for a round that the node has not heard of."""
-    last = reached(load(find_log(directory))[0])
+    last = highest_known_round(load_state(find_segment_directory(directory))[0])
     known = f"its rounds go up to {last}" if last >= 0 else "no round has opened yet"
-    fix = f"`swarmd explain {quoted(directory)}` tells of the newest; `swarmd status` says where the swarm is"
+    fix = f"`swarmd explain {quote_for_shell(directory)}` tells of the newest; `swarmd status` says where the swarm is"
     return ConfigError(f"round {round_} is not in the log in {directory}: {known}", fix)
 
 
-def parse_place_and_round(words: list[str], config: Path | None) -> tuple[Path, int | None]:
+def parse_directory_and_round(words: list[str], config: Path | None) -> tuple[Path, int | None]:
     """The directory and the round that are meant. Raises ConfigError."""
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
@@ -89,23 +89,23 @@ def parse_place_and_round(words: list[str], config: Path | None) -> tuple[Path, 
         wrong = next((place for place in places if not Path(place).exists()), places[-1])
         raise ConfigError(f"{wrong!r} is not a round: rounds are numbers, from 0 on", example)
     place = Path(places[0]) if places else None
-    return log_of(place, config), int(numbers[0]) if numbers else None
+    return find_log_directory(place, config), int(numbers[0]) if numbers else None
 
 
 def has_daemon(directory: Path) -> bool:
     """Whether a daemon runs on a data directory, or its events directory, even if it is too busy to answer."""
-    return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
+    return ask_status(NodeDirectory(find_segment_directory(directory).parent).control, ANSWER_S).is_running
 
 
 def story_of_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
     """The story of one round; `now` is in POSIX seconds, if a daemon runs."""
-    log = find_log(directory)
+    log = find_segment_directory(directory)
     teller = StoryTeller(round_)
-    for base in bases_where(log, lambda state: reached(state) < round_ - 1):
+    for base in bases_where(log, lambda state: highest_known_round(state) < round_ - 1):
         teller = StoryTeller(round_)
-        for applied in folded(log, None, progress=True, base=base):
+        for applied in fold_log(log, None, progress=True, base=base):
             teller.apply(applied)
-            if not teller.goes_on:
+            if not teller.may_continue:
                 break
         if teller.knows_before:
             break
@@ -114,9 +114,9 @@ def story_of_round(directory: Path, round_: int, now: float | None = None) -> li
 
 def latest_stories(directory: Path, now: float | None = None) -> list[Story]:
     """The last rounds that were skipped, if any were, and the round that the node is at or trained last."""
-    state, _ = load(find_log(directory))
+    state, _ = load_state(find_segment_directory(directory))
     rounds = [state.skips[-1].first] if state.skips else []
-    rounds.append(max(0, reached(state)))
+    rounds.append(max(0, highest_known_round(state)))
     return [story for round_ in dict.fromkeys(rounds) for story in story_of_round(directory, round_, now)]
 
 
@@ -128,7 +128,7 @@ def render_story(story: Story) -> RenderableType:
         table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")
     for each in story.sentences:
-        table.add_row(clock(each.at), str(each.seq), Text(each.text + ".", "yellow" if each.trouble else ""))
+        table.add_row(format_time(each.at), str(each.seq), Text(each.text + ".", "yellow" if each.trouble else ""))
     parts: list[RenderableType] = [Text(story.verdict, f"bold {colours.get(story.outcome, '')}".strip()), table]
     if story.cut:
         parts.append(Text(f"{story.cut} more sentences; `swarmd replay DIR --round {story.round}` has all events"))
@@ -139,7 +139,7 @@ def render_story(story: Story) -> RenderableType:
 SHOWN = ("round", "stage", "reward", "digest", "size_bytes", "groups", "opened_at", "deadline_at", "final", "opening")
 
 
-class Exhibit(msgspec.Struct, frozen=True):
+class EvidenceItem(msgspec.Struct, frozen=True):
     """One piece of evidence."""
 
     seq: int
@@ -153,12 +153,12 @@ class Exhibit(msgspec.Struct, frozen=True):
     signed: tuple[str, ...]  # in base64: the msgpack arrays [owner, payload, expiration, signature]
 
 
-def show_evidence(directory: Path, as_json: bool) -> int:
+def print_evidence(directory: Path, as_json: bool) -> int:
     """Print all evidence in a node's log. Returns 1 if a piece of it proves nothing."""
-    log = find_log(directory)
+    log = find_segment_directory(directory)
     exhibits = [
-        exhibit_of(event, seq, commit.at)
-        for commit in watch(log, commits_from(log, start_of(log, 0)), None)
+        make_evidence_item(event, seq, commit.at)
+        for commit in with_progress(log, commits_from(log, find_fold_start(log, 0)), None)
         for seq, event in enumerate(commit.events, commit.seq)
         if isinstance(event, Equivocated)
     ]
@@ -166,19 +166,20 @@ def show_evidence(directory: Path, as_json: bool) -> int:
         typer.echo(to_json(exhibits))
     else:
         typer.echo(
-            "\n\n".join(map(describe_exhibit, exhibits)) or "The log holds no evidence of two records for one place."
+            "\n\n".join(map(describe_evidence_item, exhibits))
+            or "The log holds no evidence of two records for one place."
         )
     return ExitCode.FAILURE if any(each.problem for each in exhibits) else ExitCode.OK
 
 
-def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:
+def make_evidence_item(event: Equivocated, seq: int, at: float) -> EvidenceItem:
     """What an event's two records say, and whether they prove what it says of them."""
     said = (event.kind, event.peer, event.round, event.stage)
     signed = tuple(base64.b64encode(each).decode() for each in (event.first, event.second))
     try:
-        evidence, charge = open_evidence(event.first, event.second)
+        evidence, charge = decode_evidence(event.first, event.second)
     except RecordRejected as error:
-        return Exhibit(seq, at, *said, f"{error.reason}: {error.message}", (), signed)
+        return EvidenceItem(seq, at, *said, f"{error.reason}: {error.message}", (), signed)
     problem = "" if charge == said else f"the records show something else: {charge}"
     records = tuple(
         {
@@ -187,10 +188,10 @@ def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:
         }
         for each in (evidence.first, evidence.second)
     )
-    return Exhibit(seq, at, *said, problem, records, signed)
+    return EvidenceItem(seq, at, *said, problem, records, signed)
 
 
-def describe_exhibit(exhibit: Exhibit) -> str:
+def describe_evidence_item(exhibit: EvidenceItem) -> str:
     """A piece of evidence for a person."""
     proved = f"it proves nothing: {exhibit.problem}" if exhibit.problem else "both signatures are genuine"
     head = f"{exhibit.peer}: two records of kind {exhibit.kind}, round {exhibit.round} stage {exhibit.stage}"

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from swarmd.backup.fork import fork_node
-from swarmd.cli.options import locate, log_of_located, warn
+from swarmd.cli.options import find_log_of_node, locate_node, warn
 from swarmd.errors import ConfigError
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.paths import NodeDirectory, quote_for_shell
 
 
 def fork(
@@ -32,8 +32,8 @@ def fork(
     never sign as the first one: a new key is made, and no account, passphrase, token or invitation is copied. Of the
     settings, those are left out that are the first node's own, and are named. The first node may be running.
     """
-    node = locate(directory)
-    log_of_located(node)
+    node = locate_node(directory)
+    find_log_of_node(node)
     if at is not None and round is not None:
         raise ConfigError("--at and --round exclude each other", "Give one of them")
     settings = config or node.config
@@ -48,4 +48,4 @@ def fork(
         typer.echo("as a coordinator it opens rounds of a swarm of its own")
     else:
         warn("it joins the swarm that its settings name, beside the first node")
-    typer.echo(f"next: `swarmd run {quoted(new)}`")
+    typer.echo(f"next: `swarmd run {quote_for_shell(new)}`")

@@ -20,16 +20,16 @@ import typer
 from swarmd.config import DIGEST, TrainingConfig
 from swarmd.errors import HubUnreachable, ManifestError, SwarmError
 from swarmd.manifest import HANDED_OUT, ManifestRecipe
-from swarmd.swarms.dataset import is_hub_id, keep_dataset, source_of
+from swarmd.swarms.dataset import is_hub_id, read_dataset_source, write_questions_file
 from swarmd.swarms.jsonl import SUFFIX, load_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
-from swarmd.swarms.registry import questions_of
+from swarmd.swarms.registry import questions_file_of
 from swarmd.training.models.files import digest_weights, list_weights
-from swarmd.training.models.hub import ask_hub
+from swarmd.training.models.hub import fetch_commit
 from swarmd.training.models.source import (
     AUTO,
     compare_weights,
-    find_snapshot,
+    find_configured_model,
     is_directory,
     is_gguf,
     is_local,
@@ -42,15 +42,15 @@ from swarmd.training.models.source import (
 WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are not files
 
 
-def shared_options(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
+def options_for_manifest(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """The options as a manifest has them: the file's name, the digest of its rows, and the data set that it was made of
     if that is on the Hub. Raises SwarmError.
     """
-    name = questions_of(options)
+    name = questions_file_of(options)
     if not name:
         _refuse_other_files(options.get("data"), home)
         return dict(options)
-    _load_into(home, name, options)
+    _make_questions_file(home, name, options)
     _, digest = load_rows(home, name, str(options.get("digest", "")))
     shared = {**options, "data": Path(name).name, "digest": digest}
     source = str(options.get("dataset", ""))
@@ -81,17 +81,17 @@ def _refuse_other_files(named: object, home: Path) -> None:
             f"swarm.options.data: the file {named!r} does not end in {SUFFIX}, so that no manifest can name it",
             f"Rename it, and the option, to {Path(named).stem}{SUFFIX}: a JSON object a line, as it is now",
         )
-    if is_directory or _leads_elsewhere(named):
+    if is_directory or _is_unsafe_path(named):
         raise SwarmError(
             f"swarm.options.data: no manifest can name the directory or path {named!r}, which others do not have",
             f"Write its rows into one file that ends in {SUFFIX}, a JSON object a line, and name that",
         )
 
 
-def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:
+def _make_questions_file(home: Path, name: str, options: Mapping[str, Any]) -> None:
     """Make the file from the data set that the options name, if they name one and the file is not there."""
     if options.get("dataset"):
-        keep_dataset(home, name, source_of(options), str(options.get("digest", "")))
+        write_questions_file(home, name, read_dataset_source(options), str(options.get("digest", "")))
 
 
 def find_questions(
@@ -108,8 +108,8 @@ def find_questions(
         ManifestError: it is not there, or the options name something else than a file.
         SwarmError: its rows are others than the swarm's, or it may not be downloaded.
     """
-    name, digest = questions_of(options), str(options.get("digest", ""))
-    if _leads_elsewhere(options.get("data")) or (name and not digest):
+    name, digest = questions_file_of(options), str(options.get("digest", ""))
+    if _is_unsafe_path(options.get("data")) or (name and not digest):
         raise ManifestError(
             "recipe.options: data is not the name of a file, or digest is missing", "Get a manifest from its creator"
         )
@@ -123,22 +123,22 @@ def find_questions(
             load_rows(directory, name, digest)
             return directory / name
     if source:
-        keep_dataset(data, name, source_of({**options, "download_bytes": download_bytes}), digest)
+        write_questions_file(data, name, read_dataset_source({**options, "download_bytes": download_bytes}), digest)
         return data / name
-    raise _not_handed_out([name], manifest)
+    raise _missing_files_error([name], manifest)
 
 
-def refuse_missing(recipe: ManifestRecipe, manifest: Path, data: Path) -> None:
+def refuse_missing_files(recipe: ManifestRecipe, manifest: Path, data: Path) -> None:
     """Raise ManifestError for several files that a manifest names and that lie nowhere: all of them at once."""
     names = [recipe.model.removeprefix(HANDED_OUT)] if recipe.model.startswith(HANDED_OUT) else []
     if not recipe.options.get("dataset"):
-        names += [name for name in [questions_of(recipe.options)] if name]
+        names += [name for name in [questions_file_of(recipe.options)] if name]
     missing = [name for name in names if not any((place / name).exists() for place in (data, manifest.parent))]
     if len(missing) > 1:
-        raise _not_handed_out(missing, manifest)
+        raise _missing_files_error(missing, manifest)
 
 
-def _not_handed_out(names: list[str], manifest: Path) -> ManifestError:
+def _missing_files_error(names: list[str], manifest: Path) -> ManifestError:
     files, them = " and ".join(names), "them" if len(names) > 1 else "it"
     return ManifestError(
         f"the swarm trains on {files}, not found beside {manifest}",
@@ -146,7 +146,7 @@ def _not_handed_out(names: list[str], manifest: Path) -> ManifestError:
     )
 
 
-def _leads_elsewhere(named: object) -> bool:
+def _is_unsafe_path(named: object) -> bool:
     """Whether an option `data` is a path out of the data directory or a hidden file, or holds line breaks that would
     look like swarmd's own words in an error.
     """
@@ -155,20 +155,20 @@ def _leads_elsewhere(named: object) -> bool:
     return Path(named).name != named or named[0] in ".~" or not named.isprintable()
 
 
-def bring_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
+def overwrite_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
     """Copy the file that a configuration's options name into another data directory, over one that is there.
 
     Raises SwarmError if it is missing or not sound.
     """
-    name = questions_of(options)
-    _load_into(home, name, options)
+    name = questions_file_of(options)
+    _make_questions_file(home, name, options)
     load_rows(home, name)
     target = data / name
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _copy(home / name, target)
+    _copy_atomically(home / name, target)
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy_atomically(source: Path, target: Path) -> None:
     """Copy a file so that nobody sees an incomplete one."""
     fresh = target.with_name(f".{target.name}.new")
     shutil.copyfile(source, fresh)
@@ -183,14 +183,14 @@ def copy_questions(source: Path, data: Path) -> None:
             raise SwarmError(f"{target} exists and differs from {source}", "Move it away, or choose another directory")
         typer.echo(f"{target}: exists, kept as it is")
         return
-    _copy(source, target)
+    _copy_atomically(source, target)
     typer.echo(f"{target}: written")
 
 
 # --- models ---
 
 
-def settle_model(training: TrainingConfig) -> TrainingConfig:
+def pin_model(training: TrainingConfig) -> TrainingConfig:
     """The settings with the model as a manifest can name it, and with its revision.
 
     Raises:
@@ -206,11 +206,11 @@ def settle_model(training: TrainingConfig) -> TrainingConfig:
             "Name the directory into which the file is read, as `swarmd local` says in a log; or a model of the Hub",
         )
     try:
-        snapshot = find_snapshot(training)
+        snapshot = find_configured_model(training)
         if snapshot is not None:
             require_model(training)
         elif not training.revision:
-            return _pinned(training, ask_hub(training.model, "", list_embedded()))
+            return _with_revision(training, fetch_commit(training.model, "", list_embedded()))
     except HubUnreachable as error:
         typer.echo(f"note: the manifest names no commit of {training.model}, so members take what is newest when they")
         typer.echo(f"    join: {error.message}. Set training.revision to one")
@@ -218,7 +218,7 @@ def settle_model(training: TrainingConfig) -> TrainingConfig:
     if snapshot is None:
         return training
     if not is_local(training.model):
-        return _pinned(training, snapshot.name)
+        return _with_revision(training, snapshot.name)
     if not list_weights(snapshot):
         raise ManifestError(f"{snapshot} has no weights", "Name a directory that save_pretrained wrote")
     settled = msgspec.structs.replace(training, revision=training.revision or DIGEST + digest_weights(snapshot))
@@ -227,14 +227,14 @@ def settle_model(training: TrainingConfig) -> TrainingConfig:
     return settled
 
 
-def _pinned(training: TrainingConfig, commit: str) -> TrainingConfig:
+def _with_revision(training: TrainingConfig, commit: str) -> TrainingConfig:
     """The settings with the commit as revision if none is given; a colocated vLLM takes only the model's name."""
     if training.revision or training.vllm.mode == "colocate":
         return training
     return msgspec.structs.replace(training, revision=commit)
 
 
-def find_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
+def find_manifest_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
     """Find the model that a manifest names: in the data directory, or beside the manifest.
 
     Returns:
@@ -250,7 +250,7 @@ def find_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
         place = (directory / name).resolve()
         if place.is_dir():
             settings = TrainingConfig(model=str(place), revision=recipe.revision)
-            if differ := compare_weights(settings, str(find_snapshot(settings))):
+            if differ := compare_weights(settings, str(find_configured_model(settings))):
                 typer.echo(f"note: this node would begin from other weights than its swarm: {differ}")
             return str(place)
-    raise _not_handed_out([f"the model directory {name}"], manifest)
+    raise _missing_files_error([f"the model directory {name}"], manifest)

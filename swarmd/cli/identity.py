@@ -18,26 +18,26 @@ from swarmd.animals import Words, animal_name, read_words
 from swarmd.cli.options import (
     KeyPassphraseFile,
     PrintJson,
-    keep_note_of_backup,
     print_json,
+    read_passphrase,
+    record_backup,
     refuse_existing,
-    take_passphrase,
     utc,
     warn,
 )
-from swarmd.dht.identity.backup import Backup, BackupMarks, open_backup, read_backup, read_marks, seal_backup
+from swarmd.dht.identity.backup import Backup, BackupProgress, open_backup, read_backup, read_progress, seal_backup
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
     create_identity,
     load_identity,
-    note_name,
     parse_identity,
-    write_private,
+    write_private_file,
+    write_rl_swarm_name,
 )
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, SwarmdError
-from swarmd.files import read_start, remedy
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.files import advise_on_path_error, read_start
+from swarmd.paths import NodeDirectory, quote_for_shell
 
 NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
 NAME_FILE_BYTES_MAX = 1 << 18
@@ -59,14 +59,14 @@ def new(path: File) -> None:
 @app.command()
 def show(path: File, as_json: PrintJson = False) -> None:
     """Check a key file and print its peer id, the node's fingerprint."""
-    identity = _load(path)
+    identity = _load_identity(path)
     if as_json:
         print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
     else:
         typer.echo(identity.peer_id)
 
 
-def _load(path: Path) -> Identity:
+def _load_identity(path: Path) -> Identity:
     """As `load_identity`, but first say so if the file is not a key: then its mode does not matter."""
     with suppress(OSError):
         parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
@@ -87,11 +87,11 @@ def backup(
     identity = load_identity(path)
     refuse_existing(out, "it")
     marks = _marks_for_backup(path, data, identity.peer_id)
-    passphrase = take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    passphrase = read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     made_at = time.time()
-    write_private(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
-    keep_note_of_backup(path, identity.peer_id, made_at, out)
-    at_round = f", at round {marks.round}" if marks is not None and marks.round >= 0 else ""
+    write_private_file(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
+    record_backup(path, identity.peer_id, made_at, out)
+    at_round = f", at round {marks.highest_round}" if marks is not None and marks.highest_round >= 0 else ""
     typer.echo(f"{out}: backup of {identity.peer_id}{at_round}")
 
 
@@ -108,10 +108,10 @@ def restore(
     """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
     refuse_existing(path, "it")
     raw = read_backup(source)
-    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
+    opened = open_backup(raw, read_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
     identity = opened.identity
-    logged = read_marks(NodeDirectory(data or path.parent), identity.peer_id)
-    write_private(path, identity.encode())
+    logged = read_progress(NodeDirectory(data or path.parent), identity.peer_id)
+    write_private_file(path, identity.encode())
     typer.echo(identity.peer_id)
     for line in restore_warnings(opened, logged):
         warn(line)
@@ -126,7 +126,7 @@ def check(
 ) -> int:
     """Check a key file: that it is whole, private and this user's; and that a backup of it is good."""
     try:
-        report = examine(path, backup, passphrase_file)
+        report = examine_key(path, backup, passphrase_file)
     except SwarmdError as error:
         if not as_json:
             raise
@@ -155,30 +155,33 @@ def import_key(
     Says what the node is called in RL Swarm, and how it keeps that name.
     """
     refuse_existing(path, "it")
-    words = _words_of(source, names)
-    identity = parse_identity(_read_foreign(source), str(source), "Name RL Swarm's swarm.pem")
+    words = _read_rl_swarm_words(source, names)
+    identity = parse_identity(_read_rl_swarm_key(source), str(source), "Name RL Swarm's swarm.pem")
     if identity.kind == "ed25519":
         raise IdentityDamaged(
             f"{source} is not RL Swarm's: its key is of another kind, as swarmd makes them",
             "Bring it here with `swarmd identity backup` and `swarmd identity restore`",
         )
-    if not identity.is_whole():
+    if not identity.has_valid_key_pair():
         raise IdentityDamaged(
             f"{source} is damaged: its public key does not belong to its secret", "Take another copy of it"
         )
-    write_private(path, identity.encode())
+    write_private_file(path, identity.encode())
     typer.echo(identity.peer_id)
     warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
-    typer.echo(_name_to_keep(identity.peer_id, words), err=True)
+    typer.echo(_describe_kept_name(identity.peer_id, words), err=True)
     if words is None:
         return
     try:
-        note_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
+        write_rl_swarm_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
     except OSError as error:
-        warn(f"`swarmd join --identity {quoted(path)}` will not know this name: {error.filename}: {error.strerror}")
+        warn(
+            f"`swarmd join --identity {quote_for_shell(path)}` will not know this name: {error.filename}: "
+            f"{error.strerror}"
+        )
 
 
-def _words_of(source: Path, names: Path | None) -> Words | None:
+def _read_rl_swarm_words(source: Path, names: Path | None) -> Words | None:
     """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it.
 
     Raises IdentityError for a named file that does not hold them, NotFoundError if it is not there.
@@ -201,7 +204,7 @@ def _words_of(source: Path, names: Path | None) -> Words | None:
     return None
 
 
-def _name_to_keep(peer: str, words: Words | None) -> str:
+def _describe_kept_name(peer: str, words: Words | None) -> str:
     if words is None:
         return (
             "RL Swarm's names are made of other words than swarmd's: the node keeps the one it had there with "
@@ -213,27 +216,27 @@ def _name_to_keep(peer: str, words: Words | None) -> str:
     )
 
 
-def _read_foreign(path: Path) -> bytes:
+def _read_rl_swarm_key(path: Path) -> bytes:
     try:
         return read_start(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no identity {path}", "Name RL Swarm's swarm.pem") from error
     except OSError as error:
-        fix = remedy(error, path) if isinstance(error, PermissionError) else "Name RL Swarm's swarm.pem"
+        fix = advise_on_path_error(error, path) if isinstance(error, PermissionError) else "Name RL Swarm's swarm.pem"
         raise IdentityError(f"the identity {path} cannot be read: {error.strerror}", fix) from error
 
 
-def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks | None:
+def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupProgress | None:
     """How far the node has come. A log beside the key that cannot be read is only warned of: the key is backed up."""
     if data is not None:
-        marks = read_marks(NodeDirectory(data), peer)
+        marks = read_progress(NodeDirectory(data), peer)
         if marks is None:
             raise NotFoundError(
                 f"there is no event log in {data}", "Name the node's data directory, or leave --data out"
             )
         return marks
     try:
-        marks = read_marks(NodeDirectory(path.parent), peer)
+        marks = read_progress(NodeDirectory(path.parent), peer)
     except SwarmdError as error:
         warn(f"the backup does not say how far the node has come: {error.message}")
         return None
@@ -242,29 +245,29 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks |
     return marks
 
 
-def restore_warnings(opened: Backup, logged: BackupMarks | None) -> list[str]:
+def restore_warnings(opened: Backup, logged: BackupProgress | None) -> list[str]:
     """Warnings for a node with a restored identity; `logged` is how far the log in its directory goes."""
     lines = [
-        f"the node that used this identity last {_whereabouts(opened.marks)} when the backup was made "
+        f"the node that used this identity last {_describe_progress(opened.marks)} when the backup was made "
         f"({utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
     ]
     if logged is None:
         lines.append("there is no event log here, so what that node has signed is not known")
-    elif opened.marks is not None and logged.round < opened.marks.round:
-        lines.append(f"the event log here is older than the backup: it {_whereabouts(logged)}")
+    elif opened.marks is not None and logged.highest_round < opened.marks.highest_round:
+        lines.append(f"the event log here is older than the backup: it {_describe_progress(logged)}")
     lines.append("the node will compare with the chain before it signs")
     return lines
 
 
-def _whereabouts(marks: BackupMarks | None) -> str:
+def _describe_progress(marks: BackupProgress | None) -> str:
     if marks is None:
         return "was at a round that the backup does not tell"
-    return f"was at round {marks.round}" if marks.round >= 0 else "had trained nothing yet"
+    return f"was at round {marks.highest_round}" if marks.highest_round >= 0 else "had trained nothing yet"
 
 
-def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
+def examine_key(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
     """What `check` prints. Raises SwarmdError for anything that is wrong."""
-    identity = _load(path)
+    identity = _load_identity(path)
     status = path.stat()
     report: dict[str, Any] = {
         "file": str(path),
@@ -281,10 +284,10 @@ def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> di
 
 def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None) -> dict[str, Any]:
     raw = read_backup(path)
-    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
+    opened = open_backup(raw, read_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
     if opened.identity.encode() != identity.encode():
         raise IdentityDamaged(
             f"{path} is the backup of {opened.peer}, the key is that of {identity.peer_id}",
             "Make a new one with `swarmd identity backup`",
         )
-    return {"file": str(path), "made_at": opened.made_at, "round": opened.marks.round if opened.marks else None}
+    return {"file": str(path), "made_at": opened.made_at, "round": opened.marks.highest_round if opened.marks else None}

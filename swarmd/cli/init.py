@@ -24,21 +24,21 @@ import tomlkit
 import typer
 
 from swarmd.cli.config import check
-from swarmd.cli.directory import NewNode, put_private
-from swarmd.cli.doctor import examine_visibly, print_report
+from swarmd.cli.directory import NodeCreator, write_private_if_absent
+from swarmd.cli.doctor import print_report, run_checks_with_progress
 from swarmd.cli.join import join
-from swarmd.cli.local_swarm import fill_in
-from swarmd.cli.model import GIB, weigh_all
+from swarmd.cli.local_swarm import set_dotted_key
+from swarmd.cli.model import GIB, estimate_fits
 from swarmd.cli.new import CREATOR, new, swarm_id
-from swarmd.cli.options import ask_hidden, check_places
+from swarmd.cli.options import ask_hidden, check_multiaddrs
 from swarmd.config import Device, SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
-from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
+from swarmd.daemon.directory import SwarmIdentity, swarm_of_config, swarm_of_manifest
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor.examination import Subject
 from swarmd.errors import ConfigError, ExitCode, ModelError, NotFoundError, SwarmError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
-from swarmd.manifest import NodeChoice, node_text, read_manifest
-from swarmd.paths import CONFIG, configs_directory, quoted
+from swarmd.manifest import NodeChoice, make_config_text, read_manifest
+from swarmd.paths import CONFIG, configs_directory, quote_for_shell
 from swarmd.results.hub import TOKEN as KIND
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import Secret, read_secret, write_secret
@@ -72,24 +72,24 @@ def list_profiles(kind: str) -> dict[str, Path | None]:
     return {SMALL: base if base.is_file() else None, **{path.stem: path for path in others}}
 
 
-def training_of(path: Path | None) -> TrainingConfig:
+def read_profile_training(path: Path | None) -> TrainingConfig:
     return load_config(path).training if path else TrainingConfig()
 
 
-def weigh_profile(name: str, path: Path | None, device: Device | None) -> ProfileFit:
+def estimate_profile_fit(name: str, path: Path | None, device: Device | None) -> ProfileFit:
     """Weigh a profile's model as `swarmd model fit` does, on this device in place of the profile's."""
-    training = training_of(path)
+    training = read_profile_training(path)
     pool = training.pool if training.model == AUTO else (training.model,)
     training = msgspec.structs.replace(training, device=device or training.device, pool=pool)
     try:
-        _, fits, _ = weigh_all(training, name)
+        _, fits, _ = estimate_fits(training, name)
     except (ConfigError, ModelError) as error:
         return ProfileFit(name, path, training.model, why=error.message)
-    chosen = max(fits, key=lambda each: each.need.total if each.fits else -each.need.total)
+    chosen = max(fits, key=lambda each: each.need.total if each.fits_memory else -each.need.total)
     return ProfileFit(name, path, chosen.model.name, chosen.need.total, chosen.why)
 
 
-def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
+def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
     """The profile of that name or size in billions; `auto`: the largest that fits.
 
     Raises ConfigError if there is none, or it does not fit here.
@@ -109,7 +109,9 @@ def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
     )
 
 
-def base_text(kind: str, weighing: ProfileFit, questions: OwnQuestions | None = None, **changes: Any) -> str:
+def make_base_config_text(
+    kind: str, weighing: ProfileFit, questions: OwnQuestions | None = None, **changes: Any
+) -> str:
     """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool.
 
     The changes are to further keys of [training]; `questions` take the place of the kind's.
@@ -153,7 +155,7 @@ class OwnQuestions(NamedTuple):
     answer: str
 
 
-def offer_answers(questions: Path) -> tuple[str, ...]:
+def list_answer_forms(questions: Path) -> tuple[str, ...]:
     """Keys of `ANSWERS`, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
     if not questions.is_file():
         fix = 'Name yours with --questions: one {"prompt": "...", "answer": "..."} a line'
@@ -184,7 +186,7 @@ TOKEN_NAME = "hub.token"  # in the data directory
 Word = TypeVar("Word", bound=str)
 
 
-class Asker:
+class Prompter:
     """Asks questions at a terminal; `silent` (--yes) takes every default."""
 
     def __init__(self, silent: bool, terminal: bool) -> None:
@@ -192,14 +194,14 @@ class Asker:
         self._terminal = terminal
 
     @property
-    def asks(self) -> bool:
+    def is_interactive(self) -> bool:
         return self._terminal and not self.silent
 
     def ask(self, question: str, default: str, flag: str) -> str:
         """The answer. Raises ConfigError if there is no terminal, and defaults are not to be taken."""
         if self.silent:
             return default
-        self.need_terminal(flag)
+        self.require_terminal(flag)
         return str(typer.prompt(question, default=default, show_default=bool(default)))
 
     def choose(self, question: str, choices: tuple[Word, ...], flag: str) -> Word:
@@ -213,7 +215,7 @@ class Asker:
                     return choice
             typer.echo(f"  {answer!r} is not one of them")
 
-    def need_terminal(self, flag: str) -> None:
+    def require_terminal(self, flag: str) -> None:
         if not self._terminal:
             raise ConfigError(f"there is no terminal to ask at, and {flag} is not given", "Add --yes to take defaults")
 
@@ -238,11 +240,11 @@ class Answers:
     hub_token_file: Path | None
     web: str | None
 
-    def complete(self, asker: Asker) -> None:
+    def ask_missing(self, asker: Prompter) -> None:
         """Ask for the rest. Raises ConfigError for answers that do not go together, NotFoundError."""
         self._choose_swarm(asker)
         if self.manifest is None:
-            self._complete_new(asker)
+            self._ask_new_swarm(asker)
         elif not self.manifest.is_file():
             raise NotFoundError(f"there is no manifest {self.manifest}", "Ask the swarm's creator for the file")
         elif self.kind or self.model or self.questions or self.answer:
@@ -250,10 +252,10 @@ class Answers:
                 "--kind, --questions, --answer and --model are for a swarm of one's own",
                 "Leave them out: the manifest says what is trained",
             )
-        self._complete_own(asker)
-        self._check()
+        self._ask_node_settings(asker)
+        self._check_answers()
 
-    def _choose_swarm(self, asker: Asker) -> None:
+    def _choose_swarm(self, asker: Prompter) -> None:
         if self.manifest is not None and self.swarm is not None:
             raise ConfigError(
                 "both --manifest and --swarm were given", "Leave out --swarm to join, or --manifest to begin one"
@@ -266,12 +268,12 @@ class Answers:
         else:
             self.swarm = asker.ask("Name of your swarm", "my swarm", "--swarm")
 
-    def _complete_new(self, asker: Asker) -> None:
+    def _ask_new_swarm(self, asker: Prompter) -> None:
         question = f"What is to be trained; {FILE}: your own questions"
         self.kind = self.kind or (FILE if self.questions else asker.choose(question, tuple(BUILT_IN), "--kind"))
         find_kind(self.kind)
         if self.kind == FILE:
-            self._complete_questions(asker)
+            self._ask_questions_file(asker)
         elif self.questions or self.answer:
             raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
         if self.announce is None:
@@ -281,11 +283,11 @@ class Answers:
             url = asker.ask("Endpoint of a chain that is to keep the rounds (empty: none, the DHT alone)", "", "--rpc")
             self.rpc = [url] if url else []
 
-    def _complete_questions(self, asker: Asker) -> None:
+    def _ask_questions_file(self, asker: Prompter) -> None:
         """Ask for what the kind `file` needs."""
         asked = 'Your questions, a file with one {"prompt": "...", "answer": "..."} a line'
         self.questions = self.questions or Path(asker.ask(asked, "questions.jsonl", "--questions"))
-        places = offer_answers(self.questions)
+        places = list_answer_forms(self.questions)
         self.answer = self.answer or asker.choose("Where a completion has its answer", places, "--answer")
         if self.answer not in places:
             raise ConfigError(
@@ -294,7 +296,7 @@ class Answers:
         asked = "Model: a directory, an id of the Hugging Face Hub, or embedded, a tiny one"
         self.model = self.model or asker.ask(asked, SMALL, "--model")
 
-    def _complete_own(self, asker: Asker) -> None:
+    def _ask_node_settings(self, asker: Prompter) -> None:
         if self.name is None:
             question = "Name on the leaderboard" if self.manifest is None else "Name on the leaderboard (empty: none)"
             self.name = asker.ask(question, CREATOR if self.manifest is None else "", "--name")
@@ -303,9 +305,9 @@ class Answers:
             question = "Push the model to the Hugging Face Hub? user/name, or user/ (empty: no)"
             self.hub_repo = asker.ask(question, "", "--hub-repo")
 
-    def _check(self) -> None:
+    def _check_answers(self) -> None:
         check_name(self.name or "", "--name")
-        check_places([], [self.announce] if self.announce else [])
+        check_multiaddrs([], [self.announce] if self.announce else [])
         if self.hub_repo:
             check_repo(self.hub_repo, "--hub-repo")
         if self.web and not is_loopback(parse_listen(self.web, PAGE_PORT, "--web").host):
@@ -314,7 +316,7 @@ class Answers:
                 f"Give 127.0.0.1:{PAGE_PORT}; web.listen and web.token of the configuration can open it afterwards",
             )
 
-    def take_token(self, asker: Asker) -> str:
+    def read_hub_token(self, asker: Prompter) -> str:
         """The Hub's token: from a private file, HF_TOKEN or an answer; empty without --hub-repo. Raises ConfigError."""
         if not self.hub_repo:
             return ""
@@ -323,13 +325,13 @@ class Answers:
         elif os.environ.get("HF_TOKEN"):
             token = os.environ["HF_TOKEN"].strip()
         else:
-            asker.need_terminal("--hub-token-file")
+            asker.require_terminal("--hub-token-file")
             token = ask_hidden("Token of the Hub (is not shown)").strip()
         if not TOKEN.fullmatch(token):
             raise ConfigError("this is not a token of the Hub: one word of 8 characters or more expected", TOKEN_FIX)
         return token
 
-    def amendments(self) -> dict[str, Any]:
+    def config_amendments(self) -> dict[str, Any]:
         """Keys of the configuration that `join` and `swarm new` have no option for."""
         found: dict[str, Any] = {}
         if self.name and (self.manifest is not None or self.name != CREATOR):
@@ -363,7 +365,8 @@ def init(
         Path | None, _option("questions", "For the kind file: one JSON object with prompt and answer a line.")
     ] = None,
     answer: Annotated[
-        str | None, _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
+        str | None,
+        _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}."),
     ] = None,
     model: Annotated[
         str | None,
@@ -374,7 +377,8 @@ def init(
         ),
     ] = None,
     rpc: Annotated[
-        list[str] | None, _option("rpc", "Endpoint of the chain that keeps the rounds; file:PATH for a file of them.")
+        list[str] | None,
+        _option("rpc", "Endpoint of the chain that keeps the rounds; file:PATH for a file of them."),
     ] = None,
     announce: Annotated[
         str | None, _option("announce", "Address that others reach this node under, /ip4/192.0.2.1/tcp/38331.")
@@ -396,7 +400,7 @@ def init(
     examine: Annotated[bool, typer.Option(help="At the end, examine the node as `swarmd doctor --offline`.")] = True,
 ) -> int:
     """Make a node: a swarm of one's own, or one that joins. Asks for what no flag and no SWARMD_INIT_ variable says."""
-    asker = Asker(silent=yes, terminal=sys.stdin.isatty())
+    asker = Prompter(silent=yes, terminal=sys.stdin.isatty())
     root = directory or Path(asker.ask("Directory of the node", "swarmd-node", "--dir"))
     if (root / CONFIG).exists():
         _refuse_other_swarm(root, manifest, swarm)
@@ -419,8 +423,8 @@ def init(
             hub_token_file=hub_token_file,
             web=web,
         )
-        _make(answers, asker)
-    return finish(root, examine)
+        _make_node(answers, asker)
+    return check_new_node(root, examine)
 
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
@@ -430,16 +434,16 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
     if manifest is not None:
         asked = swarm_of_manifest(read_manifest(manifest))
     elif name is not None:
-        asked = SwarmName(swarm_id(name, there.dht.peer))
-    NewNode(root).existing(asked)
+        asked = SwarmIdentity(swarm_id(name, there.dht.peer))
+    NodeCreator(root).read_existing_config(asked)
 
 
-def _make(answers: Answers, asker: Asker) -> None:
+def _make_node(answers: Answers, asker: Prompter) -> None:
     """Ask what was not given, then make the node with `join` or `swarm new`."""
-    answers.complete(asker)
-    token = answers.take_token(asker)
+    answers.ask_missing(asker)
+    token = answers.read_hub_token(asker)
     if answers.manifest is not None:
-        _rehearse(answers, answers.manifest)
+        _validate_join_config(answers, answers.manifest)
         join(
             manifest=answers.manifest,
             directory=answers.root,
@@ -448,29 +452,29 @@ def _make(answers: Answers, asker: Asker) -> None:
             rpc=answers.rpc or None,
         )
     else:
-        _found(answers, asker)
+        _make_new_swarm(answers, asker)
     if token:
-        _keep_token(answers, token)
-    path, amendments = answers.root / CONFIG, answers.amendments()
+        _write_hub_token(answers, token)
+    path, amendments = answers.root / CONFIG, answers.config_amendments()
     if amendments:
-        put_private(path, amended(read_config_text(path), amendments, path))
+        write_private_if_absent(path, amend_config_text(read_config_text(path), amendments, path))
         typer.echo(f"{path}: {', '.join(amendments)} set")
 
 
-def _rehearse(answers: Answers, path: Path) -> None:
+def _validate_join_config(answers: Answers, path: Path) -> None:
     """Make the configuration of a node that joins, in memory: once the node is there, the next run would keep a wrong
     one as it is. Raises ConfigError, ManifestError.
     """
     manifest = read_manifest(path)
     rpc = tuple(answers.rpc or (manifest.chain.rpc if manifest.chain else ()))
-    text = node_text(manifest, NodeChoice(generate_identity().peer_id, rpc=rpc))
-    amended(text, answers.amendments(), answers.root / CONFIG)
+    text = make_config_text(manifest, NodeChoice(generate_identity().peer_id, rpc=rpc))
+    amend_config_text(text, answers.config_amendments(), answers.root / CONFIG)
 
 
-def _found(answers: Answers, asker: Asker) -> None:
+def _make_new_swarm(answers: Answers, asker: Prompter) -> None:
     """Make a swarm from a shipped configuration, with one model in place of a pool."""
     kind = answers.kind or "digits"
-    chosen = choose_model(answers, kind, asker)
+    chosen = choose_fitting_profile(answers, kind, asker)
     changes: dict[str, Any] = {"device": answers.device or "auto"}
     changes |= {"processes": answers.processes} if answers.processes else {}
     own = OwnQuestions(answers.questions, answers.answer or "") if answers.questions else None
@@ -478,7 +482,7 @@ def _found(answers: Answers, asker: Asker) -> None:
         changes |= PRETRAINED
     with tempfile.TemporaryDirectory(prefix="swarmd-init-") as place:
         base = Path(place) / CONFIG
-        base.write_text(base_text(kind, chosen, own, **changes), encoding="utf-8")
+        base.write_text(make_base_config_text(kind, chosen, own, **changes), encoding="utf-8")
         new(
             name=answers.swarm or "my swarm",
             directory=answers.root,
@@ -489,27 +493,27 @@ def _found(answers: Answers, asker: Asker) -> None:
         )
 
 
-def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
+def choose_fitting_profile(answers: Answers, kind: str, asker: Prompter) -> ProfileFit:
     """The profile to start from: the one that was asked for, if it fits this machine. Raises ConfigError."""
     profiles = list_profiles(kind)
-    wanted = answers.model or ("" if asker.asks else SMALL)
+    wanted = answers.model or ("" if asker.is_interactive else SMALL)
     if wanted == SMALL:
-        return ProfileFit(SMALL, profiles[SMALL], training_of(profiles[SMALL]).model)
+        return ProfileFit(SMALL, profiles[SMALL], read_profile_training(profiles[SMALL]).model)
     if kind == FILE:
         return ProfileFit(SMALL, profiles[SMALL], wanted)
     typer.echo("looking at what fits on this machine ...")
     silence_libraries()
     device = None if answers.device == "auto" else answers.device
-    weighed = [weigh_profile(name, path, device) for name, path in profiles.items()]
+    weighed = [estimate_profile_fit(name, path, device) for name, path in profiles.items()]
     if not wanted:
         for each in weighed:
             fits = f"does not fit: {each.why}" if each.why else "fits"
             typer.echo(f"  {each.name:14} {each.model:40} {each.need / GIB:6.1f} GiB  {fits}")
         wanted = asker.ask("Model (auto: the largest that fits)", SMALL, "--model")
-    return pick(wanted, weighed)
+    return select_profile(wanted, weighed)
 
 
-def _keep_token(answers: Answers, token: str) -> None:
+def _write_hub_token(answers: Answers, token: str) -> None:
     """Write the token into a private file in the data directory; one that is there is kept."""
     path = answers.root / TOKEN_NAME
     if path.exists():
@@ -519,30 +523,30 @@ def _keep_token(answers: Answers, token: str) -> None:
     typer.echo(f"{path}: written, mode 0600")
 
 
-def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
+def amend_config_text(text: str, amendments: dict[str, Any], path: Path) -> str:
     """A configuration's text with keys set; its comments stay. Raises ConfigError for a wrong value."""
     document = tomlkit.parse(text)
     for dotted, value in amendments.items():
-        fill_in(document, dotted, value)
+        set_dotted_key(document, dotted, value)
     text = tomlkit.dumps(document)
     parse_config(text, str(path))
     return text
 
 
-def finish(root: Path, examine: bool) -> int:
+def check_new_node(root: Path, examine: bool) -> int:
     """Check the configuration, examine the node without the network, and say what comes next."""
     from swarmd.doctor.checks import CHECKS
 
     path, code = root / CONFIG, 0
     check(path, elsewhere=True)  # the doctor says what is to be downloaded
     if examine:
-        report = examine_visibly(Subject(path, offline=True), CHECKS)
+        report = run_checks_with_progress(Subject(path, offline=True), CHECKS)
         typer.echo("")
         print_report(report, brief=True)
         code = ExitCode.UNFIT if report.verdict == "error" else 0
-    typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
-    typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
-    typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
+    typer.echo(f"\nrun it now:          swarmd run --config {quote_for_shell(path)}")
+    typer.echo(f"or as a service:     swarmd service install --config {quote_for_shell(path)}")
+    typer.echo(f"look at it any time: swarmd doctor {quote_for_shell(root)}")
     config = load_config(path)
     if config.role == "coordinator" and config.chain is None and config.coordinator.min_peers > 1:
         typer.echo(f"its first round opens when {config.coordinator.min_peers} members are there, itself included")

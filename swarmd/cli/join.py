@@ -18,40 +18,46 @@ import msgspec
 import typer
 
 from swarmd.animals import animal_name
-from swarmd.cli.directory import NewNode, OwnAccount
-from swarmd.cli.handed_out import copy_questions, find_model, find_questions, print_untried_reason, refuse_missing
+from swarmd.cli.directory import NodeCreator, OwnAccount
+from swarmd.cli.handed_out import (
+    copy_questions,
+    find_manifest_model,
+    find_questions,
+    print_untried_reason,
+    refuse_missing_files,
+)
 from swarmd.cli.options import (
     Announce,
-    Payer,
-    check_places,
-    with_payer,
+    PayerOptions,
+    add_payer_options,
+    check_multiaddrs,
 )
 from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
-from swarmd.dht.identity.identity import is_peer_id, known_name
-from swarmd.dht.wire.invitations import must_be_invited, read_invitation
+from swarmd.dht.identity.identity import is_peer_id, read_rl_swarm_name
+from swarmd.dht.wire.invitations import invitation_from_text, require_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
-from swarmd.gas import coins
+from swarmd.gas import format_coins
 from swarmd.manifest import (
     BOOTNODES_MAX,
     Manifest,
     NodeChoice,
     check_bootnode,
-    config_of,
-    node_text,
+    make_config_text,
+    make_node_config,
     read_manifest,
     recipe_digest,
     recipe_of,
     write_manifest,
 )
-from swarmd.paths import quoted
+from swarmd.paths import quote_for_shell
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
-from swarmd.swarms.registry import check_kind, find_cuts_of
+from swarmd.swarms.registry import check_kind, find_reduced_limits
 from swarmd.swarms.truths import check_questions
 
 if TYPE_CHECKING:
-    from swarmd.chain.coordinator import Coordinator
-    from swarmd.cli.contract import ReachedChain
+    from swarmd.chain.coordinator import CoordinatorContract
+    from swarmd.cli.contract import ConnectedChain
 
 
 LISTEN = "/ip4/0.0.0.0/tcp/0"
@@ -66,7 +72,7 @@ class JoinOptions(NamedTuple):
     listen: tuple[str, ...]  # empty: LISTEN
     announce: tuple[str, ...]
     data: str
-    paid_by: Payer
+    paid_by: PayerOptions
     signer: str
     org: str
     signer_account: str
@@ -76,10 +82,10 @@ class JoinOptions(NamedTuple):
     invitation: str
 
 
-@with_payer
+@add_payer_options
 def join(
     manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The file that the swarm's creator handed out.")],
-    paid_by: Payer,
+    paid_by: PayerOptions,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="The new node's directory; ./SWARM-ID without it.")
     ] = None,
@@ -118,10 +124,10 @@ def join(
             "Do not join: ask that creator for its manifest",
         )
     root = directory or Path(read.id)
-    existing = NewNode(root, data).existing(swarm_of_manifest(read))
-    node = NewNode(root, existing.data if existing else data)
+    existing = NodeCreator(root, data).read_existing_config(swarm_of_manifest(read))
+    node = NodeCreator(root, existing.data if existing else data)
     if existing is None:
-        refuse_missing(read.recipe, manifest, node.data.root)
+        refuse_missing_files(read.recipe, manifest, node.data.root)
     options = JoinOptions(
         path=manifest,
         name=name,
@@ -135,23 +141,23 @@ def join(
         signer_account=signer_account,
         token=token,
         questions=find_questions(read.recipe.options, manifest, node.data.root, download_bytes),
-        model=existing.training.model if existing else find_model(read.recipe, manifest, node.data.root),
+        model=existing.training.model if existing else find_manifest_model(read.recipe, manifest, node.data.root),
         invitation=invitation,
     )
     _check(read, options)
-    with node.held():
+    with node.hold_lock():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
-        _make(node, read, options, existing)
-    typer.echo(f"\nnext:  swarmd run --config {quoted(node.home.config)}")
+        _make_node(node, read, options, existing)
+    typer.echo(f"\nnext:  swarmd run --config {quote_for_shell(node.home.config)}")
 
 
 def _check(manifest: Manifest, options: JoinOptions) -> None:
-    swarm = _swarm_of(manifest)
+    swarm = _make_swarm_config(manifest)
     check_kind(swarm)
     if options.questions is not None:
         print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
     check_name(options.name, "--name")
-    check_places(options.listen, options.announce)
+    check_multiaddrs(options.listen, options.announce)
     if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
         told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer have no use there"
         raise ConfigError(told, "Leave them out")
@@ -165,28 +171,28 @@ def _check(manifest: Manifest, options: JoinOptions) -> None:
         )
 
 
-def _swarm_of(manifest: Manifest) -> SwarmConfig:
+def _make_swarm_config(manifest: Manifest) -> SwarmConfig:
     recipe = manifest.recipe
     return SwarmConfig(manifest.id, kind=recipe.kind, stages=recipe.stages, options=recipe.options)
 
 
-def _make(node: NewNode, manifest: Manifest, options: JoinOptions, existing: Config | None) -> None:
+def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, existing: Config | None) -> None:
     known = node.data.root / existing.dht.identity if existing else None  # as a configuration made earlier has it
-    identity = node.identity(known if known is not None and known.exists() else options.identity)
+    identity = node.make_identity(known if known is not None and known.exists() else options.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(
             f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}",
             "Give that node's identity, or another directory with --dir",
         )
     if manifest.chain is None and manifest.membership == "allow-list" and identity.peer_id not in manifest.members:
-        _say_closed(options, identity.peer_id)
+        _print_allow_list_note(options, identity.peer_id)
     if manifest.membership == "invitation":
-        _check_invited(node, manifest, options, identity.peer_id, existing)
+        _check_invitation(node, manifest, options, identity.peer_id, existing)
     choice = NodeChoice(
         peer=identity.peer_id,
-        name=_name_of(identity.peer_id, options) if existing is None else options.name,
+        name=_choose_node_name(identity.peer_id, options) if existing is None else options.name,
         data=options.data,
-        identity=node.name_of(options.identity) if options.identity else "",
+        identity=node.relative_name(options.identity) if options.identity else "",
         listen=options.listen or (LISTEN,),
         announce=options.announce,
         invitation=options.invitation,
@@ -194,22 +200,22 @@ def _make(node: NewNode, manifest: Manifest, options: JoinOptions, existing: Con
     )
     if manifest.chain is not None:
         choice = anyio.run(_join_chain, node, manifest, options, choice, existing)
-    config = existing or config_of(manifest, choice)
+    config = existing or make_node_config(manifest, choice)
     if options.questions is not None:
         copy_questions(options.questions, node.data.root)
-    for cut in find_cuts_of(existing.swarm if existing else _swarm_of(manifest)):
+    for cut in find_reduced_limits(existing.swarm if existing else _make_swarm_config(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:
-        _warn_averaged(node, config)
-    _keep_manifest(node, manifest)
-    written = node.write(node.home.config, node_text(manifest, choice))
+        _warn_of_averaged_peers(node, config)
+    _copy_manifest(node, manifest)
+    written = node.write_private_file(node.home.config, make_config_text(manifest, choice))
     if existing is not None:
-        _tell_ignored(node, options)
+        _print_ignored_options(node, options)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.home.config} is not the manifest's; this node may train something else")
 
 
-def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
+def _copy_manifest(node: NodeCreator, manifest: Manifest) -> None:
     """Keep the manifest beside the configuration, for `swarmd doctor` to compare; one that is there stays."""
     path = node.home.manifest
     if not path.exists():
@@ -222,7 +228,7 @@ def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
     typer.echo(f"note: {path} differs from the one that was given, and is kept. Put the newer one in its place")
 
 
-def _tell_ignored(node: NewNode, options: JoinOptions) -> None:
+def _print_ignored_options(node: NodeCreator, options: JoinOptions) -> None:
     """Name the options that were given and have no effect, as the configuration that is there is kept."""
     paid_by = options.paid_by
     given = {
@@ -244,7 +250,7 @@ def _tell_ignored(node: NewNode, options: JoinOptions) -> None:
         typer.echo(f"note: {node.home.config} is kept as it is, whatever {', '.join(ignored)} says. Change it there")
 
 
-def _warn_averaged(node: NewNode, config: Config) -> None:
+def _warn_of_averaged_peers(node: NodeCreator, config: Config) -> None:
     """Name the peers whose weights go into this node's model."""
     training = config.training
     if training.average_weights_every:
@@ -257,7 +263,7 @@ def _warn_averaged(node: NewNode, config: Config) -> None:
         typer.echo(f"    average_weights_every = 0\ninto [training] of {node.home.config}")
 
 
-def _name_of(peer: str, options: JoinOptions) -> str:
+def _choose_node_name(peer: str, options: JoinOptions) -> str:
     """The node's name: the one given, else the one that an identity from RL Swarm has there. Prints both.
 
     RL Swarm makes its names from words that swarmd does not ship, so they are known only if `swarmd identity import`
@@ -265,7 +271,7 @@ def _name_of(peer: str, options: JoinOptions) -> str:
     """
     if not peer.startswith("Qm"):  # only ids of RSA keys, which RL Swarm has, begin like this
         return options.name
-    there = known_name(options.identity, peer) if options.identity else ""
+    there = read_rl_swarm_name(options.identity, peer) if options.identity else ""
     name, own = options.name or there, animal_name(peer)
     said = f"{there} in RL Swarm" if there else "its name in RL Swarm is not known here"
     typer.echo(f"name: {name or own}; {said}, {own} by swarmd's own words")
@@ -277,14 +283,16 @@ def _name_of(peer: str, options: JoinOptions) -> str:
     return name
 
 
-def _check_invited(node: NewNode, manifest: Manifest, options: JoinOptions, peer: str, existing: Config | None) -> None:
+def _check_invitation(
+    node: NodeCreator, manifest: Manifest, options: JoinOptions, peer: str, existing: Config | None
+) -> None:
     """Check the invitation, if there is one, else say how to get it; if the configuration is kept, say where it goes.
 
     Raises ConfigError if the invitation is not for this peer.
     """
     known = existing.dht.invitation if existing else options.invitation
     if options.invitation:
-        must_be_invited(read_invitation(options.invitation), manifest.id, manifest.creator, peer)
+        require_invitation(invitation_from_text(options.invitation), manifest.id, manifest.creator, peer)
     elif not known and peer != manifest.creator:
         typer.echo("note: this swarm asks for an invitation. Its creator, or one whom the creator has invited, runs")
         typer.echo(f"    swarmd swarm invite {peer}")
@@ -294,31 +302,33 @@ def _check_invited(node: NewNode, manifest: Manifest, options: JoinOptions, peer
         typer.echo(f'    invitation = "{options.invitation}"')
 
 
-def _say_closed(options: JoinOptions, peer: str) -> None:
+def _print_allow_list_note(options: JoinOptions, peer: str) -> None:
     typer.echo("note: this node is not on the swarm's allow-list yet. The swarm's creator must run")
-    typer.echo(f"    swarmd swarm allow {quoted(options.path.name)} {peer}")
+    typer.echo(f"    swarmd swarm allow {quote_for_shell(options.path.name)} {peer}")
 
 
 # --- the chain ---
 
 
 async def _join_chain(
-    node: NewNode, manifest: Manifest, options: JoinOptions, choice: NodeChoice, existing: Config | None
+    node: NodeCreator, manifest: Manifest, options: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
-    from swarmd.chain.endpoints import read_urls
+    from swarmd.chain.endpoints import read_endpoint_urls
     from swarmd.chain.keystore import load_account
-    from swarmd.cli.contract import check_contract, reach
+    from swarmd.cli.contract import check_contract, connect_chain
 
     chain, known = manifest.chain, existing.chain if existing else None
     assert chain is not None
-    urls = list(options.paid_by.rpc or (read_urls(known.rpc, node.data.root) if known is not None else chain.rpc))
-    async with reach(urls, chain.chain_id, options.paid_by.fees) as reached:
+    urls = list(
+        options.paid_by.rpc or (read_endpoint_urls(known.rpc, node.data.root) if known is not None else chain.rpc)
+    )
+    async with connect_chain(urls, chain.chain_id, options.paid_by.fees) as reached:
         coordinator = await check_contract(reached.rpc, chain, manifest.recipe.stages)
         typer.echo(f"chain: {chain.chain_id}, contract {chain.contract}: as the manifest says")
-        (allowed,) = await coordinator.members([choice.peer])
+        (allowed,) = await coordinator.are_members([choice.peer])
         if not allowed:
-            _say_closed(options, choice.peer)
+            _print_allow_list_note(options, choice.peer)
         bootnodes = []
         for address in (await coordinator.bootnodes())[:BOOTNODES_MAX]:  # a contract takes any text
             try:
@@ -326,37 +336,37 @@ async def _join_chain(
                 bootnodes.append(address)
             except ManifestError as error:
                 typer.echo(f"note: the contract has a bootnode that is not one: {error.message}")
-        choice = msgspec.structs.replace(choice, rpc=node.endpoints(urls), bootnodes=tuple(bootnodes))
-        registered_to = await coordinator.eoa(choice.peer)
+        choice = msgspec.structs.replace(choice, rpc=node.store_endpoints(urls), bootnodes=tuple(bootnodes))
+        registered_to = await coordinator.account_of_peer(choice.peer)
         if options.signer or (known is not None and known.sender != "wallet"):
-            return _through_proxy(node, options, choice, registered_to)
+            return _join_through_proxy(node, options, choice, registered_to)
         if known is not None:  # a configuration made earlier names the account
             account = OwnAccount(load_account(known, node.data), known.keystore, known.passphrase)
             typer.echo(f"account: {account.key.address}, kept from {known.keystore}")
         else:
-            account = node.account(options.paid_by.account, options.paid_by.passphrase)
+            account = node.make_account(options.paid_by.account, options.paid_by.passphrase)
         await _register(reached, coordinator, account, choice.peer, registered_to, allowed, options.paid_by.fees)
         return msgspec.structs.replace(
             choice, sender="wallet", keystore=account.keystore, passphrase=account.passphrase
         )
 
 
-def _through_proxy(node: NewNode, options: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
+def _join_through_proxy(node: NodeCreator, options: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
     known = registered_to or "nobody yet; the node registers through the signer when it runs"
     typer.echo(f"registered to: {known}")
     if registered_to and options.signer_account and registered_to.lower() != options.signer_account.lower():
-        raise _taken(choice.peer, registered_to, options.signer_account)
+        raise _other_account_error(choice.peer, registered_to, options.signer_account)
     return msgspec.structs.replace(
         choice,
         sender="proxy",
         signer=options.signer,
         org=options.org,
         account=options.signer_account,
-        token=node.name_of(Path(options.token)) if options.token else "",
+        token=node.relative_name(Path(options.token)) if options.token else "",
     )
 
 
-def _taken(peer: str, holder: str, account: str) -> ChainMismatch:
+def _other_account_error(peer: str, holder: str, account: str) -> ChainMismatch:
     return ChainMismatch(
         f"the peer id {peer} is registered to the account {holder}, not to {account}",
         "Use that account, or make another identity: a registration is for ever",
@@ -364,8 +374,8 @@ def _taken(peer: str, holder: str, account: str) -> ChainMismatch:
 
 
 async def _register(
-    reached: ReachedChain,
-    coordinator: Coordinator,
+    reached: ConnectedChain,
+    coordinator: CoordinatorContract,
     account: OwnAccount,
     peer: str,
     registered_to: str,
@@ -379,21 +389,21 @@ async def _register(
     address = str(account.key.address)
     if registered_to:
         if registered_to != address:
-            raise _taken(peer, registered_to, address)
+            raise _other_account_error(peer, registered_to, address)
         typer.echo(f"registered: this node is, to {address}")
         return
     transactions = open_transactions(reached, account.key, fees)
     balance_wei = await transactions.chain.balance_wei(transactions.account)
     if balance_wei == 0 or not allowed:
-        typer.echo(f"account: {address} has {coins(balance_wei)}{'' if balance_wei else ': send it some'}")
+        typer.echo(f"account: {address} has {format_coins(balance_wei)}{'' if balance_wei else ': send it some'}")
         typer.echo("the node registers by itself when it runs, as soon as it may and can pay")
         return
     try:
-        receipt = await transactions.carry_out(
+        receipt = await transactions.execute_order(
             "register", coordinator.contract, encode_call("registerPeer(string)", peer)
         )
     except ChainError as error:
         typer.echo(f"note: not registered yet: {error.message}")
         typer.echo("the node registers by itself when it runs, as soon as its account can pay")
         return
-    typer.echo(f"registered: in block {receipt.block}, {receipt.gas_used:,} gas, {coins(receipt.cost_wei)}")
+    typer.echo(f"registered: in block {receipt.block}, {receipt.gas_used:,} gas, {format_coins(receipt.cost_wei)}")

@@ -21,8 +21,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank
-from swarmd.cli.options import RULE, check_address, log_of, print_json
+from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank_standings
+from swarmd.cli.options import RULE, check_address, find_log_directory, print_json
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
 from swarmd.core.step import RULES, StateFold
@@ -30,13 +30,13 @@ from swarmd.core.values import Standing
 from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from swarmd.eventlog.export import to_json
-from swarmd.eventlog.fold import Base, fold_commit
+from swarmd.eventlog.fold import FoldBase, apply_commit
 from swarmd.eventlog.frame import Commit
-from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
+from swarmd.eventlog.segment import find_segment_directory, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import decode_state, encode_state
-from swarmd.eventlog.summaries import SummaryKind, gather
-from swarmd.observe.layers import printable
-from swarmd.observe.words import count
+from swarmd.eventlog.summaries import SummaryKind, update_summary
+from swarmd.observe.layers import escape_control_characters
+from swarmd.observe.words import count_noun
 from swarmd.paths import NodeDirectory
 
 BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
@@ -55,15 +55,15 @@ class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
     partial: int = 0  # rounds that are not added up, since not all their reports fitted into the record
 
 
-class _KeptBoards(msgspec.Struct, array_like=True):
-    """`BoardGathering` as it is kept on disk: `state` is encoded, `counted` are the sums of the reports."""
+class _LeaderboardsSnapshot(msgspec.Struct, array_like=True):
+    """`LeaderboardSummary` as it is kept on disk: `state` is encoded, `counted` are the sums of the reports."""
 
     state: bytes
     counted: tuple[Standing, ...]
     boards: VerifiedBoards
 
 
-class BoardGathering:
+class LeaderboardSummary:
     """Folds a coordinator's log and verifies each leaderboard that it led to."""
 
     def __init__(self) -> None:
@@ -71,26 +71,28 @@ class BoardGathering:
         self._check = LeaderboardCheck()
         self._boards = VerifiedBoards()
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         state = base.state
         self._fold = StateFold(state)
         self._check = LeaderboardCheck(state.coordination.standings if state.coordination else ())
         self._boards = VerifiedBoards(state.settings.swarm if state.settings else "")
 
-    def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptBoards)
+    def restore(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_LeaderboardsSnapshot)
         self._fold = StateFold(decode_state(read.state))
         self._check = LeaderboardCheck(read.counted)
         self._check.problems += read.boards.problems
         self._check.partial = read.boards.partial
         self._boards = read.boards
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         state = encode_state(self._fold.state)
-        return msgspec.msgpack.encode(_KeptBoards(state, tuple(self._check.standings.values()), self.boards()))
+        return msgspec.msgpack.encode(
+            _LeaderboardsSnapshot(state, tuple(self._check.standings.values()), self.boards())
+        )
 
-    def take(self, commit: Commit) -> None:
-        for command in fold_commit(self._fold, commit):
+    def add_commit(self, commit: Commit) -> None:
+        for command in apply_commit(self._fold, commit):
             if isinstance(command, PublishLeaderboard) and command.round != self._boards.round:
                 self._verify(command)
 
@@ -98,17 +100,17 @@ class BoardGathering:
         boards = self._boards
         settings = self._fold.state.settings
         swarm = boards.swarm or (settings.swarm if settings else "")
-        self._check.take(LeaderboardBody(command.round, command.standings, command.reports), swarm)
+        self._check.add_leaderboard(LeaderboardBody(command.round, command.standings, command.reports), swarm)
         reports = boards.reports + len(command.reports)
         self._boards = VerifiedBoards(swarm, command.round, command.standings, boards.rounds + 1, reports)
 
     @property
-    def coordinates(self) -> bool:
+    def is_coordinator(self) -> bool:
         """Whether the node is its swarm's coordinator."""
         return self._fold.state.coordination is not None
 
     @property
-    def swarm(self) -> str:
+    def swarm_id(self) -> str:
         """The swarm's id; empty before the node has started."""
         settings = self._fold.state.settings
         return settings.swarm if settings else ""
@@ -125,14 +127,14 @@ def read_boards(directory: Path) -> VerifiedBoards:
         NotFoundError: there are none.
         LogDamaged: the log cannot be read.
     """
-    log = find_log(directory)
-    gathering = BoardGathering()
-    gather(log, BOARDS, gathering)
+    log = find_segment_directory(directory)
+    gathering = LeaderboardSummary()
+    update_summary(log, BOARDS, gathering)
     boards = gathering.boards()
     if boards.rounds == 0:
-        if gathering.coordinates:
+        if gathering.is_coordinator:
             raise NotFoundError(f"no round has been closed yet in {log}", "Ask again when the first is over")
-        kept = read_standings(NodeDirectory(log.parent).standings, gathering.swarm)
+        kept = read_standings(NodeDirectory(log.parent).standings, gathering.swarm_id)
         if kept is None:
             raise NotFoundError(f"the node of the log in {log} has read no leaderboard yet", "Ask when a round is over")
         return VerifiedBoards(kept.swarm, kept.round, kept.standings)
@@ -142,7 +144,7 @@ def read_boards(directory: Path) -> VerifiedBoards:
 # --- a swarm with a chain ---
 
 
-class KeptChain(msgspec.Struct, array_like=True):
+class ChainSnapshot(msgspec.Struct, array_like=True):
     """What a log says of its chain: `head` is the newest block that was read, -1 for none."""
 
     chained: bool = False
@@ -151,26 +153,26 @@ class KeptChain(msgspec.Struct, array_like=True):
     standings: ChainStandings = msgspec.field(default_factory=ChainStandings)
 
 
-class ChainGathering:
+class ChainSummary:
     """Adds up a contract's events, block by block; `found` says whether there is a chain, and how far it was read."""
 
     def __init__(self) -> None:
-        self.found = KeptChain()
+        self.found = ChainSnapshot()
 
-    def begin(self, base: Base) -> None:
-        self.found = KeptChain()
+    def restart(self, base: FoldBase) -> None:
+        self.found = ChainSnapshot()
 
-    def resume(self, kept: bytes | memoryview) -> None:
-        self.found = msgspec.msgpack.decode(kept, type=KeptChain)
+    def restore(self, kept: bytes | memoryview) -> None:
+        self.found = msgspec.msgpack.decode(kept, type=ChainSnapshot)
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         return msgspec.msgpack.encode(self.found)
 
-    def take(self, commit: Commit) -> None:
+    def add_commit(self, commit: Commit) -> None:
         found = self.found
         for event in commit.events:
             if isinstance(event, ChainBlock | ChainReorged):
-                found.standings.apply(event)
+                found.standings.apply_event(event)
                 found.head = event.block.number if isinstance(event, ChainBlock) else event.fork.number
             elif isinstance(event, ChainUp):
                 found.up, found.head = event, event.head.number
@@ -205,9 +207,9 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
         NotFoundError: the node has not reached the chain yet.
         LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another.
     """
-    log = find_log(directory)
-    read = ChainGathering()
-    gather(log, CHAIN, read)
+    log = find_segment_directory(directory)
+    read = ChainSummary()
+    update_summary(log, CHAIN, read)
     up = read.found.up
     if not read.found.chained:
         return None
@@ -223,7 +225,7 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
             "the contract said before",
             f"all of it: swarmd leaderboard --rpc URL --contract {up.contract}",
         )
-    return _board(read.found.standings, up.contract, up.chain_id, read.found.head, by, depth, notes)
+    return _make_board(read.found.standings, up.contract, up.chain_id, read.found.head, by, depth, notes)
 
 
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
@@ -234,11 +236,11 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
         ChainMismatch: there is no contract.
         ChainError: no endpoint answers.
     """
-    from swarmd.chain.coordinator import read_out
-    from swarmd.chain.endpoints import read_urls
+    from swarmd.chain.coordinator import read_onchain_standings
+    from swarmd.chain.endpoints import read_endpoint_urls
 
     check_address(contract)
-    read = anyio.run(read_out, read_urls([rpc], Path()), contract, from_block)
+    read = anyio.run(read_onchain_standings, read_endpoint_urls([rpc], Path()), contract, from_block)
     if from_block > read.head.number:
         raise ConfigError(
             f"--from-block {from_block} does not exist yet: the newest block is {read.head.number}",
@@ -251,22 +253,22 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
         notes.append("the contract keeps no sums of its own to compare with")
     elif not read.differences:
         notes.append("the contract's own sums say the same")
-    board = _board(read.standings, contract, read.chain_id, read.head.number, by, depth, tuple(notes))
+    board = _make_board(read.standings, contract, read.chain_id, read.head.number, by, depth, tuple(notes))
     return msgspec.structs.replace(board, differences=read.differences or ())
 
 
-def _board(
+def _make_board(
     standings: ChainStandings, contract: str, chain_id: int, block: int, by: Order, depth: int, notes: tuple[str, ...]
 ) -> ChainBoard:
     confirmed = max(block - depth, -1)
-    ranked = tuple(rank(standings.standings().values(), by))
-    return ChainBoard(contract, chain_id, block, confirmed, ranked, standings.standings(confirmed), notes)
+    ranked = tuple(rank_standings(standings.standings_by_peer().values(), by))
+    return ChainBoard(contract, chain_id, block, confirmed, ranked, standings.standings_by_peer(confirmed), notes)
 
 
-def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
+def to_json_dict(board: ChainBoard, top: int) -> dict[str, Any]:
     """The standings for JSON; rewards are decimal strings, since they can have more than 256 bits."""
 
-    def figures(row: PeerStanding) -> dict[str, Any]:
+    def row_to_dict(row: PeerStanding) -> dict[str, Any]:
         return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
 
     return {
@@ -275,7 +277,7 @@ def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
         "block": board.block,
         "confirmed_block": board.confirmed_block,
         "standings": [
-            {"place": place, **figures(row), "confirmed": figures(_confirmed(board, row))}
+            {"place": place, **row_to_dict(row), "confirmed": row_to_dict(_confirmed_standing(board, row))}
             for place, row in enumerate(board.standings[:top], 1)
         ],
         "notes": board.notes,
@@ -283,7 +285,7 @@ def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
     }
 
 
-def _confirmed(board: ChainBoard, row: PeerStanding) -> PeerStanding:
+def _confirmed_standing(board: ChainBoard, row: PeerStanding) -> PeerStanding:
     return board.confirmed.get(row.peer, PeerStanding(row.peer))
 
 
@@ -301,16 +303,16 @@ def print_standings(title: str, columns: Sequence[str], names: Sequence[str], ro
     for heading in names:
         table.add_column(heading, no_wrap=True)
     for row in rows:
-        table.add_row(*(shown(cell) for cell in row))
+        table.add_row(*(printable_text(cell) for cell in row))
     console = Console()
     needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
     Console(width=max(console.width, needed)).print(table)
 
 
-def shown(text: str) -> Text:
+def printable_text(text: str) -> Text:
     """Text from outside: whole, on one line, and unable to command the terminal."""
     cut = text[:CHARACTERS_SHOWN_MAX]
-    return Text(printable(cut) + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
+    return Text(escape_control_characters(cut) + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
 
 
 DEPTH = 2  # as chain.depth where a configuration says nothing
@@ -345,7 +347,7 @@ def leaderboard(
         return show_board(board_of_chain(rpc, contract, from_block, sort, depth), top, as_json)
     if contract is not None:
         raise ConfigError("--contract needs --rpc", "Give --rpc URL with it, or leave it out")
-    log = log_of(directory)
+    log = find_log_directory(directory)
     board = board_of_log(log, sort, depth)
     return show_board(board, top, as_json) if board else show_reports(log, sort, top, as_json)
 
@@ -353,23 +355,23 @@ def leaderboard(
 def show_board(board: ChainBoard, top: int, as_json: bool) -> int:
     """Print standings out of the chain. Returns the exit code."""
     if as_json:
-        typer.echo(msgspec.json.format(to_json(as_plain(board, top)), indent=2))
+        typer.echo(msgspec.json.format(to_json(to_json_dict(board, top)), indent=2))
     else:
         print_board(board, top)
         for note in board.notes:
             typer.echo(note)
         for problem in board.differences:
-            typer.echo(f"wrong: {shown(problem)}")
+            typer.echo(f"wrong: {printable_text(problem)}")
     return ExitCode.DIFFERENCE if board.differences else ExitCode.OK
 
 
 def print_board(board: ChainBoard, top: int) -> None:
     """Print the standings in a contract; rewards that are not confirmed yet stand beside the sum."""
     listed = board.standings[:top]
-    pending = any(_confirmed(board, row).reward != row.reward for row in listed)
+    pending = any(_confirmed_standing(board, row).reward != row.reward for row in listed)
     rows = []
     for place, row in enumerate(listed, 1):
-        unconfirmed = [row.reward - _confirmed(board, row).reward] if pending else []
+        unconfirmed = [row.reward - _confirmed_standing(board, row).reward] if pending else []
         figures = (place, row.reward, *unconfirmed, row.rounds, row.stages, row.wins, row.votes)
         rows.append([*map(str, figures), row.peer, row.account or "-"])
     print_standings(
@@ -403,11 +405,11 @@ def show_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         for problem in problems:
             typer.echo(f"wrong: {problem}")
         if boards.partial:
-            partial = count(boards.partial, "round")
+            partial = count_noun(boards.partial, "round")
             typer.echo(f"{partial} could not be added up: the record had no room for all reports")
         if not boards.rounds:
             typer.echo("as the coordinator told it; only the coordinator's log has the signed reports that it adds up")
         elif not problems:
-            reports, rounds = count(boards.reports, "signed report"), count(boards.rounds, "round")
+            reports, rounds = count_noun(boards.reports, "signed report"), count_noun(boards.rounds, "round")
             typer.echo(f"these standings are the sum of {reports} of {rounds}")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK

@@ -22,13 +22,20 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, fill_in, history_in, parse_setting
+from swarmd.cli.local_swarm import (
+    DaemonProcess,
+    LocalSwarm,
+    describe_exit,
+    parse_setting,
+    read_training_history,
+    set_dotted_key,
+)
 from swarmd.cli.status import read_status
 from swarmd.config import find_unknown_setting
 from swarmd.errors import ConfigError, LocalSwarmFailed, PathUnusable
-from swarmd.files import held_alone
-from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
-from swarmd.observe.words import count
+from swarmd.files import hold_directory_lock
+from swarmd.observe.panel import NodeRow, held_out_table, node_line, progress_line, rewards_tables, swarm_table
+from swarmd.observe.words import count_noun
 from swarmd.worker.runtime import TimeSource
 
 REFRESH_S = 0.5
@@ -65,7 +72,7 @@ def local(
     chosen: dict[str, Any] = dict(parse_setting(setting) for setting in settings or [])
     for key in chosen:
         tables: dict[str, Any] = {}
-        fill_in(tables, key, "")
+        set_dotted_key(tables, key, "")
         if unknown := find_unknown_setting(tables):
             raise ConfigError(f"--set: {unknown[0]}", unknown[1])
     if steps is not None:
@@ -73,14 +80,16 @@ def local(
     if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over
         raise PathUnusable(f"{svg} cannot be written: there is no directory {svg.parent}", "Name another file")
     swarm = LocalSwarm(directory, nodes)
-    with alone_in(directory):  # until its nodes have ended: another call would write their files, or end their workers
+    with lock_directory(
+        directory
+    ):  # until its nodes have ended: another call would write their files, or end their workers
         swarm.refuse_running()
-        swarm.lay_out(rounds, chosen, trained)
-        _run(swarm, rounds, directory, svg)
+        swarm.prepare_nodes(rounds, chosen, trained)
+        _run_swarm(swarm, rounds, directory, svg)
 
 
 @contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Make a directory and keep other calls out of it; if it stays empty, remove it again. Raises PathUnusable."""
     if directory.is_file():
         raise PathUnusable(
@@ -90,7 +99,7 @@ def alone_in(directory: Path) -> Iterator[None]:
     made = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        with held_alone(directory):
+        with hold_directory_lock(directory):
             yield
     finally:
         if made:
@@ -98,42 +107,42 @@ def alone_in(directory: Path) -> Iterator[None]:
                 directory.rmdir()
 
 
-def _run(swarm: LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
+def _run_swarm(swarm: LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
     """Run the nodes until the rounds are over or a signal comes, and report. Raises LocalSwarmFailed."""
     console = Console()
-    with ending_signals() as ending:
+    with catch_stop_signals() as ending:
         try:
             swarm.start()
             at_work = watch(swarm, ending, console)
         finally:
             begun = time.monotonic()
-            ended_early = swarm.ended
+            ended_early = swarm.ended_daemons
             codes = swarm.stop()
     console.print(f"all nodes ended in {time.monotonic() - begun:.1f} s")
     print_report(swarm, directory, console)
     if svg is not None:
-        save_picture(svg, [at_work, *tables(swarm)])
-    check_ends(ended_early, codes, swarm.leftovers())
+        save_picture(svg, [at_work, *make_result_tables(swarm)])
+    check_exits(ended_early, codes, swarm.find_leftover_pids())
     if ending.signal and rounds:
         raise typer.Exit(128 + ending.signal)
 
 
-class Ending(threading.Event):
+class StopSignal(threading.Event):
     """Is set by the signal that asks for the end; `signal` is the number of that signal, 0 before."""
 
     signal = 0
 
 
 @contextmanager
-def ending_signals() -> Iterator[Ending]:
+def catch_stop_signals() -> Iterator[StopSignal]:
     """Note signals that ask for the end instead of dying of them."""
-    ending = Ending()
+    ending = StopSignal()
 
-    def note(number: int, _: object) -> None:
+    def record_signal(number: int, _: object) -> None:
         ending.signal = number
         ending.set()
 
-    before = {number: signal.signal(number, note) for number in ENDING_SIGNALS}
+    before = {number: signal.signal(number, record_signal) for number in ENDING_SIGNALS}
     try:
         yield ending
     finally:
@@ -141,7 +150,7 @@ def ending_signals() -> Iterator[Ending]:
             signal.signal(number, handler)
 
 
-def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType:
+def watch(swarm: LocalSwarm, ending: StopSignal, console: Console) -> RenderableType:
     """Show the nodes and keep them up, until the rounds are over, no round can come, or a signal asks for the end.
 
     Returns the last live table that showed a node at work.
@@ -149,51 +158,51 @@ def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType
     begun = time.monotonic()
     over_at = 0.0
     at_work: RenderableType = ""
-    with showing(console) as show:
+    with open_row_display(console) as show:
         while True:
-            for said in swarm.keep_up():
+            for said in swarm.restart_ended_nodes():
                 console.print(said, style="yellow", markup=False, highlight=False, soft_wrap=True)
             rows = swarm.rows()
-            heading = title(swarm, rows, time.monotonic() - begun)
+            heading = make_title(swarm, rows, time.monotonic() - begun)
             show(heading, rows)
             at_work = swarm_table(rows, heading) if any(row.done for row in rows) else at_work
-            over = swarm.rounds_over
+            over = swarm.are_rounds_over
             over_at = over_at or (time.monotonic() if any(over) else 0.0)
             late = over_at > 0 and time.monotonic() - over_at > LAGGARDS_S
-            if not swarm.goes_on or all(over) or late or ending.wait(REFRESH_S):
+            if not swarm.can_continue or all(over) or late or ending.wait(REFRESH_S):
                 return at_work
 
 
 @contextmanager
-def showing(console: Console) -> Iterator[Show]:
+def open_row_display(console: Console) -> Iterator[Show]:
     """Show rows: as a live table on a terminal, elsewhere as a line for each change, and for all after a silence."""
     if not console.is_terminal:
-        yield line_printer(console)
+        yield make_line_printer(console)
         return
     with Live(console=console, auto_refresh=False) as live:
 
-        def show(heading: str, rows: tuple[NodeRow, ...]) -> None:
+        def update_table(heading: str, rows: tuple[NodeRow, ...]) -> None:
             live.update(swarm_table(rows, heading, "Ctrl-C ends it"), refresh=True)
 
-        yield show
+        yield update_table
 
 
-def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str:
+def make_title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str:
     """How many rounds are done, of how many, and for how long it has run."""
     done = max((row.round for row in rows if row.round is not None), default=0)
     of = f" of {swarm.rounds_max}" if swarm.rounds_max else ""
-    rounds = f"{done}{of} rounds" if of else count(done, "round")
-    return f"{count(len(rows), 'node')}, {rounds} done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
+    rounds = f"{done}{of} rounds" if of else count_noun(done, "round")
+    return f"{count_noun(len(rows), 'node')}, {rounds} done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
 
 
-def line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
+def make_line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
     """Print a node's line if something other than its progress has changed; after a silence, how far all are."""
     shown: dict[str, str] = {}
     said_at = clock()
 
-    def show(heading: str, rows: tuple[NodeRow, ...]) -> None:
+    def print_changes(heading: str, rows: tuple[NodeRow, ...]) -> None:
         nonlocal said_at
-        lines = {row.name: plain_line(row) for row in rows}
+        lines = {row.name: node_line(row) for row in rows}
         news = [line for name, line in lines.items() if shown.get(name) != line]
         shown.update(lines)
         if not news and clock() - said_at >= SILENT_S:
@@ -202,15 +211,15 @@ def line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
             said_at = clock()
             console.print(line, highlight=False, soft_wrap=True)
 
-    return show
+    return print_changes
 
 
 def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     """Print what the nodes' event logs say of all rounds so far, and which commands show more."""
-    for table in tables(swarm):
+    for table in make_result_tables(swarm):
         console.print(table)
     for place in swarm.places:
-        for skip in history_in(place.events).skips:
+        for skip in read_training_history(place.events).skips:
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
         learning = read_status(place).learning if place.events.exists() else None
         if learning is not None and learning.cause not in (None, "right"):  # healthy it is not: no daemon runs any more
@@ -219,15 +228,15 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     for line in (
         f"event logs:   {directory}/node-*/events",
         f"daemons' own: {directory}/node-*/daemon.log",
-        f"replay one:   {command()} replay {first}",
-        f"explain one:  {command()} explain {first}",
-        f"see one:      {command()} dashboard {first}",
+        f"replay one:   {swarmd_command()} replay {first}",
+        f"explain one:  {swarmd_command()} explain {first}",
+        f"see one:      {swarmd_command()} dashboard {first}",
         "continue:     the same command again",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def tables(swarm: LocalSwarm) -> list[RenderableType]:
+def make_result_tables(swarm: LocalSwarm) -> list[RenderableType]:
     """Rewards and held-out accuracy of all rounds so far; nothing before the first round has ended."""
     histories = swarm.histories()
     return [*rewards_tables(histories), held_out_table(histories)] if any(histories.values()) else []
@@ -243,7 +252,7 @@ def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
     path.write_text(re.sub(r"@font-face {.*?}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
 
 
-def command() -> str:
+def swarmd_command() -> str:
     """How to call swarmd from this directory, for lines that can be pasted."""
     if shutil.which("swarmd"):
         return "swarmd"
@@ -253,15 +262,15 @@ def command() -> str:
     return shlex.quote(str(script.relative_to(here) if near else script))
 
 
-def check_ends(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]) -> None:
+def check_exits(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]) -> None:
     """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process.
 
     A node that is asked before Python has loaded it dies of SIGTERM; it has begun nothing.
     """
     for daemon in ended_early:
-        name, said = daemon.place.name, "\n  ".join(daemon.last_lines())
+        name, said = daemon.place.name, "\n  ".join(daemon.last_output_lines())
         raise LocalSwarmFailed(
-            f"{name} {ended_words(codes[name])} and stayed down; it said last:\n  {said}",
+            f"{name} {describe_exit(codes[name])} and stayed down; it said last:\n  {said}",
             f"Read {daemon.place.output}",
         )
     wrong = [f"{name}: {code}" for name, code in codes.items() if code not in (0, -signal.SIGTERM)]

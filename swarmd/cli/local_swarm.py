@@ -26,21 +26,21 @@ import anyio
 import tomlkit
 
 from swarmd.bounds import Backoff
-from swarmd.cli.handed_out import bring_questions
+from swarmd.cli.handed_out import overwrite_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
 from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
 from swarmd.dht.identity.identity import create_identity, read_identity
-from swarmd.dht.wire.addresses import is_free
+from swarmd.dht.wire.addresses import can_listen_at
 from swarmd.errors import ConfigError, ExitCode, LocalSwarmFailed, NotFoundError
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.observe.control import ask_status
 from swarmd.observe.panel import NodeRow, TrainedRound
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.results import history
 from swarmd.results.history import TrainingHistory
-from swarmd.swarms.registry import check_kind, find_kind, questions_of
+from swarmd.swarms.registry import check_kind, find_kind, questions_file_of
 from swarmd.swarms.truths import check_questions
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import is_directory, require_model
@@ -70,14 +70,14 @@ class LocalNode(NodeDirectory):
         self.coordinates = number == 1
 
 
-def node_places(directory: Path, count: int) -> tuple[LocalNode, ...]:
+def local_node_directories(directory: Path, count: int) -> tuple[LocalNode, ...]:
     """The directories of `count` nodes. Raises ConfigError unless that is 1 to `NODES_MAX`."""
     if not 1 <= count <= NODES_MAX:
         raise ConfigError(f"a local swarm has 1 to {NODES_MAX} nodes, not {count}", f"Give --nodes 1 to {NODES_MAX}")
     return tuple(LocalNode(number, directory.resolve() / f"node-{number}") for number in range(1, count + 1))
 
 
-def lay_out(
+def prepare_nodes(
     places: tuple[LocalNode, ...], rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = ""
 ) -> int:
     """Make missing directories and identities, and write every node's configuration.
@@ -99,12 +99,12 @@ def lay_out(
         OtherSwarm: nodes of another swarm live there; nothing was written.
         LogDamaged: a node's log cannot be read.
     """
-    source = find_source(swarm)
+    source = find_config_source(swarm)
     first = places[0]
     _refuse_other_swarm(places, source, dict(settings or {}))
-    peers = [peer_of(place) for place in places]
+    peers = [get_or_make_peer_id(place) for place in places]
     port = choose_port(first)
-    rounds_max = rounds_run(first) + rounds if rounds else 0
+    rounds_max = count_closed_rounds(first) + rounds if rounds else 0
     address = f"/ip4/{LOOPBACK}/tcp/{port}"
     leading = {
         "dht.listen": [address],
@@ -115,7 +115,7 @@ def lay_out(
     models = {}
     for place in places:
         own = {"name": place.name} | (leading if place.coordinates else following)
-        config = write_config(place, source.settings(place.coordinates) | own | dict(settings or {}), source)
+        config = write_config(place, source.local_settings(place.coordinates) | own | dict(settings or {}), source)
         models[config.training.model, config.training.revision] = config.training
     for training in models.values():
         require_model(training)
@@ -124,7 +124,7 @@ def lay_out(
 
 def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
     """Raise OtherSwarm if a node of another swarm is in one of the places, before anything is written."""
-    template, base = source.coordinator, source.settings(True)
+    template, base = source.coordinator, source.local_settings(True)
     try:
         asked = swarm_of_config(parse_config(fill_template(template, base | settings), "--set"))
     except ConfigError as error:
@@ -137,7 +137,7 @@ def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, set
         refuse_other_swarm(place, asked, fix)
 
 
-def peer_of(place: LocalNode) -> str:
+def get_or_make_peer_id(place: LocalNode) -> str:
     """The node's peer id; a new node's identity is made here."""
     place.create()
     if place.identity.exists():
@@ -145,11 +145,11 @@ def peer_of(place: LocalNode) -> str:
     return create_identity(place.identity).peer_id
 
 
-def rounds_run(place: LocalNode) -> int:
+def count_closed_rounds(place: LocalNode) -> int:
     """Rounds that the coordinator's log has closed."""
     if not place.events.is_dir():
         return 0
-    state, _ = load(place.events)
+    state, _ = load_state(place.events)
     return state.coordination.round if state.coordination else 0
 
 
@@ -160,7 +160,7 @@ def choose_port(place: LocalNode) -> int:
         with contextlib.suppress(ValueError):  # it is written again in any case
             listen = str(parse_toml(read_toml(place.config)).get("dht", {}).get("listen", ""))
     kept = re.search(r"/tcp/(\d+)", listen)
-    if kept and int(kept[1]) and is_free(f"/ip4/{LOOPBACK}/tcp/{kept[1]}"):
+    if kept and int(kept[1]) and can_listen_at(f"/ip4/{LOOPBACK}/tcp/{kept[1]}"):
         return int(kept[1])
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
@@ -174,7 +174,7 @@ class ConfigSource(NamedTuple):
     follower: Path
     local: bool = False  # they were written for a local swarm
 
-    def settings(self, coordinates: bool) -> dict[str, Any]:
+    def local_settings(self, coordinates: bool) -> dict[str, Any]:
         """Settings that make a template's node one of a local swarm; None takes a key away."""
         if self.local:
             return {}
@@ -182,7 +182,7 @@ class ConfigSource(NamedTuple):
         return (role if coordinates else {"role": "follower", "dht.listen": [f"/ip4/{LOOPBACK}/tcp/0"]}) | ALONE
 
 
-def find_source(swarm: str) -> ConfigSource:
+def find_config_source(swarm: str) -> ConfigSource:
     """The templates of a kind, or the user's own. Raises ConfigError, NotFoundError, SwarmError."""
     configs = configs_directory()
     if swarm in ("", "digits"):
@@ -213,10 +213,10 @@ def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSour
         place.config.write_text(fill_template(template, named), encoding="utf-8")
         config = load_config(place.config)
     check_kind(config.swarm)
-    questions = questions_of(config.swarm.options)
+    questions = questions_file_of(config.swarm.options)
     if questions and not Path(questions).is_absolute():
         home = template.parent / parse_toml(read_config_text(template)).get("data", DATA)
-        bring_questions(home, config.swarm.options, place.root)
+        overwrite_questions(home, config.swarm.options, place.root)
         if place.coordinates:  # all have the same
             check_questions(config.swarm, config.training, place.root)
     return config
@@ -226,11 +226,11 @@ def fill_template(template: Path, values: Mapping[str, Any]) -> str:
     """A configuration's text with values by dotted key put in; comments stay. Raises ConfigError."""
     document = tomlkit.parse(read_config_text(template))
     for dotted, value in values.items():
-        fill_in(document, dotted, value)
+        set_dotted_key(document, dotted, value)
     return tomlkit.dumps(document)
 
 
-def fill_in(document: Any, dotted: str, value: Any) -> None:
+def set_dotted_key(document: Any, dotted: str, value: Any) -> None:
     """Set a key by its dotted name in a TOML document, or take it away with None. Raises ConfigError."""
     *tables, key = dotted.split(".")
     table = document
@@ -290,7 +290,7 @@ class DaemonProcess:
         return self._process.poll() if self._process else None
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
@@ -309,7 +309,7 @@ class DaemonProcess:
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
 
-    def keep_up(self) -> str:
+    def restart_if_ended(self) -> str:
         """Start it again, after a pause, if it has ended by itself. Returns a line about that, or nothing."""
         if self.exit_code is None or self.stays_down:
             return ""
@@ -324,18 +324,18 @@ class DaemonProcess:
         self.stays_down = not restart_may_help(self.exit_code) or self._ends > RESTARTS_MAX
         if self.stays_down:
             after = f" after {RESTARTS_MAX} restarts" if self._ends > RESTARTS_MAX else ""
-            return f"{name} {ended_words(self.exit_code)}, and stays down{after}"
+            return f"{name} {describe_exit(self.exit_code)}, and stays down{after}"
         pause_s = RESTART.after(self._ends)
         self._restart_at = now + pause_s
-        return f"{name} {ended_words(self.exit_code)}; it is started again in {pause_s:.0f} s"
+        return f"{name} {describe_exit(self.exit_code)}; it is started again in {pause_s:.0f} s"
 
-    def send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
-        if self.running and self._process:
+        if self.is_running and self._process:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    def wait(self, longest_s: float) -> bool:
+    def wait_for_exit(self, longest_s: float) -> bool:
         """Wait for its end. False if it still runs after `longest_s`."""
         if self._process is None:
             return True
@@ -345,7 +345,7 @@ class DaemonProcess:
             return False
         return True
 
-    def last_lines(self, count: int = 8) -> list[str]:
+    def last_output_lines(self, count: int = 8) -> list[str]:
         """The end of what the daemon printed."""
         try:
             with self.place.output.open("rb") as output:
@@ -360,23 +360,23 @@ def restart_may_help(exit_code: int) -> bool:
     return exit_code not in (ExitCode.OK, -signal.SIGTERM) and (exit_code < 64 or exit_code == ExitCode.IN_USE)
 
 
-def ended_words(exit_code: int) -> str:
+def describe_exit(exit_code: int) -> str:
     """How a process ended, for a sentence that begins with its name."""
     if exit_code < 0:
         return f"was killed by {signal.Signals(-exit_code).name}"
     return f"ended with exit code {exit_code}"
 
 
-def stop_all(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
+def stop_daemons(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
     """Ask all to end, wait for all together, and kill what is left; `exit_code` then says how each ended."""
     until = time.monotonic() + longest_s
     for daemon in daemons:
-        daemon.send(signal.SIGTERM)
-    late = [daemon for daemon in daemons if not daemon.wait(until - time.monotonic())]
+        daemon.send_signal(signal.SIGTERM)
+    late = [daemon for daemon in daemons if not daemon.wait_for_exit(until - time.monotonic())]
     for daemon in late:
-        daemon.send(signal.SIGKILL)
+        daemon.send_signal(signal.SIGKILL)
     for daemon in late:
-        daemon.wait(KILLED_S)
+        daemon.wait_for_exit(KILLED_S)
 
 
 ASK_S = 1.0  # longest wait for one node's status
@@ -388,14 +388,14 @@ class LocalSwarm:
     """Nodes in the directories node-1, node-2, ... of `directory`; the first is the coordinator."""
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
-        self.places = node_places(directory, nodes)
+        self.places = local_node_directories(directory, nodes)
         self.daemons = tuple(DaemonProcess(place) for place in self.places)
         self.rounds_max = 0
         self._seen: dict[int, Status] = {}
 
-    def lay_out(self, rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = "") -> int:
-        """Write the configurations; arguments and errors as of `swarmd.cli.local_swarm.lay_out`."""
-        self.rounds_max = lay_out(self.places, rounds, settings, swarm)
+    def prepare_nodes(self, rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = "") -> int:
+        """Write the configurations; arguments and errors as of `swarmd.cli.local_swarm.prepare_nodes`."""
+        self.rounds_max = prepare_nodes(self.places, rounds, settings, swarm)
         return self.rounds_max
 
     def start(self) -> None:
@@ -417,7 +417,7 @@ class LocalSwarm:
     def status(self, number: int) -> Status | None:
         """The status of node `number`; None if it does not answer."""
         daemon = self.daemons[number - 1]
-        status = ask_status(daemon.place.control, ASK_S).status if daemon.running else None
+        status = ask_status(daemon.place.control, ASK_S).status if daemon.is_running else None
         if status is not None:
             self._seen[number] = status
         return status
@@ -430,29 +430,29 @@ class LocalSwarm:
         place = daemon.place
         if daemon.exit_code is not None:
             self._seen.pop(place.number, None)  # it does not hold for the next run
-            return NodeRow(place.name, "exited", note=ended_words(daemon.exit_code))
+            return NodeRow(place.name, "exited", note=describe_exit(daemon.exit_code))
         answered = self.status(place.number)
         known = answered or self._seen.get(place.number)
         if known is None or known.round.state == "stopped":  # it answers before its first commit
             return NodeRow(place.name, "starting")
-        return row_of(place.name, known, "" if answered else "does not answer")
+        return make_node_row(place.name, known, "" if answered else "does not answer")
 
-    def keep_up(self) -> list[str]:
+    def restart_ended_nodes(self) -> list[str]:
         """Start nodes again that have ended by themselves. Returns a line about each."""
-        return [said for daemon in self.daemons if (said := daemon.keep_up())]
+        return [said for daemon in self.daemons if (said := daemon.restart_if_ended())]
 
     @property
-    def ended(self) -> tuple[DaemonProcess, ...]:
+    def ended_daemons(self) -> tuple[DaemonProcess, ...]:
         """Nodes that were started and have ended."""
         return tuple(daemon for daemon in self.daemons if daemon.exit_code is not None)
 
     @property
-    def goes_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether rounds can still come: the coordinator runs, or will be started again."""
         return not self.daemons[0].stays_down
 
     @property
-    def rounds_over(self) -> tuple[bool, ...]:
+    def are_rounds_over(self) -> tuple[bool, ...]:
         """For each node that does not stay down, whether its last status says that the rounds are over."""
         seen = [self._seen.get(daemon.place.number) for daemon in self.daemons if not daemon.stays_down]
         return tuple(
@@ -473,25 +473,25 @@ class LocalSwarm:
 
     def stop(self, within_s: float = STOP_S) -> dict[str, int]:
         """End all nodes and what they started. Returns exit codes by name of those started, negative for a signal."""
-        stop_all(self.daemons, within_s)
+        stop_daemons(self.daemons, within_s)
         for daemon in self.daemons:
             if daemon.exit_code is not None and daemon.exit_code < 0:
-                anyio.run(kill_leftovers, self._tag(daemon))
+                anyio.run(kill_leftovers, self._node_tag(daemon))
         return {daemon.place.name: code for daemon in self.daemons if (code := daemon.exit_code) is not None}
 
-    def leftovers(self) -> list[int]:
+    def find_leftover_pids(self) -> list[int]:
         """Pids of workers, and of what they started, that still run (Linux)."""
-        return [pid for daemon in self.daemons for pid in find_leftovers(self._tag(daemon))]
+        return [pid for daemon in self.daemons for pid in find_leftovers(self._node_tag(daemon))]
 
-    def _tag(self, daemon: DaemonProcess) -> str:
-        return node_tag(peer_of(daemon.place), daemon.place.root)
+    def _node_tag(self, daemon: DaemonProcess) -> str:
+        return node_tag(get_or_make_peer_id(daemon.place), daemon.place.root)
 
     def histories(self) -> dict[str, tuple[TrainedRound, ...]]:
         """Each node's rounds, from its event log."""
         return {place.name: read_history(place.events) for place in self.places}
 
 
-def row_of(name: str, status: Status, note: str = "") -> NodeRow:
+def make_node_row(name: str, status: Status, note: str = "") -> NodeRow:
     """A node's status as a row of the live table."""
     training, round_status, kept = status.training, status.round, status.submissions
     latest = [reward.held_out for reward in status.rewards if reward.held_out is not None]
@@ -503,19 +503,19 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         done=training.done if training.state == "busy" else 0,
         total=training.total if training.state == "busy" else 0,
         what=training.doing or (round_status.reason if training.state == "idle" else training.state),
-        at_work=training.at_work,
+        at_work=training.activity_text,
         stages=round_status.stages,
         rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),
         held_out=latest[-1] if latest else None,
         peers=status.network.peers,
         skipped=round_status.skipped,
         restarts=training.worker.restarts + status.network.worker.restarts,
-        note=note or _trouble(status),
+        note=note or _describe_trouble(status),
         on_chain=f"{kept.confirmed} confirmed, {kept.waiting + kept.sent + kept.included} waiting" if kept else "",
     )
 
 
-def _trouble(status: Status) -> str:
+def _describe_trouble(status: Status) -> str:
     """The first layer that has been unhealthy for a while."""
     for name, layer in status.layers.items():
         if name != "process" and not layer.healthy and layer.age_s > NOTE_AFTER_S:
@@ -523,7 +523,7 @@ def _trouble(status: Status) -> str:
     return ""
 
 
-def history_in(events: Path) -> TrainingHistory:
+def read_training_history(events: Path) -> TrainingHistory:
     """A node's training as its event log has it; empty if there is no log yet."""
     try:
         return history.read_history(events)
@@ -533,7 +533,7 @@ def history_in(events: Path) -> TrainingHistory:
 
 def read_history(events: Path) -> tuple[TrainedRound, ...]:
     """Reward and held-out accuracy by round, as the event log has them."""
-    told = history_in(events)
+    told = read_training_history(events)
     rewards: dict[int, list[tuple[int, float]]] = {}
     for each in told.stages:
         rewards.setdefault(each.round, []).append((each.stage, each.reward))

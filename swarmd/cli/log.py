@@ -13,13 +13,13 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.options import LogDir, in_order, log_of
-from swarmd.eventlog.export import event_json, event_line, export_json_lines, export_parquet
+from swarmd.cli.options import LogDir, check_event_range, find_log_directory
+from swarmd.eventlog.export import event_json, export_json_lines, export_parquet, format_event
 from swarmd.eventlog.frame import Commit
-from swarmd.eventlog.reader import end_of, follow_commits, read_commits
+from swarmd.eventlog.reader import end_seq_of_log, follow_commits, read_commits
 from swarmd.eventlog.replay import check_log
-from swarmd.eventlog.store import compact
-from swarmd.observe.words import count
+from swarmd.eventlog.store import compact_event_log
+from swarmd.observe.words import count_noun
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Print, follow, verify, export or compact an event log."
@@ -39,7 +39,7 @@ def cat(
     text: Text = False,
 ) -> None:
     """Print events, one JSON line each: seq, at (POSIX seconds), type, and the event's fields; NaN is a string."""
-    _print(read_commits(log_of(directory), in_order(first, last)), first, last, text)
+    _print_events(read_commits(find_log_directory(directory), check_event_range(first, last)), first, last, text)
 
 
 @app.command()
@@ -50,21 +50,21 @@ def tail(
     text: Text = False,
 ) -> None:
     """Print the last events, and with -f the coming ones."""
-    log = log_of(directory)
-    first = max(0, end_of(log) - count)
-    commits = follow_commits(log, first, _pause) if follow else read_commits(log, first)
-    _print(commits, first, None, text)
+    log = find_log_directory(directory)
+    first = max(0, end_seq_of_log(log) - count)
+    commits = follow_commits(log, first, _wait_for_poll) if follow else read_commits(log, first)
+    _print_events(commits, first, None, text)
 
 
 @app.command()
 def verify(directory: LogDir = None) -> None:
     """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
-    log = log_of(directory)
+    log = find_log_directory(directory)
     found = check_log(log)
     typer.echo(
-        f"{directory or log.parent}: sound: {count(found.events, 'event')} (seq {found.from_seq} to "
-        f"{found.next_seq - 1}) in {count(found.commits, 'commit')}, {count(found.segments, 'segment')}, "
-        f"{count(found.snapshots, 'snapshot')}; node {found.node}"
+        f"{directory or log.parent}: sound: {count_noun(found.events, 'event')} (seq {found.from_seq} to "
+        f"{found.next_seq - 1}) in {count_noun(found.commits, 'commit')}, {count_noun(found.segments, 'segment')}, "
+        f"{count_noun(found.snapshots, 'snapshot')}; node {found.node}"
     )
     if found.torn_bytes:
         typer.echo(
@@ -81,7 +81,7 @@ def export(
     """Write the whole log to a file, for jq, DuckDB and their like."""
     if jsonl is None and parquet is None:
         raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
-    log = log_of(directory)
+    log = find_log_directory(directory)
     if jsonl is not None:
         typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
     if parquet is not None:
@@ -96,22 +96,22 @@ def compact_log(
     ] = 0,
 ) -> None:
     """Make a stopped node's log smaller: snapshot its end, and remove the oldest segments. They are gone for good."""
-    log = log_of(directory)
-    done = compact(log, keep_bytes)
+    log = find_log_directory(directory)
+    done = compact_event_log(log, keep_bytes)
     typer.echo(
-        f"{directory or log.parent}: {count(done.segments, 'segment')} removed, {done.before_bytes} bytes before, "
+        f"{directory or log.parent}: {count_noun(done.segments, 'segment')} removed, {done.before_bytes} bytes before, "
         f"{done.after_bytes} bytes now"
     )
 
 
-def _pause() -> bool:
+def _wait_for_poll() -> bool:
     """Wait before looking again; Ctrl-C ends it."""
     sys.stdout.flush()
     threading.Event().wait(FOLLOW_S)
     return True
 
 
-def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) -> None:
+def _print_events(commits: Iterable[Commit], first: int, last: int | None, text: bool) -> None:
     out = sys.stdout.buffer
     for commit in commits:
         for envelope in commit.envelopes():
@@ -120,4 +120,4 @@ def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) 
             if last is not None and envelope.seq > last:
                 return
             row = (envelope.seq, envelope.at, envelope.event)
-            out.write((event_line(*row).encode() if text else event_json(*row)) + b"\n")
+            out.write((format_event(*row).encode() if text else event_json(*row)) + b"\n")

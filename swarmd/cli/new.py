@@ -17,18 +17,18 @@ import anyio
 import msgspec
 import typer
 
-from swarmd.cli.directory import NewNode, OwnAccount
-from swarmd.cli.handed_out import copy_questions, print_untried_reason, settle_model, shared_options
+from swarmd.cli.directory import NodeCreator, OwnAccount
+from swarmd.cli.handed_out import copy_questions, options_for_manifest, pin_model, print_untried_reason
 from swarmd.cli.options import (
     Announce,
-    Payer,
-    check_places,
-    with_payer,
+    PayerOptions,
+    add_payer_options,
+    check_multiaddrs,
 )
 from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
-from swarmd.daemon.directory import SwarmName, swarm_of_manifest
+from swarmd.daemon.directory import SwarmIdentity, swarm_of_manifest
 from swarmd.dht.identity.identity import generate_identity, load_identity
-from swarmd.errors import ConfigError, ManifestError, OtherSwarm
+from swarmd.errors import ConfigError, ManifestError, SwarmMismatch
 from swarmd.manifest import (
     FORMAT,
     HANDED_OUT,
@@ -38,20 +38,20 @@ from swarmd.manifest import (
     Manifest,
     ManifestChain,
     ManifestRecipe,
+    ManifestRounds,
     Membership,
     NodeChoice,
-    Rounds,
     Signature,
-    config_of,
-    node_text,
+    make_config_text,
+    make_node_config,
     read_manifest,
     recipe_of,
     render_manifest,
     sign_manifest,
     write_manifest,
 )
-from swarmd.paths import quoted
-from swarmd.swarms.registry import check_kind, find_kind, questions_of, spell_out
+from swarmd.paths import quote_for_shell
+from swarmd.swarms.registry import check_kind, fill_in_default_tasks, find_kind, questions_file_of
 from swarmd.swarms.truths import check_questions
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
@@ -125,7 +125,7 @@ class NewSwarmOptions(NamedTuple):
     work_bits: int
     large: bool
     average_weights: int
-    paid_by: Payer
+    paid_by: PayerOptions
     public_rpc: tuple[str, ...]
     min_submissions: int
     stage_s: int
@@ -133,11 +133,11 @@ class NewSwarmOptions(NamedTuple):
     yes: bool
 
 
-@with_payer
+@add_payer_options
 def new(
     name: Annotated[str, typer.Argument(help="The swarm's name, shown to those who join.")],
     directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
-    paid_by: Payer,
+    paid_by: PayerOptions,
     config: RecipeFile = None,
     listen: Annotated[
         list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
@@ -167,7 +167,7 @@ def new(
 
     With --rpc, also create its contract. A run that died is taken up by running the same command again.
     """
-    base, questions = _base(config, stages)
+    base, questions = _read_base_config(config, stages)
     options = NewSwarmOptions(
         name=name,
         base=base,
@@ -184,29 +184,29 @@ def new(
         paid_by=paid_by,
         public_rpc=tuple(public_rpc or ()),
         min_submissions=min_submissions,
-        stage_s=stage_seconds_of(base) if stage_seconds is None else stage_seconds,
+        stage_s=default_stage_seconds(base) if stage_seconds is None else stage_seconds,
         depth=depth,
         yes=yes,
     )
     _check(options)
-    node = NewNode(directory)
-    _rehearse(node, options)
-    with node.held():
+    node = NodeCreator(directory)
+    _validate_files(node, options)
+    with node.hold_lock():
         manifest = read_manifest(node.home.manifest) if node.home.manifest.exists() else None
-        node.existing(_asked(node, options, manifest))
+        node.read_existing_config(_requested_swarm(node, options, manifest))
         if manifest is not None:
-            _tell_kept(node, options, manifest)
+            _print_unchanged(node, options, manifest)
         else:
-            manifest = _make(node, options)
-    _say_next(node, manifest)
+            manifest = _make_swarm(node, options)
+    _print_next_steps(node, manifest)
 
 
-def stage_seconds_of(base: Config) -> int:
+def default_stage_seconds(base: Config) -> int:
     """A stage's length for a swarm like this: half of what a slow node may train."""
     return max(STAGE_S, int(base.round.train_s / TRAIN_STAGES), int(base.coordinator.stage_s))
 
 
-def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
+def _read_base_config(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     """The configuration to start from, with the stages of its kind, and the file of questions that it names."""
     base = load_config(path) if path else Config(SwarmConfig("swarm"), role="coordinator")
     kind, swarm = find_kind(base.swarm.kind), base.swarm
@@ -216,11 +216,11 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
         swarm = msgspec.structs.replace(swarm, stages=kind.stages)
     check_kind(swarm)
     home = path.parent / base.data if path else Path()
-    name = questions_of(swarm.options)
-    shared = shared_options(swarm.options, home)
+    name = questions_file_of(swarm.options)
+    shared = options_for_manifest(swarm.options, home)
     print_untried_reason(check_questions(swarm, base.training, home))
-    swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
-    training = settle_model(base.training)
+    swarm = fill_in_default_tasks(msgspec.structs.replace(swarm, options=shared))
+    training = pin_model(base.training)
     return msgspec.structs.replace(base, swarm=swarm, training=training), home / name if name else None
 
 
@@ -244,10 +244,10 @@ def _check(options: NewSwarmOptions) -> None:
             "anything into everybody's model",
             "Add one of them, or leave it out: a node may set training.average_weights_every for itself",
         )
-    check_places(options.listen, options.announce)
+    check_multiaddrs(options.listen, options.announce)
 
 
-def _rehearse(node: NewNode, options: NewSwarmOptions) -> None:
+def _validate_files(node: NodeCreator, options: NewSwarmOptions) -> None:
     """Make manifest and configuration with a throw-away key, unless they are there, before anything is on disk or paid
     for. Raises ConfigError, ManifestError.
     """
@@ -255,51 +255,53 @@ def _rehearse(node: NewNode, options: NewSwarmOptions) -> None:
         return
     identity, recipe = generate_identity(), recipe_of(options.base)
     if options.paid_by.rpc:
-        from swarmd.chain.operator import check_stages
+        from swarmd.chain.operator import check_stage_count
 
-        check_stages(recipe.stages)
-    manifest = sign_manifest(_unsigned(options, recipe, identity.peer_id), identity)
+        check_stage_count(recipe.stages)
+    manifest = sign_manifest(_make_unsigned_manifest(options, recipe, identity.peer_id), identity)
     render_manifest(manifest)
-    config_of(manifest, _choice(options, identity.peer_id))
+    make_node_config(manifest, _make_node_choice(options, identity.peer_id))
 
 
-def _asked(node: NewNode, options: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
+def _requested_swarm(node: NodeCreator, options: NewSwarmOptions, manifest: Manifest | None) -> SwarmIdentity:
     """The swarm to make or to go on with. Raises OtherSwarm if the directory holds the manifest of another."""
     # Whose node is in the directory; the manifest there may be of a swarm that it joined.
     peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
     if not peer and node.data.identity.exists():
         peer = load_identity(node.data.identity).peer_id
     peer = peer or (manifest.creator if manifest else "")
-    asked = SwarmName(swarm_id(options.name, peer), options.base.swarm.kind)
-    if manifest is not None and swarm_of_manifest(manifest).differs(asked):
-        raise OtherSwarm(
+    asked = SwarmIdentity(swarm_id(options.name, peer), options.base.swarm.kind)
+    if manifest is not None and swarm_of_manifest(manifest).differs_from(asked):
+        raise SwarmMismatch(
             f"{node.home.manifest} is of the swarm {swarm_of_manifest(manifest)}, not of {asked}",
             "Name another directory with --dir: a directory belongs to one swarm",
         )
     return asked
 
 
-def _make(node: NewNode, options: NewSwarmOptions) -> Manifest:
-    _warn_local(options)
-    identity = node.identity()
-    manifest = _unsigned(options, recipe_of(options.base), identity.peer_id)
-    choice = _choice(options, identity.peer_id)
+def _make_swarm(node: NodeCreator, options: NewSwarmOptions) -> Manifest:
+    _warn_if_local_only(options)
+    identity = node.make_identity()
+    manifest = _make_unsigned_manifest(options, recipe_of(options.base), identity.peer_id)
+    choice = _make_node_choice(options, identity.peer_id)
     if options.paid_by.rpc:
-        account = node.account(options.paid_by.account, options.paid_by.passphrase)
+        account = node.make_account(options.paid_by.account, options.paid_by.passphrase)
         chain = _create_contract(node, options, manifest, account)
         manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
-        choice = _on_chain(node, options, choice, account)
+        choice = _with_chain(node, options, choice, account)
     manifest = sign_manifest(manifest, identity)
-    config_of(manifest, choice)
+    make_node_config(manifest, choice)
     if options.questions is not None:
         copy_questions(options.questions, node.data.root)
-    node.write(node.home.config, node_text(manifest, choice))
+    node.write_private_file(node.home.config, make_config_text(manifest, choice))
     write_manifest(node.home.manifest, manifest)
     typer.echo(f"{node.home.manifest}: written, recipe {manifest.recipe.digest[:16]}")
     return manifest
 
 
-def _create_contract(node: NewNode, options: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
+def _create_contract(
+    node: NodeCreator, options: NewSwarmOptions, manifest: Manifest, account: OwnAccount
+) -> ManifestChain:
     """The contract of a new swarm, as its manifest names it. Raises ChainError."""
     from swarmd.chain.operator import DeploymentPlan
     from swarmd.chain.ports import RoundPolicy
@@ -328,11 +330,11 @@ def _create_contract(node: NewNode, options: NewSwarmOptions, manifest: Manifest
 
 def _public_endpoints(options: NewSwarmOptions) -> tuple[str, ...]:
     """Endpoints for the manifest, which everybody may read: none whose URL may hold a key."""
-    from swarmd.chain.endpoints import name_of
+    from swarmd.chain.endpoints import url_without_secrets
 
     if options.public_rpc:
         return options.public_rpc
-    plain = tuple(url for url in options.paid_by.rpc if name_of(url) == url.rstrip("/"))
+    plain = tuple(url for url in options.paid_by.rpc if url_without_secrets(url) == url.rstrip("/"))
     if len(plain) < len(options.paid_by.rpc):
         typer.echo(
             "note: an endpoint's URL may hold a key and is not in the manifest; name a public one with --public-rpc"
@@ -340,7 +342,7 @@ def _public_endpoints(options: NewSwarmOptions) -> tuple[str, ...]:
     return plain
 
 
-def _unsigned(options: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
+def _make_unsigned_manifest(options: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
     rounds: dict[str, Any] = msgspec.structs.asdict(options.base.coordinator)
     rounds.pop("when_alone")  # the creator's node goes by it, and nobody else
     rounds["stage_s"] = float(options.stage_s or STAGE_S)
@@ -356,7 +358,7 @@ def _unsigned(options: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Ma
         bootnodes=bootnodes_of(options, peer),
         recipe=recipe,
         signature=Signature(peer, "0" * 128),
-        rounds=Rounds(coordinator=peer, **rounds),
+        rounds=ManifestRounds(coordinator=peer, **rounds),
         work_bits=options.work_bits,
         average_weights_every=options.average_weights,
     )
@@ -370,22 +372,22 @@ def swarm_id(name: str, peer: str) -> str:
 
 def bootnodes_of(options: NewSwarmOptions, peer: str) -> tuple[str, ...]:
     """Addresses of the first node, and of further ones. Raises ConfigError if the port is not fixed."""
-    places = _places_of(options)
+    places = _dialable_addresses(options)
     if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
         raise ConfigError("others need a fixed port to join through: --listen has port 0", f"Give --listen {LISTEN}")
     return (*(f"{place}/p2p/{peer}" for place in places), *options.bootnodes)
 
 
-def _warn_local(options: NewSwarmOptions) -> None:
+def _warn_if_local_only(options: NewSwarmOptions) -> None:
     """Warn if nobody on another machine could join."""
-    if all(place.startswith(LOOPBACK) for place in _places_of(options)) and not options.bootnodes:
+    if all(place.startswith(LOOPBACK) for place in _dialable_addresses(options)) and not options.bootnodes:
         typer.echo(
             "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
             "--announce with the address that they reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
         )
 
 
-def _tell_kept(node: NewNode, options: NewSwarmOptions, manifest: Manifest) -> None:
+def _print_unchanged(node: NodeCreator, options: NewSwarmOptions, manifest: Manifest) -> None:
     """Say that nothing was changed, and how to add a new address to the manifest of a swarm tried on one machine."""
     typer.echo(f'{node.home.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
     for place in options.announce:
@@ -393,11 +395,11 @@ def _tell_kept(node: NewNode, options: NewSwarmOptions, manifest: Manifest) -> N
         if manifest.chain is None and address not in manifest.bootnodes:
             typer.echo(
                 f"note: for others to join under {place}, put it into dht.announce of {node.home.config}, and run\n"
-                f"    swarmd swarm add-bootnode {quoted(node.home.manifest)} {address}"
+                f"    swarmd swarm add-bootnode {quote_for_shell(node.home.manifest)} {address}"
             )
 
 
-def _places_of(options: NewSwarmOptions) -> tuple[str, ...]:
+def _dialable_addresses(options: NewSwarmOptions) -> tuple[str, ...]:
     """Addresses that others can dial, which "any address of this machine" is not."""
     places = options.listen
     for any_host, loopback in ANY_HOST.items():
@@ -405,7 +407,7 @@ def _places_of(options: NewSwarmOptions) -> tuple[str, ...]:
     return options.announce or places
 
 
-def _choice(options: NewSwarmOptions, peer: str) -> NodeChoice:
+def _make_node_choice(options: NewSwarmOptions, peer: str) -> NodeChoice:
     own = msgspec.to_builtins(options.base.training)  # what is not the default
     training = {key: value for key, value in own.items() if key not in ManifestRecipe.__struct_fields__}
     if recipe_of(options.base).model.startswith(HANDED_OUT):
@@ -421,10 +423,10 @@ def _choice(options: NewSwarmOptions, peer: str) -> NodeChoice:
     )
 
 
-def _on_chain(node: NewNode, options: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
+def _with_chain(node: NodeCreator, options: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
     return msgspec.structs.replace(
         choice,
-        rpc=node.endpoints(list(options.paid_by.rpc)),
+        rpc=node.store_endpoints(list(options.paid_by.rpc)),
         sender="wallet",
         keystore=account.keystore,
         passphrase=account.passphrase,
@@ -432,11 +434,11 @@ def _on_chain(node: NewNode, options: NewSwarmOptions, choice: NodeChoice, accou
     )
 
 
-def _say_next(node: NewNode, manifest: Manifest) -> None:
+def _print_next_steps(node: NodeCreator, manifest: Manifest) -> None:
     typer.echo("")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}, created by {manifest.creator}')
-    typer.echo(f"run its first node:  swarmd run --config {quoted(node.home.config)}")
-    questions = questions_of(manifest.recipe.options)
+    typer.echo(f"run its first node:  swarmd run --config {quote_for_shell(node.home.config)}")
+    questions = questions_file_of(manifest.recipe.options)
     handed = f"{node.home.manifest}" + (f" and {node.data.root / questions}" if questions else "")
     if manifest.recipe.model.startswith(HANDED_OUT):
         handed += f" and the directory {load_config(node.home.config).training.model}"

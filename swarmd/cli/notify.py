@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate
+from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate_node
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
@@ -53,12 +53,12 @@ def notify(
     """
     from swarmd.observe.metrics import Metrics
     from swarmd.paths import NodeDirectory
-    from swarmd.web.notifications import HealthMessage, heartbeat_of, senders_of
+    from swarmd.web.notifications import HealthMessage, heartbeat_of, make_senders
 
     file = config_of_node(directory, config)
     loaded = load_config(file)
-    root = data or locate(directory, config).data
-    senders = senders_of(loaded.notify, root)
+    root = data or locate_node(directory, config).data
+    senders = make_senders(loaded.notify, root)
     heartbeat = heartbeat_of(loaded.notify, root, Metrics(NodeDirectory(root), loaded))
     if unit and not senders and heartbeat is None:
         typer.echo(f"{file} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
@@ -66,17 +66,17 @@ def notify(
     if not senders and heartbeat is None:
         fix = 'Write below [notify] for example urls = ["https://ntfy.sh/my-topic"], a command, or a heartbeat_url'
         raise ConfigError(f"{file} names no way to notify anybody", fix)
-    words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
+    words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {describe_unit_exit(os.environ)}" if unit else "this is a test"
     node = loaded.name or "node"
     note = HealthMessage(node, layer="process", well=not unit, text=f"{node}: {words}")
     ways = [(sender.shown, sender.send(note)) for sender in senders]
     if heartbeat is not None:
         ways.append((heartbeat.shown, heartbeat.ping(note.text if unit else "")))
-    sent = asyncio.run(_send(ways))
+    sent = asyncio.run(_send_to_all(ways))
     return ExitCode.OK if sent else ExitCode.FAILURE
 
 
-async def _send(ways: list[tuple[str, Coroutine[None, None, None]]]) -> bool:
+async def _send_to_all(ways: list[tuple[str, Coroutine[None, None, None]]]) -> bool:
     """Send by every way, each with what it is shown as. True if all got out."""
     outcomes = await asyncio.gather(*(way for _, way in ways), return_exceptions=True)
     for (shown, _), outcome in zip(ways, outcomes, strict=True):
@@ -88,7 +88,7 @@ async def _send(ways: list[tuple[str, Coroutine[None, None, None]]]) -> bool:
     return not any(outcomes)
 
 
-def how_it_ended(environ: Mapping[str, str]) -> str:
+def describe_unit_exit(environ: Mapping[str, str]) -> str:
     """What systemd says of a unit that has ended (systemd.exec(5)), in words."""
     result = environ.get("MONITOR_SERVICE_RESULT", "")[:WORDS_CHARACTERS_MAX]
     code = environ.get("MONITOR_EXIT_CODE", "")[:WORDS_CHARACTERS_MAX]

@@ -22,12 +22,12 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
-from swarmd.dht.identity.backup import note_backup
-from swarmd.dht.wire.addresses import check_called, is_address, suggest_address
+from swarmd.dht.identity.backup import write_backup_note
+from swarmd.dht.wire.addresses import check_dialable, is_multiaddr, suggest_address
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
-from swarmd.eventlog.segment import find_log
+from swarmd.eventlog.segment import find_segment_directory
 from swarmd.file_kind import describe_file
-from swarmd.paths import CONFIG, NodeDirectory, quoted
+from swarmd.paths import CONFIG, NodeDirectory, quote_for_shell
 from swarmd.secret_files import Secret, SecretKind, read_secret
 
 
@@ -49,7 +49,7 @@ def encode_json(value: Any) -> bytes:
 PASSPHRASE = SecretKind("passphrase file", IdentityError, 4096, "Write the passphrase into it, one line, mode 0600")
 
 
-def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
+def read_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
     """Read the passphrase from `file`, or ask for it; `twice` if a slip would lock something up.
 
     Raises:
@@ -57,7 +57,7 @@ def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
             terminal to ask at, or two answers differ.
     """
     if file is not None:
-        return _read_file(file)
+        return _read_passphrase_file(file)
     if not sys.stdin.isatty():
         raise IdentityError("there is no terminal to ask for the passphrase at", "Give --passphrase-file FILE")
     passphrase = ask_hidden(prompt)
@@ -78,19 +78,19 @@ def ask_hidden(prompt: str) -> str:
     return answer
 
 
-def _read_file(path: Path) -> str:
+def _read_passphrase_file(path: Path) -> str:
     """The one line in a private file, without its end. A pipe will do, as of `<(...)`."""
     if path.is_fifo():
         with path.open("rb") as pipe:
-            return _line_in(pipe.read(PASSPHRASE.bytes_max), path)
+            return _parse_single_line(pipe.read(PASSPHRASE.bytes_max), path)
     # Secrets that are mounted, and /dev/stdin, are links.
-    return _line_in(read_secret(Secret(path.resolve()), PASSPHRASE), path)
+    return _parse_single_line(read_secret(Secret(path.resolve()), PASSPHRASE), path)
 
 
 _ONE_LINE = "Write the passphrase into it, and nothing else"
 
 
-def _line_in(raw: bytes, path: Path) -> str:
+def _parse_single_line(raw: bytes, path: Path) -> str:
     try:
         line = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -105,28 +105,28 @@ DEFAULT = Path("data")
 RULE = "The node's directory; else the present one if it has a config.toml, else ./data."
 
 
-class Located(NamedTuple):
+class LocatedNode(NamedTuple):
     """A node: its configuration file, if one is known, and its data directory."""
 
     config: Path | None
     data: Path
 
     @property
-    def made(self) -> bool:
+    def exists(self) -> bool:
         """Whether there is a node, or anything that belongs to one."""
         return self.config is not None or holds_log(self.data) or NodeDirectory(self.data).identity.exists()
 
     @property
-    def next_command(self) -> str:
+    def start_command(self) -> str:
         """The command that starts a node that never ran."""
         if self.config is None:
-            return f"swarmd run --config FILE --data {quoted(self.data)}"
+            return f"swarmd run --config FILE --data {quote_for_shell(self.data)}"
         if self.config.name != CONFIG:
-            return f"swarmd run --config {quoted(self.config)}"
-        return f"swarmd run {quoted(self.config.parent)}"
+            return f"swarmd run --config {quote_for_shell(self.config)}"
+        return f"swarmd run {quote_for_shell(self.config.parent)}"
 
 
-def locate(directory: Path | None, config: Path | None = None) -> Located:
+def locate_node(directory: Path | None, config: Path | None = None) -> LocatedNode:
     """Find a node, which need not exist.
 
     A directory may be a node's, with its config.toml, or only its data directory. One that is given together with a
@@ -137,20 +137,20 @@ def locate(directory: Path | None, config: Path | None = None) -> Located:
     """
     if config is not None:
         named = config.parent / load_config(config).data
-        return Located(config, directory or named)
-    place = place_of(directory)
+        return LocatedNode(config, directory or named)
+    place = resolve_directory(directory)
     own = place / CONFIG
     if not own.is_file():
-        return Located(None, place)
-    return Located(own, place if holds_log(place) else place / load_config(own).data)
+        return LocatedNode(None, place)
+    return LocatedNode(own, place if holds_log(place) else place / load_config(own).data)
 
 
-def place_of(directory: Path | None) -> Path:
+def resolve_directory(directory: Path | None) -> Path:
     """The directory that is given, else by the rule."""
     return directory or (Path() if (Path() / CONFIG).is_file() else DEFAULT)
 
 
-def in_order(first: int, last: int | None) -> int:
+def check_event_range(first: int, last: int | None) -> int:
     """The first of the events that are asked for. Raises ConfigError if the last comes before it."""
     if last is not None and last < first:
         raise ConfigError(f"--to {last} comes before --from {first}", f"Write --from {last} --to {first}")
@@ -162,20 +162,20 @@ def holds_log(place: Path) -> bool:
     return NodeDirectory(place).events.is_dir()
 
 
-def log_of(directory: Path | None, config: Path | None = None) -> Path:
-    """The directory of a node's log segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate`."""
-    return log_of_located(locate(directory, config), directory is None and config is None)
+def find_log_directory(directory: Path | None, config: Path | None = None) -> Path:
+    """The directory of a node's log segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate_node`."""
+    return find_log_of_node(locate_node(directory, config), directory is None and config is None)
 
 
-def log_of_located(node: Located, unnamed: bool = False) -> Path:
-    """As `log_of`, for a node that was located; `unnamed` if no directory was given."""
+def find_log_of_node(node: LocatedNode, unnamed: bool = False) -> Path:
+    """As `find_log_directory`, for a node that was located; `unnamed` if no directory was given."""
     try:
-        return find_log(node.data)
+        return find_segment_directory(node.data)
     except NotFoundError:
         require_node(node, unnamed)
         raise NeverStarted(
             f"the node in {node.data} has no log: it was made and never started, or is just starting",
-            f"Start it: `{node.next_command}`; if you have, try again in a few seconds",
+            f"Start it: `{node.start_command}`; if you have, try again in a few seconds",
         ) from None
 
 
@@ -185,21 +185,21 @@ def node_directories(directory: Path) -> list[Path]:
         inner = sorted(place for place in directory.iterdir() if holds_log(place))
         if inner:
             return inner
-    log = log_of(directory)
+    log = find_log_directory(directory)
     return [directory if log == directory else log.parent]
 
 
-def require_node(node: Located, unnamed: bool = False) -> None:
+def require_node(node: LocatedNode, unnamed: bool = False) -> None:
     """Raise NotFoundError if there is no node at all."""
-    if not node.made:
+    if not node.exists:
         here, there = (
             f"here: neither a {CONFIG} nor ./{DEFAULT} with a log",
             f"in {node.data}: neither a log nor a {CONFIG}",
         )
-        raise no_node(Path() if unnamed else node.data, f"there is no node {here if unnamed else there}")
+        raise no_node_error(Path() if unnamed else node.data, f"there is no node {here if unnamed else there}")
 
 
-def no_node(place: Path, lack: str) -> NotFoundError:
+def no_node_error(place: Path, lack: str) -> NotFoundError:
     """The error for a place that is not a node's; `lack` says what is missing if it is a directory."""
     fix = f"Name the directory of a node, which has a {CONFIG} or a log; `swarmd init` makes a node"
     if str(place).startswith(("http:/", "https:/")):
@@ -211,11 +211,11 @@ def no_node(place: Path, lack: str) -> NotFoundError:
         lack = f"there is no node in {place}: it does not exist"
     # the first node in a directory of several, such as `swarmd local` makes
     inner = next((path.parent for path in sorted(place.glob(f"*/{CONFIG}"))), None)
-    near = inner or find_similar(place)
+    near = inner or find_similar_node(place)
     return NotFoundError(lack, f"Did you mean {near}?" if near else fix)
 
 
-def find_similar(place: Path) -> Path | None:
+def find_similar_node(place: Path) -> Path | None:
     """A node beside the place with a similar name."""
     names = [path.parent.name for path in place.parent.glob(f"*/{CONFIG}")]
     near = difflib.get_close_matches(place.name, names, n=1)
@@ -224,10 +224,10 @@ def find_similar(place: Path) -> Path | None:
 
 def config_of_node(directory: Path | None, config: Path | None = None) -> Path:
     """The configuration file of a node. Raises NotFoundError if there is none."""
-    place = place_of(directory)
+    place = resolve_directory(directory)
     if config is None and not (place / CONFIG).is_file():
         where = f"{place}" if directory is not None else f"the present directory, nor in ./{DEFAULT}"
-        raise no_node(Path() if directory is None else place, f"there is no {CONFIG} in {where}")
+        raise no_node_error(Path() if directory is None else place, f"there is no {CONFIG} in {where}")
     return config or place / CONFIG
 
 
@@ -274,7 +274,7 @@ MaxGwei = Annotated[
 ]
 
 
-class Payer(NamedTuple):
+class PayerOptions(NamedTuple):
     """How a transaction reaches the chain, and which account pays."""
 
     rpc: tuple[str, ...]  # URLs
@@ -283,18 +283,20 @@ class Payer(NamedTuple):
     fees: FeesConfig
 
 
-def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float) -> Payer:
+def read_payer_options(
+    rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float
+) -> PayerOptions:
     """The options of a payer, with URLs read from files. Raises ConfigError for a wrong URL or price."""
-    from swarmd.chain.endpoints import read_urls
+    from swarmd.chain.endpoints import read_endpoint_urls
 
     if not 0 < max_gwei <= NUMBER_MAX:
         raise ConfigError(f"--max-gwei {max_gwei:g} is not a price", f"Give a number above 0, such as {MAX_GWEI:g}")
     # On a chain without a base fee an endpoint may ask for the whole bound, so the bound must have been given.
     fees = FeesConfig(max_gwei=max_gwei, legacy=max_gwei != MAX_GWEI)
-    return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
+    return PayerOptions(tuple(read_endpoint_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
 
 
-def with_payer(verb: Callable[..., None]) -> Callable[..., None]:
+def add_payer_options(verb: Callable[..., None]) -> Callable[..., None]:
     """A command with the options of a payer beside the verb's own; the verb gets them as `paid_by`."""
 
     def command(
@@ -304,7 +306,7 @@ def with_payer(verb: Callable[..., None]) -> Callable[..., None]:
         max_gwei: MaxGwei = MAX_GWEI,
         **given: Any,
     ) -> None:
-        verb(**given, paid_by=payer(rpc, account, passphrase_file, max_gwei))
+        verb(**given, paid_by=read_payer_options(rpc, account, passphrase_file, max_gwei))
 
     shown = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -327,10 +329,10 @@ def refuse_existing(path: Path, what: str) -> None:
         raise PathUnusable(f"{path} exists already", f"Move it away first: {what} is never overwritten")
 
 
-def keep_note_of_backup(key: Path, peer: str, made_at: float, out: Path) -> None:
+def record_backup(key: Path, peer: str, made_at: float, out: Path) -> None:
     """Note a backup of a key for `swarmd doctor`, or warn that it will not know of it."""
     try:
-        note_backup(key, peer, made_at, out)
+        write_backup_note(key, peer, made_at, out)
     except OSError as error:
         warn(f"`swarmd doctor` will not know of this backup: {error.filename}: {error.strerror}")
 
@@ -344,12 +346,12 @@ def utc(at: float, clock: str = "%H:%M") -> str:
     return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))
 
 
-def check_places(listen: Sequence[str], announce: Sequence[str]) -> None:
+def check_multiaddrs(listen: Sequence[str], announce: Sequence[str]) -> None:
     """Raise ConfigError for an address that is not a multiaddr, with how it is written, or that nobody can call."""
     for address in (*listen, *announce):
-        if not is_address(address):
+        if not is_multiaddr(address):
             raise ConfigError(f"{address!r} is not an address", suggest_address(address))
-    check_called("--announce", announce)
+    check_dialable("--announce", announce)
 
 
 def check_address(contract: str) -> None:

@@ -23,23 +23,38 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from swarmd.cli.dashboard import PageOptions, serve_log
 from swarmd.cli.local_swarm import parse_setting
-from swarmd.cli.options import LogDir, in_order, log_of
+from swarmd.cli.options import LogDir, check_event_range, find_log_directory
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import Event, RoundsSkipped, tag_of
 from swarmd.core.step import StateFold, step
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
-from swarmd.eventlog.export import change_line, changes_between, command_line, event_line, full, to_json
-from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
+from swarmd.eventlog.export import (
+    changes_between,
+    format_change,
+    format_command,
+    format_event,
+    to_builtins_with_defaults,
+    to_json,
+)
+from swarmd.eventlog.fold import (
+    FoldBase,
+    base_upto,
+    check_not_removed,
+    commits_from,
+    fold_commits,
+    newest_base,
+    oldest_base,
+)
 from swarmd.eventlog.frame import Commit
-from swarmd.eventlog.reader import end_of
+from swarmd.eventlog.reader import end_seq_of_log
 from swarmd.eventlog.replay import (
     CommitDiffers,
-    Comparison,
+    ReplayComparison,
     SettingsOverride,
     StepOutcome,
-    compare,
-    verify,
+    compare_replays,
+    verify_log,
 )
 
 FILTERS = "Show only"
@@ -104,13 +119,13 @@ def replay(
     if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
 
-    log = log_of(directory)
+    log = find_log_directory(directory)
     if last is not None:
-        refuse_removed(log, last)
+        check_not_removed(log, last)
     if web:  # on the usual port, or on any if that is taken
         serve_log(log.parent, PageOptions(else_any=True), archive=log)
     elif verify:
-        show_verified(directory or log.parent, log, last, json)
+        show_verification(directory or log.parent, log, last, json)
     elif against:
         show_comparison(log, against, last, json)
     elif state:
@@ -126,12 +141,12 @@ class Filter:
     """Which events are shown, from `first` on; others are folded without being shown."""
 
     def __init__(self, types: list[str], round_: int | None, stage: int | None, first: int) -> None:
-        self._types = frozenset(map(known_type, types))
+        self._types = frozenset(map(resolve_event_type, types))
         self._round = round_
         self._stage = stage
         self.first = first
 
-    def takes(self, applied: AppliedEvent) -> bool:
+    def matches(self, applied: AppliedEvent) -> bool:
         event = applied.event
         if applied.seq < self.first or (self._types and tag_of(event) not in self._types):
             return False
@@ -144,7 +159,7 @@ class Filter:
         return getattr(event, "round", None) == self._round
 
 
-def known_type(name: str) -> str:
+def resolve_event_type(name: str) -> str:
     """The type itself, if there are such events; an event's class names it as well."""
     tags = sorted(str(kind.__struct_config__.tag) for kind in get_args(Event))
     tag = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
@@ -152,7 +167,7 @@ def known_type(name: str) -> str:
         return tag
     near = difflib.get_close_matches(tag, tags, n=3)
     fix = f"Did you mean {' or '.join(near)}?" if near else f"The types are {', '.join(tags)}"
-    raise ConfigError(f"--type: there are no events of type {name!r}", fix).ending(ExitCode.USAGE)
+    raise ConfigError(f"--type: there are no events of type {name!r}", fix).with_exit_code(ExitCode.USAGE)
 
 
 def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
@@ -160,27 +175,27 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
     return commits if last is None else takewhile(lambda commit: commit.seq <= last, commits)
 
 
-def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[AppliedEvent]:
+def fold_log(log: Path, last: int | None, progress: bool, base: FoldBase) -> Iterator[AppliedEvent]:
     """Events from `base` to `last`, each with the states around it and its commands."""
     commits = commits_from(log, base)
-    applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
+    applied = fold_commits(with_progress(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
 
 
-def start_of(log: Path, seq: int | None) -> Base:
+def find_fold_start(log: Path, seq: int | None) -> FoldBase:
     """The latest point at or before event `seq` from which a fold can start; the newest of the log for None."""
     if first := oldest_base(log).seq:
         typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
     return newest_base(log) if seq is None else base_upto(log, seq)
 
 
-def watch(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
+def with_progress(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
     """Commits up to `last`, with a progress bar on stderr if that is a terminal."""
     commits = commits_upto(commits, last)
-    return _with_bar(log, commits, last) if sys.stderr.isatty() else commits
+    return _with_progress_bar(log, commits, last) if sys.stderr.isatty() else commits
 
 
-def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
+def _with_progress_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
     with progress_bar(log, last) as bar:
         shown = 0
         for commit in commits:
@@ -191,7 +206,7 @@ def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterato
 
 def progress_bar(log: Path, last: int | None) -> Progress:
     """A bar on stderr that counts events up to `last`, or to the log's end."""
-    end = end_of(log)
+    end = end_seq_of_log(log)
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     bar.add_task("", total=end if last is None else min(end, last + 1))
@@ -201,9 +216,9 @@ def progress_bar(log: Path, last: int | None) -> Progress:
 # --- the modes ---
 
 
-def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
+def show_verification(directory: Path, log: Path, last: int | None, json: bool) -> None:
     try:
-        found = verify(log, partial(watch, log, last=last))
+        found = verify_log(log, partial(with_progress, log, last=last))
     except CommitDiffers as error:
         if json:
             typer.echo(to_json(error.difference))
@@ -219,24 +234,24 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
 
 
 def show_state(log: Path, last: int | None, json: bool) -> None:
-    base = start_of(log, last if last is None else last + 1)
+    base = find_fold_start(log, last if last is None else last + 1)
     fold = StateFold(base.state)
-    for commit in watch(log, commits_from(log, base), last):
+    for commit in with_progress(log, commits_from(log, base), last):
         for envelope in commit.envelopes():
             if last is None or envelope.seq <= last:
                 fold.apply(envelope)
-    encoded = msgspec.json.encode(full(fold.state))
+    encoded = msgspec.json.encode(to_builtins_with_defaults(fold.state))
     typer.echo(encoded if json else msgspec.json.format(encoded, indent=2))
 
 
 def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
-    base = start_of(log, in_order(wanted.first, last))
+    base = find_fold_start(log, check_event_range(wanted.first, last))
     before = base.seq - oldest_base(log).seq  # events that need not be read
     events, shown, chart = before, 0, base.state.chart if before else ""
-    for applied in folded(log, last, progress=not sys.stdout.isatty(), base=base):
+    for applied in fold_log(log, last, progress=not sys.stdout.isatty(), base=base):
         events += 1
         chart = applied.after.chart
-        if wanted.takes(applied):
+        if wanted.matches(applied):
             shown += 1
             if not display.show(applied):
                 return
@@ -260,9 +275,9 @@ class Display:
             return True
         for line in applied_lines(applied, every_change=self._steps):
             typer.echo(line)
-        return not self._asks or applied.seq < self._until_seq or self._ask(applied)
+        return not self._asks or applied.seq < self._until_seq or self._wait_for_operator(applied)
 
-    def _ask(self, applied: AppliedEvent) -> bool:
+    def _wait_for_operator(self, applied: AppliedEvent) -> bool:
         """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
         while True:
             typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
@@ -271,7 +286,7 @@ class Display:
             if not answer or word == "q":
                 return False
             if word == "s":
-                typer.echo(msgspec.json.format(msgspec.json.encode(full(applied.after)), indent=2))
+                typer.echo(msgspec.json.format(msgspec.json.encode(to_builtins_with_defaults(applied.after)), indent=2))
                 continue
             if re.fullmatch(r"[0-9]{1,18}", word):
                 self._until_seq = int(word)
@@ -280,12 +295,12 @@ class Display:
 
 def applied_lines(applied: AppliedEvent, every_change: bool) -> Iterator[str]:
     """The event, the fields it changed (or only the chart states), and the commands it caused."""
-    yield event_line(applied.seq, applied.at, applied.event)
+    yield format_event(applied.seq, applied.at, applied.event)
     for change in changes_between(applied.before, applied.after):
         if every_change or change.path.endswith("chart"):
-            yield typer.style(f"{INDENT}{change_line(change)}", dim=True)
+            yield typer.style(f"{INDENT}{format_change(change)}", dim=True)
     for command in applied.commands:
-        yield typer.style(f"{INDENT}▶ {command_line(command)}", fg="cyan")
+        yield typer.style(f"{INDENT}▶ {format_command(command)}", fg="cyan")
 
 
 def _applied_json(applied: AppliedEvent) -> bytes:
@@ -310,7 +325,7 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
         raise NotFoundError(f"--against {charts[0]}: there is no such directory of charts", fix)
     supposed = SettingsOverride(dict(parse_setting(one) for one in against if Path(one) not in charts))
     other = partial(step, charts=load_charts(charts[0])) if charts else step
-    found = compare(log, other, partial(watch, log, last=last), supposed)
+    found = compare_replays(log, other, partial(with_progress, log, last=last), supposed)
     if json:
         typer.echo(to_json(found))
     else:
@@ -319,14 +334,14 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
         raise typer.Exit(ExitCode.DIFFERENCE)
 
 
-def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
+def comparison_lines(found: ReplayComparison, against: str) -> Iterator[str]:
     """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
     first = found.first
     if first is None:
         yield f"{found.events} events go the same way under {against}"
         return
     yield f"here is the log, there {against}: they part at seq {first.seq}:"
-    yield event_line(first.seq, first.at, first.event)
+    yield format_event(first.seq, first.at, first.event)
     yield from _outcome_lines("here", first.here)
     yield from _outcome_lines("there", first.there)
     yield f"at {found.decisions} of {found.events} events the commands differ; both sides are told what happened here"
@@ -334,7 +349,7 @@ def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
     for kind in sorted(found.here | found.there):
         yield f"  {kind:<30}{found.here.get(kind, 0):>6}{found.there.get(kind, 0):>8}"
     yield "the states at the end, here → there:" if found.changes else "the states at the end are the same"
-    yield from (f"  {change_line(change)}" for change in found.changes)
+    yield from (f"  {format_change(change)}" for change in found.changes)
 
 
 def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
@@ -342,8 +357,8 @@ def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
         yield f"  {side:<6}refused: {outcome.refused}"
         return
     for change in outcome.changes:
-        yield f"  {side:<6}{change_line(change)}"
+        yield f"  {side:<6}{format_change(change)}"
     for command in outcome.commands:
-        yield f"  {side:<6}▶ {command_line(command)}"
+        yield f"  {side:<6}▶ {format_command(command)}"
     if not outcome.changes and not outcome.commands:
         yield f"  {side:<6}nothing changes"

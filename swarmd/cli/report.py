@@ -9,12 +9,12 @@ from typing import Annotated
 import msgspec
 import typer
 
-from swarmd.cli.leaderboard import shown
-from swarmd.cli.options import RULE, log_of, node_directories
+from swarmd.cli.leaderboard import printable_text
+from swarmd.cli.options import RULE, find_log_directory, node_directories
 from swarmd.errors import ConfigError, NotFoundError
-from swarmd.eventlog.export import full, to_json
-from swarmd.observe.words import count
-from swarmd.results.card import CardSubject, accuracy_of, make_card
+from swarmd.eventlog.export import to_builtins_with_defaults, to_json
+from swarmd.observe.words import count_noun
+from swarmd.results.card import CardSubject, describe_accuracy, make_card
 from swarmd.results.history import TrainingHistory, read_history, skills_summary
 
 OUT = Path("report.png")
@@ -43,7 +43,7 @@ def report(
     if as_json and card:
         raise ConfigError("--json and --card both print", "Choose one")
     files = picture_files(out, svg, wanted=not (as_json or card))
-    histories = read_histories(directories or [log_of(None).parent])
+    histories = read_histories(directories or [find_log_directory(None).parent])
     if card:
         if len(histories) != 1:
             raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
@@ -51,7 +51,7 @@ def report(
             raise NotFoundError(f"{histories[0].label} has trained no stage: there is no model to describe", WAITING)
         typer.echo(make_card(histories[0], CardSubject()), nl=False)
     elif as_json:
-        print_json(histories)
+        print_histories_json(histories)
     else:
         print_summary(histories)
     write_pictures(histories, files, quiet=as_json or card)
@@ -87,7 +87,7 @@ def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
     return histories
 
 
-def print_json(histories: Sequence[TrainingHistory]) -> None:
+def print_histories_json(histories: Sequence[TrainingHistory]) -> None:
     nodes = [
         {
             **{name: getattr(history, name) for name in history.__struct_fields__},
@@ -97,7 +97,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
         }
         for history in histories
     ]
-    typer.echo(msgspec.json.format(to_json(full({"nodes": nodes})), indent=2))
+    typer.echo(msgspec.json.format(to_json(to_builtins_with_defaults({"nodes": nodes})), indent=2))
 
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
@@ -105,11 +105,12 @@ def print_summary(histories: Sequence[TrainingHistory]) -> None:
         rounds = history.rounds
         reward = f"reward {rounds[-1].reward:.3f} in round {rounds[-1].round}" if rounds else "nothing trained"
         typer.echo(
-            f"{shown(history.label)}: {count(len(rounds), 'round')} trained, {history.rounds_skipped} skipped, "
-            f"{count(len(history.restarts), 'restart')}; {reward}; held-out accuracy {accuracy_of(history)}"
+            f"{printable_text(history.label)}: {count_noun(len(rounds), 'round')} trained, "
+            f"{history.rounds_skipped} skipped, "
+            f"{count_noun(len(history.restarts), 'restart')}; {reward}; held-out accuracy {describe_accuracy(history)}"
         )
         if said := skills_summary(history.skills, TASKS_TOLD):
-            typer.echo(f"  by task: {shown(said)}")
+            typer.echo(f"  by task: {printable_text(said)}")
 
 
 def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], quiet: bool) -> None:

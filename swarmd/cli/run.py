@@ -10,17 +10,17 @@ import structlog
 import typer
 
 from swarmd import units
-from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate
+from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate_node
 from swarmd.config import Config, load_config
 from swarmd.daemon.service import run_node
 from swarmd.errors import ExitCode, NotFoundError, SwarmdError, UnitError
-from swarmd.files import refusal
+from swarmd.files import make_path_error
 from swarmd.host import check_host
-from swarmd.observe.logs import configure, log_fatal
+from swarmd.observe.logs import log_fatal, set_up_logging
 from swarmd.observe.redaction import known_secrets
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.paths import NodeDirectory, quote_for_shell
 from swarmd.swarms.registry import check_kind
-from swarmd.units import DROP_IN, ServicePaths, credential_names, find_place
+from swarmd.units import DROP_IN, ServicePaths, credential_names, find_service_paths
 
 PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
 
@@ -37,9 +37,9 @@ def run(
     file = config_of_node(directory, config)
     loaded = load_config(file)
     check_kind(loaded.swarm)
-    paths = NodeDirectory(data or locate(directory, config).data)
+    paths = NodeDirectory(data or locate_node(directory, config).data)
     secrets = known_secrets(loaded, paths.root, signing=True)
-    is_watched = configure(loaded.logs.level, loaded.logs.format, secrets=secrets)
+    is_watched = set_up_logging(loaded.logs.level, loaded.logs.format, secrets=secrets)
     try:
         check_host()
         return run_node(loaded, paths, progress_s=PROGRESS_S if is_watched else 0.0)
@@ -47,7 +47,7 @@ def run(
         log_fatal(error)
         return error.exit_code
     except Exception as error:  # written as a line of the log, which covers secrets in its words
-        refused = refusal(error)
+        refused = make_path_error(error)
         if refused is not None:
             log_fatal(refused)
         else:
@@ -87,10 +87,10 @@ def install(
 
     With --config, the configuration and the node's data are copied too.
     """
-    place = units.find_place(instance, user)
+    place = units.find_service_paths(instance, user)
     source = config or place.config
     loaded = load_config(source) if config is not None or source.exists() else None
-    files = units.plan(place, units.find_command(user=user), loaded, gpu, programs)
+    files = units.plan_service_files(place, units.find_command(user=user), loaded, gpu, programs)
     transfer = None
     if loaded is not None:
         units.refuse_other_log(source, loaded, place)
@@ -122,7 +122,7 @@ def install(
     if now:
         _systemctl(place, "enable", "--now", place.unit)
         typer.echo(f"{place.unit}: started, now and at every boot")
-    _say_next(place, loaded, now)
+    _print_next_steps(place, loaded, now)
 
 
 def _make_directories(place: ServicePaths) -> None:
@@ -134,14 +134,17 @@ def _make_directories(place: ServicePaths) -> None:
         raise UnitError(f"{error.filename}: {error.strerror}", "Run as root, or with --user") from error
 
 
-def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None:
+def _print_next_steps(place: ServicePaths, config: Config | None, started: bool) -> None:
     """Print what is left for the operator to do."""
     if config is None:
         typer.echo(f"next: put the node's configuration at {place.config}, and run this again")
         return
     for name in credential_names(config):
         if not (place.credentials / name).exists():
-            typer.echo(f"next: `install -m 600 FILE {quoted(place.credentials / name)}`: the configuration asks for it")
+            typer.echo(
+                f"next: `install -m 600 FILE {quote_for_shell(place.credentials / name)}`: the configuration "
+                "asks for it"
+            )
     if not started:
         typer.echo(f"next: `systemctl {'--user ' if place.user else ''}enable --now {place.unit}`")
     if place.user:
@@ -151,7 +154,7 @@ def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None
 @app.command()
 def uninstall(instance: Instance = "", user: User = False, reload: Reload = True) -> None:
     """Stop and disable the node and remove what `install` wrote. Data, configuration and secrets stay."""
-    place = find_place(instance, user)
+    place = find_service_paths(instance, user)
     paths = list(place.drop_ins)
     # The template stays for other instances, and the target for any other node.
     if not instance or not set(place.units.glob(f"swarmd@?*.service.d/{DROP_IN}")) - set(paths):

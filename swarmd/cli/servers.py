@@ -20,11 +20,11 @@ import typer
 from swarmd.cli.chat import ModelDevice, ModelDtype, ModelPlace, Threads, load_decoder, name_model
 from swarmd.cli.options import ConfigFile, ListenAt, RequestToken, check_address
 from swarmd.config import ChainConfig, Device, Dtype, TrainingConfig, describe_invalid, load_config
-from swarmd.daemon.process import keep_memory_off_disk
+from swarmd.daemon.process import disable_core_dumps
 from swarmd.errors import ConfigError, ExitCode, SwarmdError
 from swarmd.http_server import check_listen, load_token, parse_listen
-from swarmd.observe.logs import configure, log_fatal
-from swarmd.observe.redaction import address_secrets
+from swarmd.observe.logs import log_fatal, set_up_logging
+from swarmd.observe.redaction import find_url_secrets
 from swarmd.paths import NodeDirectory
 
 AUDIT = "signer.audit.jsonl"
@@ -62,12 +62,12 @@ def signer(
     With --config, the section chain of a node's configuration says how to reach the chain.
     """
 
-    from swarmd.chain.endpoints import read_urls
-    from swarmd.chain.signer_http import TOKEN, Access, SignerSetup, run_signer
+    from swarmd.chain.endpoints import read_endpoint_urls
+    from swarmd.chain.signer_http import TOKEN, AccessRules, SignerSetup, run_signer
 
-    keep_memory_off_disk()
-    base, data = _chain_of(config)
-    chain = _with_options(base, rpc, chain_id, contract, {"max_gwei": max_gwei, "day_coins_max": day_coins_max})
+    disable_core_dumps()
+    base, data = _read_chain_config(config)
+    chain = _apply_chain_options(base, rpc, chain_id, contract, {"max_gwei": max_gwei, "day_coins_max": day_coins_max})
     # Files named by options are relative to this directory, those of the configuration to the data directory.
     files = {"keystore": keystore, "passphrase": passphrase_file}
     absolute: dict[str, Any] = {
@@ -75,15 +75,15 @@ def signer(
     }
     chain = msgspec.structs.replace(chain, **absolute)
     orgs = frozenset(org or ([chain.proxy.org] if chain.proxy.org else []))
-    _check_served(orgs, peer or ())
-    access = Access(orgs, load_token(token_file, Path.cwd(), TOKEN), frozenset(peer or ()), per_minute)
+    _refuse_empty_names(orgs, peer or ())
+    access = AccessRules(orgs, load_token(token_file, Path.cwd(), TOKEN), frozenset(peer or ()), per_minute)
     order = SignerSetup(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
-    secrets = [secret for url in read_urls(chain.rpc, data.root) for secret in address_secrets(url)]
-    configure("info", "auto", secrets=secrets + ([access.token] if access.token else []))
-    return _serve(run_signer(order))
+    secrets = [secret for url in read_endpoint_urls(chain.rpc, data.root) for secret in find_url_secrets(url)]
+    set_up_logging("info", "auto", secrets=secrets + ([access.token] if access.token else []))
+    return _run_server(run_signer(order))
 
 
-def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
+def _refuse_empty_names(orgs: Collection[str], peers: Collection[str]) -> None:
     """Raise ConfigError for an empty organisation or peer, as a shell variable that is not set makes it."""
     from swarmd.chain.signer_http import PEER
 
@@ -94,7 +94,7 @@ def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
             raise ConfigError(f"--peer {peer!r} is not a peer id", "`swarmd identity show` prints that of a node")
 
 
-def _chain_of(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
+def _read_chain_config(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
     """The chain section of a configuration and its data directory; without one, defaults and this directory."""
     if config is None:
         return ChainConfig((), 1, ""), NodeDirectory(Path.cwd())
@@ -104,7 +104,7 @@ def _chain_of(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
     return loaded.chain, NodeDirectory(config.parent / loaded.data)
 
 
-def _with_options(
+def _apply_chain_options(
     chain: ChainConfig,
     rpc: list[str] | None,
     chain_id: int | None,
@@ -156,7 +156,7 @@ def reference_server(
     """Serve reference log-probabilities, until told to stop."""
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded
-    configure("info", "auto", secrets=[token] if token else [])
+    set_up_logging("info", "auto", secrets=[token] if token else [])
     from swarmd.training.library_logging import silence_libraries
 
     silence_libraries()  # before anything imports datasets
@@ -166,7 +166,7 @@ def reference_server(
     limits = ServerLimits(
         body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s)
     )
-    return _serve(run_server(training, address, token, compat, limits))
+    return _run_server(run_server(training, address, token, compat, limits))
 
 
 def serve_model(
@@ -186,14 +186,14 @@ def serve_model(
     """
     address, token = parse_listen(listen, 8000), load_token(token_file, Path.cwd())
     check_listen(address, token, "the model's server")  # before torch is loaded
-    configure("info", "auto", secrets=[token] if token else [])
+    set_up_logging("info", "auto", secrets=[token] if token else [])
     decoder = load_decoder(directory, device, dtype, threads)
     from swarmd.training.serving.server import run_server
 
-    return _serve(run_server(decoder, name or name_model(directory), address, token))
+    return _run_server(run_server(decoder, name or name_model(directory), address, token))
 
 
-def _serve(server: Coroutine[Any, Any, None]) -> int:
+def _run_server(server: Coroutine[Any, Any, None]) -> int:
     """Run a server until it is told to stop. Returns the exit code."""
     try:
         asyncio.run(server)

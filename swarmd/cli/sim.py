@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from swarmd.config import NUMBER_MAX
 from swarmd.errors import ConfigError, ExitCode
-from swarmd.sim.profile import HOSTILE, LARGE, SimProfile, kinds_of
+from swarmd.sim.profile import HOSTILE, LARGE, SimProfile, parse_hostile_kinds
 from swarmd.sim.simulation import InvariantBroken
-from swarmd.sim.world import ProgressListener, Summary, run
+from swarmd.sim.world import ProgressListener, RunSummary, run_simulation
 
 STEPS = 1000  # of the bar
 LEAST = {"nodes": 1, "stages": 1, "min_peers": 1, "hours": 0.01, "stage_s": 0.1, "block_s": 0.1}  # of others: 0
@@ -62,32 +62,35 @@ def sim(
     With --large nothing is drawn but by chance in the run itself: some 300 nodes (--nodes), in shards, as swarmd
     swarm new --large makes them, for 0.35 hours (--hours). A table says what a round cost and how long it took.
     """
-    fields = parse_fields(given or [], nodes, hours, hostile, churn=churn, partition=partition)
+    fields = parse_profile_fields(given or [], nodes, hours, hostile, churn=churn, partition=partition)
     if lossy is not None:
         fields |= {"loss": lossy, "failure": lossy}
     profile = replace(LARGE, **fields) if large else None
     broken = 0
-    total = Total()
+    total = RunTotals()
     for number in range(seed, seed + seeds):
         try:
-            with progress_of(number, large) as told:
-                summary = run(number, profile, told, **fields)
+            with show_run_progress(number, large) as told:
+                summary = run_simulation(number, profile, told, **fields)
         except InvariantBroken as violation:
             broken += 1
             typer.echo(f"VIOLATION {violation.message}\n  {violation.fix}")
             if stop:
                 break
         else:
-            total.add(summary)
-            typer.echo(line_of(summary))
+            total.add_run(summary)
+            typer.echo(summary_line(summary))
             if large:
-                typer.echo(table_of(summary))
-    typer.echo(total.table(), nl=False)
-    typer.echo(f"{total.runs + broken} seeds, {broken} broken; {total.events} events, {total.rate:,.0f} per CPU second")
+                typer.echo(round_cost_table(summary))
+    typer.echo(total.make_table(), nl=False)
+    typer.echo(
+        f"{total.runs + broken} seeds, {broken} broken; {total.events} events, "
+        f"{total.events_per_second:,.0f} per CPU second"
+    )
     return ExitCode.FAILURE if broken else ExitCode.OK
 
 
-class Total:
+class RunTotals:
     """Figures over all runs without a violation."""
 
     def __init__(self) -> None:
@@ -97,16 +100,16 @@ class Total:
         # hostile kind → seeds, rounds, events that strangers caused, held stages
         self._kinds: dict[str, list[int]] = {}
 
-    def add(self, summary: Summary) -> None:
+    def add_run(self, summary: RunSummary) -> None:
         self.runs += 1
-        for kind in kinds_of(summary.profile.hostile):
+        for kind in parse_hostile_kinds(summary.profile.hostile):
             row = self._kinds.setdefault(kind, [0, 0, 0, 0])
             for place, more in enumerate((1, summary.rounds, summary.strangers, summary.held)):
                 row[place] += more
         self.events += summary.events
         self.cpu_s += summary.cpu_s
 
-    def table(self) -> str:
+    def make_table(self) -> str:
         """A line for each kind of hostile peer; empty if there was none."""
         lines = [f"{'hostile':<12} {'seeds':>6} {'rounds':>7} {'events of theirs':>17} {'stages held':>12}"]
         for kind in HOSTILE:
@@ -116,13 +119,13 @@ class Total:
         return "\n".join([*lines, ""]) if self._kinds else ""
 
     @property
-    def rate(self) -> float:
+    def events_per_second(self) -> float:
         """Events per second of processor time."""
         return self.events / self.cpu_s if self.cpu_s else 0.0
 
 
 @contextmanager
-def progress_of(seed: int, shown: bool) -> Iterator[ProgressListener | None]:
+def show_run_progress(seed: int, shown: bool) -> Iterator[ProgressListener | None]:
     """A bar on a terminal that says how much of a run's time is over."""
     if not shown or not sys.stderr.isatty():
         yield None
@@ -131,7 +134,7 @@ def progress_of(seed: int, shown: bool) -> Iterator[ProgressListener | None]:
         yield lambda share: bar.update(int(share * STEPS) - bar.pos)
 
 
-def parse_fields(
+def parse_profile_fields(
     given: list[str], nodes: int | None, hours: float | None, hostile: str | None = None, **more: float | None
 ) -> dict[str, Any]:
     """The profile's fields from the command line. Raises ConfigError for an unknown key or a wrong value."""
@@ -155,15 +158,15 @@ def parse_fields(
         value, least = getattr(checked, key), LEAST.get(key, 0)
         if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:  # no swarm can be played with it
             raise ConfigError(f"{key} of the simulated swarm is {value:g}", f"Give a number from {least:g} on")
-    kinds_of(checked.hostile)
+    parse_hostile_kinds(checked.hostile)
     return {key: getattr(checked, key) for key in fields}
 
 
-def line_of(summary: Summary) -> str:
+def summary_line(summary: RunSummary) -> str:
     """One run in one line."""
     chain = f"{summary.blocks} blocks, {summary.reorgs} reorganisations, {summary.confirmed} submissions confirmed, "
     chain += f"{summary.refused} refused, "
-    kinds, held = " ".join(kinds_of(summary.profile.hostile)), ""
+    kinds, held = " ".join(parse_hostile_kinds(summary.profile.hostile)), ""
     if kinds:  # who was hostile, and what it came to
         held = f"{summary.held} of {summary.closed} stages held, " if summary.closed else ""
         held = f"hostile {kinds} ({summary.strangers} events of theirs), {held}"
@@ -176,7 +179,7 @@ def line_of(summary: Summary) -> str:
     )
 
 
-def table_of(summary: Summary) -> str:
+def round_cost_table(summary: RunSummary) -> str:
     """What a round of a large swarm cost a node and how long it took, a line for each figure."""
     figures, nodes = summary.figures, summary.profile.nodes
     memory_mib = getrusage(RUSAGE_SELF).ru_maxrss / 1024

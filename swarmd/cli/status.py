@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, require_node
+from swarmd.cli.options import RULE, ConfigFile, LocatedNode, locate_node, print_json, require_node
 from swarmd.config import load_config
 from swarmd.core.state import State
 from swarmd.errors import ConfigError, ExitCode, SwarmdError
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import list_segments
 from swarmd.observe.control import ask_status
@@ -40,7 +40,7 @@ def status(
 
     Exits with 0 if all is well, with 1 if it is not, with 4 for a node that was made and never started.
     """
-    node = locate(directory, config)
+    node = locate_node(directory, config)
     if not node.data.is_dir():
         require_node(node, directory is None and config is None)
     if watched:
@@ -58,7 +58,7 @@ def status(
     return ExitCode.OK if current.healthy else ExitCode.FAILURE
 
 
-def watch(node: Located) -> None:
+def watch(node: LocatedNode) -> None:
     """Show the status until Ctrl-C; if there is no terminal, print a line for each change."""
     console, data, said = Console(), NodeDirectory(node.data), ""
     current = read_status(data, node.config)
@@ -69,14 +69,14 @@ def watch(node: Located) -> None:
                     PAUSE.wait(WATCH_EVERY_S)
                     live.update(panel_of(read_status(data, node.config)), refresh=True)
         while True:
-            if (line := line_of(current)) != said:
+            if (line := status_line(current)) != said:
                 typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
                 said = line
             PAUSE.wait(WATCH_EVERY_S)
             current = read_status(data, node.config)
 
 
-def line_of(status: Status) -> str:
+def status_line(status: Status) -> str:
     """All layers in one line; it changes only when one of them does."""
     words = [
         f"{name.replace('submissions', 'on chain')} {layer.state}{'' if layer.healthy else ' (!)'}"
@@ -99,8 +99,8 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     if reply.status is not None:
         return reply.status
     if not paths.events.is_dir() or not list_segments(paths.events):
-        return _never_started(Located(config, paths.root), reply.mute)
-    state, next_seq = load(paths.events)
+        return _status_before_start(LocatedNode(config, paths.root), reply.mute)
+    state, next_seq = load_state(paths.events)
     last_at = next((commit.at for commit in read_commits(paths.events, next_seq - 1)), None) if next_seq else None
     loaded = None
     with contextlib.suppress(SwarmdError):  # it is needed to say why nothing is credited, and for nothing else
@@ -108,7 +108,7 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     return status_from_log(paths, state, measure_log(paths.events, next_seq, last_at), reply.mute, loaded)
 
 
-def _never_started(node: Located, mute: str) -> Status:
+def _status_before_start(node: LocatedNode, mute: str) -> Status:
     """The status of a node that has no log yet. `mute` says why a daemon that runs does not answer.
 
     Raises NotFoundError if there is no node.
@@ -116,7 +116,7 @@ def _never_started(node: Located, mute: str) -> Status:
     require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:
-        reason = f"made, and never started: `{node.next_command}` starts it"
+        reason = f"made, and never started: `{node.start_command}` starts it"
         status = msgspec.structs.replace(status, process=msgspec.structs.replace(status.process, reason=reason))
     if node.config is None:
         return status

@@ -12,11 +12,11 @@ import psutil
 import typer
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.cli.options import ConfigFile, NodeDir, locate, require_node
+from swarmd.cli.options import ConfigFile, NodeDir, locate_node, require_node
 from swarmd.errors import ConfigError, ControlError, NoSafeMoment
-from swarmd.observe.control import NoDaemon, StopReply, ask, ask_status
-from swarmd.observe.words import span
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.observe.control import DaemonNotRunning, StopReply, ask_status, send_request
+from swarmd.observe.words import format_duration
+from swarmd.paths import NodeDirectory, quote_for_shell
 
 ASK_EVERY_S = 0.5
 WISH_S = 2.0  # for which the daemon keeps each wish, after Ctrl-C too
@@ -45,22 +45,22 @@ def stop(
     """
     if within is not None and not when_safe:
         raise ConfigError("--within belongs to --when-safe", "Give both, or neither: without them it stops at once")
-    node = locate(directory, config)
+    node = locate_node(directory, config)
     data = NodeDirectory(node.data)
     reply = ask_status(data.control)
-    if not reply.runs:
+    if not reply.is_running:
         require_node(node, directory is None and config is None)
         typer.echo(f"the node in {data.root} does not run")
         return
     if reply.status is None:
         raise ControlError(
             f"the node in {data.root} cannot be asked: {reply.mute}",
-            f"Send SIGTERM to its process, which `cat {quoted(data.events)}/writer.lock` names",
+            f"Send SIGTERM to its process, which `cat {quote_for_shell(data.events)}/writer.lock` names",
         )
     if when_safe:
         wait_for_safe_moment(data, within)
     else:
-        ask(data.control, "stop")
+        send_request(data.control, "stop")
         typer.echo("stopping in order")
     wait_until_ended(reply.status.process.pid)
     typer.echo("stopped")
@@ -92,13 +92,13 @@ def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
         now = time.monotonic()
         try:
             reply = ask_to_stop(data, max(0.0, min(WISH_S, ends - now)))
-        except NoDaemon:
+        except DaemonNotRunning:
             return  # it has stopped since it was asked last
         moment = reply.safe_to_stop
         if reply.error or moment is None:
             raise ControlError(
                 f"the daemon does not know of safe moments: {reply.error}",
-                f"It is of an earlier version. `swarmd stop {quoted(data.root)}` stops it at once",
+                f"It is of an earlier version. `swarmd stop {quote_for_shell(data.root)}` stops it at once",
             )
         if reply.stopping:
             typer.echo("stopping in order, as that costs no round now")
@@ -106,11 +106,11 @@ def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
         if now >= ends:
             raise NoSafeMoment(
                 f"no safe moment came within {ends - begun:g} s, and the node runs on: {moment.why}",
-                f"Wait longer, or stop it at this price: `swarmd stop {quoted(data.root)}`",
+                f"Wait longer, or stop it at this price: `swarmd stop {quote_for_shell(data.root)}`",
             )
         if moment.why != said or now - said_at >= SAY_EVERY_S:
-            left = f", about {span(moment.in_s)} more" if moment.in_s is not None else ""
-            typer.echo(f"waits, {span(now - begun)} so far: {moment.why}{left}")
+            left = f", about {format_duration(moment.in_s)} more" if moment.in_s is not None else ""
+            typer.echo(f"waits, {format_duration(now - begun)} so far: {moment.why}{left}")
             said_at, said = now, moment.why
         PAUSE.wait(max(0.0, min(ASK_EVERY_S, ends - time.monotonic())))
 
@@ -118,7 +118,7 @@ def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
 def ask_to_stop(data: NodeDirectory, for_s: float) -> StopReply:
     """Wish, for `for_s`, that the node stops when it is safe. Raises ControlError."""
     try:
-        return msgspec.json.decode(ask(data.control, "stop_when_safe", for_s=for_s), type=StopReply)
+        return msgspec.json.decode(send_request(data.control, "stop_when_safe", for_s=for_s), type=StopReply)
     except DECODE_ERRORS as error:
         raise ControlError(f"the daemon's answer is not understood: {error}") from error
 

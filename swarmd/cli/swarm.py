@@ -18,18 +18,27 @@ import msgspec
 import typer
 
 from swarmd.cli.new import new
-from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, check_address, payer, print_json, utc
-from swarmd.cli.swarm_changes import invite, register_changes
+from swarmd.cli.options import (
+    MAX_GWEI,
+    Endpoints,
+    ManifestFile,
+    PrintJson,
+    check_address,
+    print_json,
+    read_payer_options,
+    utc,
+)
+from swarmd.cli.swarm_changes import invite, register_commands
 from swarmd.errors import ConfigError, PathUnusable
-from swarmd.files import remedy
+from swarmd.files import advise_on_path_error
 from swarmd.manifest import Manifest, read_manifest
-from swarmd.paths import configs_directory, quoted
-from swarmd.swarms.registry import BUILT_IN, list_kinds, questions_of
+from swarmd.paths import configs_directory, quote_for_shell
+from swarmd.swarms.registry import BUILT_IN, list_kinds, questions_file_of
 
 if TYPE_CHECKING:
-    from swarmd.chain.blocks import Blocks
-    from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.endpoints import Rpc
+    from swarmd.chain.blocks import RpcBlockReader
+    from swarmd.chain.coordinator import CoordinatorContract
+    from swarmd.chain.endpoints import RpcPool
 
 
 def list_swarms(
@@ -73,21 +82,24 @@ def scaffold(
     directory: Annotated[Path | None, typer.Option("--dir", help="To write to; ./NAME without it.")] = None,
 ) -> None:
     """Write the files of a swarm of one's own: it can be run as it is, and changed from there."""
-    _check(name, kind)
+    _check_name(name, kind)
     root = directory or Path(name)
     _make_directory(root)
     for template in sorted((TEMPLATES / kind).glob(f"*{SUFFIX}")):
-        _write(root / _named(template.name.removesuffix(SUFFIX), name), _named(template.read_text("utf-8"), name))
+        _write(
+            root / _fill_in_names(template.name.removesuffix(SUFFIX), name),
+            _fill_in_names(template.read_text("utf-8"), name),
+        )
     if kind == "file":
         shipped = (configs_directory() / "file" / "data" / QUESTIONS).read_text("utf-8")
         _write(root / QUESTIONS, "".join(shipped.splitlines(keepends=True)[:EXAMPLES]))
     typer.echo(f"\nnext, as {root / 'README.md'} says:")
     if kind == "plan":
-        typer.echo(f"    pip install -e {quoted(root)}")
-    typer.echo(f"    swarmd local --kind {quoted(root / 'config.toml')} --rounds 4")
+        typer.echo(f"    pip install -e {quote_for_shell(root)}")
+    typer.echo(f"    swarmd local --kind {quote_for_shell(root / 'config.toml')} --rounds 4")
 
 
-def _check(name: str, kind: str) -> None:
+def _check_name(name: str, kind: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > 40:
         raise ConfigError(
             f"{name!r} is not a name for a swarm here", "Write up to 40 of a-z, 0-9 and -, such as my-swarm"
@@ -106,7 +118,7 @@ def _make_directory(root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         filled = any(root.iterdir())
     except OSError as error:
-        fix = remedy(error, root) or "Choose another --dir"
+        fix = advise_on_path_error(error, root) or "Choose another --dir"
         raise PathUnusable(f"the directory {root} cannot be made: {error.strerror}", fix) from error
     if filled:
         raise PathUnusable(f"{root} has files in it, which are never written over", "Choose another --dir")
@@ -117,7 +129,7 @@ def _write(path: Path, text: str) -> None:
     typer.echo(f"{path}: written")
 
 
-def _named(text: str, name: str) -> str:
+def _fill_in_names(text: str, name: str) -> str:
     title = "".join(part.capitalize() for part in name.split("-"))
     return text.replace(NAME, name).replace(MODULE, _module(name)).replace(CLASS, title)
 
@@ -165,13 +177,13 @@ def status(
     """
     from swarmd.cli.contract import find_target
 
-    urls = payer(rpc, None, None, MAX_GWEI).rpc
+    urls = read_payer_options(rpc, None, None, MAX_GWEI).rpc
     if manifest is None:
         if not (urls and contract):
             raise ConfigError("which swarm?", "Name its manifest, or give --rpc URL and --contract ADDRESS")
         check_address(contract)
-        found = anyio.run(_status, urls, None, contract, from_block)
-        _show(found, as_json)
+        found = anyio.run(_read_contract_status, urls, None, contract, from_block)
+        _print_contract_status(found, as_json)
         return
     target = find_target(manifest)
     chain = target.manifest.chain
@@ -180,15 +192,17 @@ def status(
     if not as_json:
         _show_manifest(target.manifest)
     if chain is not None:
-        found = anyio.run(_status, target.urls(urls), chain.chain_id, chain.contract, chain.from_block)
-        _show(found, as_json)
+        found = anyio.run(
+            _read_contract_status, target.endpoint_urls(urls), chain.chain_id, chain.contract, chain.from_block
+        )
+        _print_contract_status(found, as_json)
     elif as_json:
         print_json(target.manifest)
     else:
         typer.echo(
             f"rounds: by {target.manifest.creator}; where they are tells `swarmd status` of any node of the swarm,"
         )
-        typer.echo(f"    without a node `swarmd dashboard --manifest {quoted(manifest)}`")
+        typer.echo(f"    without a node `swarmd dashboard --manifest {quote_for_shell(manifest)}`")
 
 
 def check(manifest: ManifestFile) -> None:
@@ -201,7 +215,7 @@ def check(manifest: ManifestFile) -> None:
 def _show_manifest(manifest: Manifest) -> None:
     recipe = manifest.recipe
     pinned = f" ({recipe.revision})" if recipe.revision else ""
-    tasks = ", ".join(task.name for task in recipe.tasks) or questions_of(recipe.options)
+    tasks = ", ".join(task.name for task in recipe.tasks) or questions_file_of(recipe.options)
     tasks = tasks or ("the embedded digit tasks" if recipe.kind == "digits" else "its kind's own questions")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}')
     typer.echo(f"creator: {manifest.creator}, {utc(manifest.created_at)}")
@@ -212,26 +226,30 @@ def _show_manifest(manifest: Manifest) -> None:
         typer.echo(f"weights: averaged with other members' {often}, by nodes that do not say otherwise")
 
 
-async def _status(urls: Sequence[str], chain_id: int | None, contract: str, from_block: int) -> ContractStatus:
-    from swarmd.chain.coordinator import Coordinator
-    from swarmd.cli.contract import reach
+async def _read_contract_status(
+    urls: Sequence[str], chain_id: int | None, contract: str, from_block: int
+) -> ContractStatus:
+    from swarmd.chain.coordinator import CoordinatorContract
+    from swarmd.cli.contract import connect_chain
 
-    async with reach(urls, chain_id) as reached:
-        coordinator = Coordinator(reached.rpc, contract, from_block, RANGE_BLOCKS)
-        await coordinator.check()
-        return await read_status(reached.rpc, coordinator, reached.chain_id, from_block)
+    async with connect_chain(urls, chain_id) as reached:
+        coordinator = CoordinatorContract(reached.rpc, contract, from_block, RANGE_BLOCKS)
+        await coordinator.check_contract()
+        return await read_status_at_block(reached.rpc, coordinator, reached.chain_id, from_block)
 
 
-async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_block: int) -> ContractStatus:
+async def read_status_at_block(
+    rpc: RpcPool, coordinator: CoordinatorContract, chain_id: int, from_block: int
+) -> ContractStatus:
     """Read a contract's status as of one block. Raises ChainError."""
-    from swarmd.chain.blocks import Blocks
+    from swarmd.chain.blocks import RpcBlockReader
 
-    blocks = Blocks(rpc, coordinator.contract, RANGE_BLOCKS)
-    head = await blocks.head()
+    blocks = RpcBlockReader(rpc, coordinator.contract, RANGE_BLOCKS)
+    head = await blocks.get_head()
     at = hex(head.number)
-    round, stage = await coordinator.place(at)
-    policy = await coordinator.policy(at)
-    opened_at = await coordinator.opened_at(at)
+    round, stage = await coordinator.round_and_stage(at)
+    policy = await coordinator.round_policy(at)
+    opened_at = await coordinator.stage_opened_at(at)
     registered, allowed = await _read_peers(blocks, from_block, head.number)
     return ContractStatus(
         chain_id=chain_id,
@@ -239,40 +257,40 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
         block=head.number,
         round=round,
         stage=stage,
-        stages=await coordinator.stages(at),
+        stages=await coordinator.stage_count(at),
         opened_at=opened_at,
         deadline_at=opened_at + policy.max_stage_s if policy.max_stage_s else None,
         min_submissions=policy.min_submissions,
         max_stage_s=policy.max_stage_s,
-        submissions=await coordinator.submissions(at),
+        submissions=await coordinator.submission_count(at),
         can_advance=await coordinator.can_advance(),
         block_at=head.at,
-        open=await coordinator.membership_open(at),
+        open=await coordinator.is_membership_open(at),
         registered=registered,
         allowed=allowed,
         bootnodes=await coordinator.bootnodes(at),
     )
 
 
-async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
+async def _read_peers(blocks: RpcBlockReader, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
     """How many peers are registered, and the allow-list: both from events, since the contract lists neither."""
-    from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_peers, topic_of
+    from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_allow_list_change, event_topic
 
-    registration = topic_of("PeerRegistered(address,string)")
+    registration = event_topic("PeerRegistered(address,string)")
     registered, allowed = 0, dict[str, None]()
-    async for span in blocks.spans(from_block, head, [[[registration, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]):
+    async for span in blocks.iter_log_ranges(from_block, head, [[[registration, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]):
         for entry in span.entries:
             if entry.topics[0] == registration:
                 registered += 1
             elif entry.topics[0] == ALLOWED_TOPIC:
-                allowed |= dict.fromkeys(decode_peers(entry))
+                allowed |= dict.fromkeys(decode_allow_list_change(entry))
             else:
-                gone = set(decode_peers(entry))
+                gone = set(decode_allow_list_change(entry))
                 allowed = {peer: None for peer in allowed if peer not in gone}
     return registered, tuple(allowed)
 
 
-def _show(found: ContractStatus, as_json: bool) -> None:
+def _print_contract_status(found: ContractStatus, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
@@ -300,4 +318,4 @@ app.command("new")(new)
 app.command()(invite)
 app.command()(status)
 app.command()(check)
-register_changes(app)
+register_commands(app)

@@ -14,14 +14,14 @@ import typer
 from swarmd.backup.archive import read_archive
 from swarmd.backup.backup import BackupManifest
 from swarmd.backup.bundle import BundleManifest
-from swarmd.cli.dashboard import LISTEN, PageOptions, open_doors
-from swarmd.cli.options import log_of, node_directories, warn
+from swarmd.cli.dashboard import LISTEN, PageOptions, prepare_page_access
+from swarmd.cli.options import find_log_directory, node_directories, warn
 from swarmd.errors import ArchiveError, ConfigError, NotFoundError
-from swarmd.eventlog.export import clock, to_json
-from swarmd.eventlog.segment import find_log
+from swarmd.eventlog.export import format_time, to_json
+from swarmd.eventlog.segment import find_segment_directory
 from swarmd.file_kind import ARCHIVE, describe_file
 from swarmd.observe.deliveries import Rollouts, trace_rollouts
-from swarmd.observe.layers import printable
+from swarmd.observe.layers import escape_control_characters
 from swarmd.observe.node_log import MOMENTS_MAX, NOWHERE, Moment, NodeLog, Rounds
 from swarmd.observe.timeline import Part, Timeline, read_parts
 from swarmd.observe.timeline_words import (
@@ -32,7 +32,7 @@ from swarmd.observe.timeline_words import (
     say,
     say_clocks,
 )
-from swarmd.observe.words import count
+from swarmd.observe.words import count_noun
 
 LOGS_MAX = 64
 BEFORE_ALL = NOWHERE - 1  # a round that every node is past
@@ -82,9 +82,9 @@ def timeline(
         if page:
             if wanted or nodes or of or as_json:
                 raise ConfigError("--page shows all nodes and the newest rounds", "Choose on the page, or leave it out")
-            serve_lanes(places or [log_of(None).parent], listen, token_file, open_page, stack)
+            serve_lanes(places or [find_log_directory(None).parent], listen, token_file, open_page, stack)
             return
-        logs = order_logs(open_logs(places or [log_of(None).parent], wanted or Rounds(), stack))
+        logs = order_logs(open_logs(places or [find_log_directory(None).parent], wanted or Rounds(), stack))
         parts = read_parts(logs, wanted) if wanted is not None else [read_last(logs, done=of is not None)]
         for number, part in enumerate(parts):
             refuse_unknown(logs, wanted)
@@ -136,7 +136,7 @@ def find_logs(places: Sequence[Path], stack: contextlib.ExitStack) -> list[Path]
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarmd-timeline-")))
             found.append(unpack_log(place, root))
         else:
-            found += [find_log(each) for each in node_directories(place)]
+            found += [find_segment_directory(each) for each in node_directories(place)]
     if len(found) > LOGS_MAX:
         raise ConfigError(f"these are {len(found)} logs, {LOGS_MAX} are shown at most", "Name fewer")
     return found
@@ -150,7 +150,7 @@ def unpack_log(file: Path, into: Path) -> Path:
         root.mkdir()
         try:
             read_archive(file, kind, root)
-            return find_log(root)
+            return find_segment_directory(root)
         except ArchiveError as error:
             refused.append(error.message)
     what, use = describe_file(file)
@@ -230,24 +230,24 @@ def print_lines(part: Part, chosen: set[int], rounds: str) -> None:
     """A line for each event, and under it one for what it led to at other nodes; `rounds` heads the first part."""
     together = part.timeline
     if rounds:
-        first = printable(together.names[0])
-        typer.echo(f"{rounds} of {count(len(together.logs), 'node')}; times are by {first}'s clock")
+        first = escape_control_characters(together.names[0])
+        typer.echo(f"{rounds} of {count_noun(len(together.logs), 'node')}; times are by {first}'s clock")
         for line in say_clocks(together):
-            typer.echo(printable(line))
+            typer.echo(escape_control_characters(line))
     width = min(max(map(len, together.names)), NAME_SHOWN_MAX)
     day = ""
     for moment in shown(part, chosen):
         causes = {cause.node for cause in together.causes_of(moment)}
         if causes & chosen and is_shown_by_arrow(together, moment):
             continue
-        at = clock(together.time(moment))
+        at = format_time(together.time(moment))
         if at[:DATE] != day:
             day = at[:DATE]
             typer.echo(day)
-        name = printable(together.names[moment.node])[:width]
-        typer.echo(f"{at[DATE + 1 :]}  {name:<{width}}  {printable(say(together, moment))}")
+        name = escape_control_characters(together.names[moment.node])[:width]
+        typer.echo(f"{at[DATE + 1 :]}  {name:<{width}}  {escape_control_characters(say(together, moment))}")
         for line in arrow_lines(together, moment):
-            typer.echo(f"{'':{DATE + 4 + width}}  {printable(line)}")
+            typer.echo(f"{'':{DATE + 4 + width}}  {escape_control_characters(line)}")
 
 
 def arrow_lines(together: Timeline, moment: Moment) -> Iterator[str]:
@@ -295,9 +295,9 @@ def show_rollouts(part: Part, sender: int, as_json: bool) -> None:
 
 
 def print_rollouts(together: Timeline, traced: Rollouts) -> None:
-    typer.echo(printable(" ".join(traced.sent)))
+    typer.echo(escape_control_characters(" ".join(traced.sent)))
     for delivery in traced.deliveries:
-        typer.echo(printable(f"  {together.names[delivery.receiver]}: {delivery.text}"))
+        typer.echo(escape_control_characters(f"  {together.names[delivery.receiver]}: {delivery.text}"))
 
 
 def rollouts_row(together: Timeline, traced: Rollouts) -> dict[str, Any]:
@@ -308,12 +308,12 @@ def rollouts_row(together: Timeline, traced: Rollouts) -> dict[str, Any]:
 def serve_lanes(
     places: Sequence[Path], listen: str, token_file: Path | None, open_page: bool, stack: contextlib.ExitStack
 ) -> None:
-    """Serve the page until stopped. Raises as `find_logs` and `open_doors`."""
+    """Serve the page until stopped. Raises as `find_logs` and `prepare_page_access`."""
     from swarmd.web.companion import serve_page
     from swarmd.web.lanes import LanesSource, make_lanes_app, rounds_kept
 
     found = find_logs(places, stack)
     logs = order_logs([NodeLog(number, log, Rounds(), rounds_kept(len(found))) for number, log in enumerate(found)])
     token = str(token_file.absolute()) if token_file is not None else ""
-    doors, endpoint = open_doors(PageOptions(listen, token), Path.cwd())
+    doors, endpoint = prepare_page_access(PageOptions(listen, token), Path.cwd())
     serve_page(make_lanes_app(LanesSource(logs), doors), endpoint, open_page)

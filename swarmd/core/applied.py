@@ -59,13 +59,13 @@ class Projection(Protocol):
         ...
 
 
-def apply(state: State, envelope: Envelope, rule: StepRule = step) -> AppliedEvent:
+def apply_event(state: State, envelope: Envelope, rule: StepRule = step) -> AppliedEvent:
     """Apply one event to a state; the state that is given stays as it was."""
     after, commands = rule(state, envelope)
     return AppliedEvent(envelope, state, after, commands)
 
 
-def fold(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[AppliedEvent]:
+def fold_envelopes(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[AppliedEvent]:
     """Apply events one after the other.
 
     Args:
@@ -79,7 +79,7 @@ def fold(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[
         now = after
 
 
-def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[AppliedEvent]:
+def apply_facts(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[AppliedEvent]:
     """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
 
     Args:
@@ -89,34 +89,34 @@ def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[A
     """
     journal: list[AppliedEvent] = []
     for fact in facts:
-        applied = apply(state, Envelope(seq, at, fact))
-        skipped = missed(state, applied.after)
+        applied = apply_event(state, Envelope(seq, at, fact))
+        skipped = find_skipped_rounds(state, applied.after)
         if skipped is not None:
-            first = apply(state, Envelope(seq, at, skipped))
+            first = apply_event(state, Envelope(seq, at, skipped))
             journal.append(first)
             seq += 1
-            applied = apply(first.after, Envelope(seq, at, fact))
+            applied = apply_event(first.after, Envelope(seq, at, fact))
         journal.append(applied)
         state = applied.after
         seq += 1
     return journal
 
 
-def missed(before: State, after: State) -> RoundsSkipped | None:
+def find_skipped_rounds(before: State, after: State) -> RoundsSkipped | None:
     """The rounds that one step took the node past, to be recorded before the event of that step."""
     first = max(after.done[0], after.skipped_to) + 1
-    last = _reached(after) - 1
-    return None if first > last else RoundsSkipped(first, last, cause_of(before))
+    last = _reached_round(after) - 1
+    return None if first > last else RoundsSkipped(first, last, skip_cause_of(before))
 
 
-def _reached(state: State) -> int:
+def _reached_round(state: State) -> int:
     """The round that the node is at; the number of all rounds when it waits after the swarm's last one."""
     if state.clock is not None and state.clock.final and state.chart == "waiting":
         return state.clock.round
     return 0 if state.work is None else state.work.round
 
 
-def cause_of(state: State) -> SkipCause:
+def skip_cause_of(state: State) -> SkipCause:
     """Why rounds were missed: it joined late, something broke, it was stopped, or it was slow."""
     if state.done[0] < 0 and state.skipped_to < 0 and state.work is None:
         return "late"

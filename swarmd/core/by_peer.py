@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 STALE_MIN = 64  # entries out of date from whose number on, and from half of all on, they are dropped
 
 
-class OfPeer(Protocol):
+class HasPeer(Protocol):
     """What belongs to one peer."""
 
     @property
@@ -26,7 +26,7 @@ class OfPeer(Protocol):
         """The peer's id."""
 
 
-T = TypeVar("T", bound=OfPeer)
+T = TypeVar("T", bound=HasPeer)
 
 
 class _Entries(Generic[T]):
@@ -47,7 +47,7 @@ class _Entries(Generic[T]):
         self.latest = latest
         self.before: dict[int, int] = {}
 
-    def peers(self, start: int, end: int) -> list[str]:
+    def peers_between(self, start: int, end: int) -> list[str]:
         """Whose the entries are, of some places."""
         return [
             self.removed[place] if value is None else value.peer
@@ -55,7 +55,7 @@ class _Entries(Generic[T]):
         ]
 
 
-class ByPeer(Generic[T]):
+class ValuesByPeer(Generic[T]):
     """Values of peers, one each, in the order in which they were put last. `none` and `of` make one.
 
     Attributes:
@@ -71,60 +71,60 @@ class ByPeer(Generic[T]):
         if len(latest) < len(listed):
             listed = [listed[place] for place in sorted(latest.values())]
             latest = {value.peer: place for place, value in enumerate(listed)}
-        self._hold(listed, latest)
+        self._set_entries(listed, latest)
 
-    def _hold(self, values: list[T], latest: dict[str, int]) -> None:
+    def _set_entries(self, values: list[T], latest: dict[str, int]) -> None:
         self._entries: _Entries[T] = _Entries(values, latest)
         self._open = False
         self.count = self.size = len(values)
 
     @classmethod
-    def of(cls, values: Iterable[T]) -> Self:
+    def from_values(cls, values: Iterable[T]) -> Self:
         """These values, in order; of several of one peer the last."""
         made = cls(values)
-        return made if made.count else cls.none()
+        return made if made.count else cls.empty()
 
     @classmethod
     @cache
-    def none(cls) -> Self:
+    def empty(cls) -> Self:
         """No values: always the same object, so that msgspec leaves a field out that has it by default."""
         return cls()
 
     def put(self, value: T) -> Self:
         """With this value last, in place of the one that its peer has now."""
-        made = self._next()
-        made._add(value.peer, value)
+        made = self._copy_for_change()
+        made._append_entry(value.peer, value)
         return made
 
-    def without(self, peer: str) -> Self:
+    def without_peer(self, peer: str) -> Self:
         """Without the value of a peer."""
         if peer not in self:
             return self
-        made = self._next()
-        made._add(peer, None)
-        return made if made.count else self.none()
+        made = self._copy_for_change()
+        made._append_entry(peer, None)
+        return made if made.count else self.empty()
 
-    def grow(self, value: T) -> Self:
+    def put_in_place(self, value: T) -> Self:
         """As `put`, into this version itself if it is open, else into a further one that is."""
-        made = self if self._open and self.size < 2 * self.count + STALE_MIN else self._next()
+        made = self if self._open and self.size < 2 * self.count + STALE_MIN else self._copy_for_change()
         made._open = True
-        made._add(value.peer, value)
+        made._append_entry(value.peer, value)
         return made
 
-    def close(self) -> None:
+    def freeze(self) -> None:
         """Let this version stay as it is from now on."""
         self._open = False
 
-    def renewed(self, values: list[T]) -> Self:
+    def with_new_values(self, values: list[T]) -> Self:
         """The same peers in the same order, each with a new value."""
         if self.size != self.count or self.size != len(self._entries.values):
-            return type(self).of(values)
+            return type(self).from_values(values)
         made = object.__new__(type(self))
-        made._hold(values, self._entries.latest.copy())
-        self._hand_on(made)
+        made._set_entries(values, self._entries.latest.copy())
+        self._copy_counts_to(made)
         return made
 
-    def _add(self, peer: str, value: T | None) -> None:
+    def _append_entry(self, peer: str, value: T | None) -> None:
         """Add an entry. Readers in other threads know of none at its place or later."""
         entries, place = self._entries, self.size
         earlier = entries.latest.get(peer, -1)
@@ -138,9 +138,9 @@ class ByPeer(Generic[T]):
         entries.latest[peer] = place
         self.size = place + 1
         self.count += (value is not None) - (before is not None)
-        self._note(before, value)
+        self._update_counts(before, value)
 
-    def _next(self) -> Self:
+    def _copy_for_change(self) -> Self:
         """This version once more, to be made the next one."""
         self._open = False  # the entries that it would take are the next one's
         size, count = self.size, self.count
@@ -149,13 +149,13 @@ class ByPeer(Generic[T]):
             return type(self)(self)
         made = object.__new__(type(self))
         made._entries, made._open, made.count, made.size = self._entries, False, count, size
-        self._hand_on(made)
+        self._copy_counts_to(made)
         return made
 
-    def _hand_on(self, made: Self) -> None:
+    def _copy_counts_to(self, made: Self) -> None:
         """Give a further version what this one has counted."""
 
-    def _note(self, before: T | None, after: T | None) -> None:
+    def _update_counts(self, before: T | None, after: T | None) -> None:
         """Count that a peer's value was one and is another."""
 
     def get(self, peer: str) -> T | None:
@@ -163,9 +163,9 @@ class ByPeer(Generic[T]):
         place = self._entries.latest.get(peer, -1)
         if place < self.size:
             return self._entries.values[place] if place >= 0 else None
-        return self.get_before(peer, self.size)
+        return self.get_at_size(peer, self.size)
 
-    def get_before(self, peer: str, size: int) -> T | None:
+    def get_at_size(self, peer: str, size: int) -> T | None:
         """The value that a peer had when this version, or an earlier one of which it came, had that `size`."""
         entries = self._entries
         place = entries.latest.get(peer, -1)
@@ -173,19 +173,21 @@ class ByPeer(Generic[T]):
             place = entries.before.get(place, -1)
         return entries.values[place] if place >= 0 else None
 
-    def put_since(self, size: int) -> list[str]:
+    def peers_changed_since(self, size: int) -> list[str]:
         """The peers of the entries from place `size` on: those whose values changed since a version had that `size`."""
-        return self._entries.peers(size, self.size)
+        return self._entries.peers_between(size, self.size)
 
-    def follows(self, earlier: ByPeer[T]) -> bool:
-        """Whether this came of an earlier version by `put_since(earlier.size)` alone; so does all of an empty one."""
+    def is_successor_of(self, earlier: ValuesByPeer[T]) -> bool:
+        """Whether this came of an earlier version by `peers_changed_since(earlier.size)` alone; so does all of an empty
+        one.
+        """
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
 
     def __contains__(self, peer: str) -> bool:
         place = self._entries.latest.get(peer, -1)
         if place >= self.size:
-            return self.get_before(peer, self.size) is not None
+            return self.get_at_size(peer, self.size) is not None
         return place >= 0 and self._entries.values[place] is not None
 
     def __len__(self) -> int:
@@ -195,11 +197,11 @@ class ByPeer(Generic[T]):
         entries = self._entries.values[: self.size]
         if self.size == self.count:
             return iter(entries)  # type: ignore[arg-type]  # nothing was removed
-        last = {peer: place for place, peer in enumerate(self._entries.peers(0, self.size))}
+        last = {peer: place for place, peer in enumerate(self._entries.peers_between(0, self.size))}
         return iter([value for place in sorted(last.values()) if (value := entries[place]) is not None])
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ByPeer):
+        if not isinstance(other, ValuesByPeer):
             return NotImplemented
         same = self._entries is other._entries and self.size == other.size
         return same or (len(self) == len(other) and list(self) == list(other))
@@ -211,4 +213,4 @@ class ByPeer(Generic[T]):
         return f"{type(self).__name__}.of({list(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).of, (list(self),)
+        return type(self).from_values, (list(self),)

@@ -50,7 +50,7 @@ class DottedMachine(HierarchicalMachine):
     state_cls = DottedState
 
 
-class Gaps:
+class ChartGaps:
     """Gaps in the charts: triggers that came in states which neither follow nor ignore them.
 
     The state stays as it is then. With `raises`, as in tests and in the simulator, a gap is an error. A node counts it,
@@ -61,14 +61,14 @@ class Gaps:
         self.raises = False
         self.seen: Counter[tuple[str, str, str]] = Counter()  # chart, state, trigger
 
-    def note(self, chart: str, state: str, trigger: str) -> None:
+    def record_gap(self, chart: str, state: str, trigger: str) -> None:
         """Count a gap. Raises ChartError if `raises` is set."""
         if self.raises:
             hint = f"Let it lead somewhere in statecharts/{chart}.yaml, or list it there under `ignored` and say why"
             raise ChartError(f"the chart {chart!r} does not say what {trigger!r} means in {state!r}", hint)
         self.seen[chart, state, trigger] += 1
 
-    def told(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """What was noted since this was asked last, as lines for people."""
         lines = [
             f"{chart}: {trigger} in {state}, {count} times" for (chart, state, trigger), count in self.seen.items()
@@ -77,7 +77,7 @@ class Gaps:
         return lines
 
 
-GAPS = Gaps()  # of this process
+GAPS = ChartGaps()  # of this process
 StateT = TypeVar("StateT", bound=str)
 TriggerT = TypeVar("TriggerT", bound=str)
 
@@ -97,10 +97,10 @@ class Chart(msgspec.Struct, Generic[StateT, TriggerT], frozen=True):
     table: dict[tuple[StateT, TriggerT], StateT]
     ignored: dict[tuple[StateT, TriggerT], str] = {}
 
-    def ignore(self, state: StateT, trigger: TriggerT) -> Literal[False]:
+    def ignore_trigger(self, state: StateT, trigger: TriggerT) -> Literal[False]:
         """Leave the state as it is: False. What the chart does not list as ignored is noted as a gap."""
         if (state, trigger) not in self.ignored:
-            GAPS.note(self.name, state, trigger)
+            GAPS.record_gap(self.name, state, trigger)
         return False
 
     @property
@@ -138,7 +138,7 @@ def leaf_states(states: list[Any], prefix: str = "") -> list[str]:
     return leaves
 
 
-def shipped_directory() -> Path:
+def shipped_charts_directory() -> Path:
     """Where the charts lie: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "statecharts"
@@ -166,7 +166,7 @@ def build_machine(source: dict[str, Any], model: object | None = None) -> Hierar
         ) from error
 
 
-class _Probe:
+class _ProbeModel:
     """Scratch model that the machine moves while the table is compiled."""
 
     state: str
@@ -184,7 +184,7 @@ def _refuse_unknown_states(source: dict[str, Any]) -> None:
 
 def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
     """Try every trigger in every leaf state and note where it leads."""
-    probe = _Probe()
+    probe = _ProbeModel()
     machine = build_machine(source, probe)
     _refuse_unknown_states(source)
     table: dict[tuple[str, str], str] = {}
@@ -246,7 +246,7 @@ def load_chart(path: Path) -> AnyChart:
 
 def load_charts(directory: Path | None = None) -> Charts:
     """Load all charts of a directory, by default the shipped ones. Raises as `load_chart` does."""
-    place = directory or shipped_directory()
+    place = directory or shipped_charts_directory()
     return Charts(**{name: load_chart(place / f"{name}.yaml") for name in NAMES})
 
 

@@ -13,9 +13,9 @@ from swarmd.core.values import (
     BlockRef,
     KnownEvidence,
     PeerWeights,
-    Prepared,
     RolloutsRef,
     Standing,
+    SubmissionAttempt,
     SubmissionKind,
     Worker,
 )
@@ -137,7 +137,7 @@ class Announce(CommandBase, frozen=True, tag="announce"):
     steady_min: int = 0  # rounds since a stage last waited for it in vain, of a credited member that is waited for
 
     @property
-    def opening(self) -> int:
+    def announcement_number(self) -> int:
         """Number of the announcement, in which its id ends; 0 for the final one. A stage may be announced again."""
         number = self.id.rpartition("/")[2]
         return int(number) if number.isdecimal() and not self.final else 0
@@ -198,7 +198,7 @@ class Submit(CommandBase, frozen=True, tag="submit"):
     stage: int = 0
     reward: int = 0
     winners: tuple[str, ...] = ()
-    prepared: tuple[Prepared, ...] = ()  # attempts made so far, oldest first
+    prepared: tuple[SubmissionAttempt, ...] = ()  # attempts made so far, oldest first
     mark: tuple[int, int] = (-1, -1)  # (round, stage) up to which nothing new may be signed
 
 
@@ -206,7 +206,7 @@ class Broadcast(CommandBase, frozen=True, tag="broadcast"):
     """Send an attempt at a submission: it is in the log by now."""
 
     submission: str
-    prepared: Prepared
+    prepared: SubmissionAttempt
 
 
 # By who carries them out: `swarmd.shell.supervision.worker_of`.

@@ -27,24 +27,24 @@ from swarmd.core.events import (
     VoteLog,
     WorkerExited,
 )
-from swarmd.core.ids import command_id, timer_about
-from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX, Chain
-from swarmd.core.turn import Turn
+from swarmd.core.ids import command_id, timer_name_of
+from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX, ChainState
+from swarmd.core.turn import StepContext
 from swarmd.core.values import BlockRef
 from swarmd.errors import ExitCode
 
 # --- the connection ---
 
 
-def on_chain_up(turn: Turn, event: ChainUp) -> None:
+def on_chain_up(turn: StepContext, event: ChainUp) -> None:
     """The chain has been read up to its head: go where the contract is, and submit what waits."""
-    turn.disarm(timer_about("ready", "chain"))
-    if not _check_chain(turn, event):
+    turn.clear_deadlines(timer_name_of("ready", "chain"))
+    if not _check_contract(turn, event):
         return
-    fresh = turn.move_chain("linked", reason="", handed="", failures=0)
+    fresh = turn.fire_chain_trigger("linked", reason="", handed="", failures=0)
     if turn.chain.chart != "up":
         return
-    turn.note_chain(
+    turn.update_chain(
         chain_id=event.chain_id,
         contract=event.contract,
         genesis=event.genesis,
@@ -55,16 +55,16 @@ def on_chain_up(turn: Turn, event: ChainUp) -> None:
         min_submissions=event.min_submissions,
         max_stage_s=event.max_stage_s,
         base_fee=turn.chain.base_fee or event.base_fee,
-        recent=_with_block(turn.chain.recent, event.head),
+        recent=_append_block(turn.chain.recent, event.head),
     )
-    _note_place(turn, event.round, event.stage, event.opened_at)
-    if turn.submits and not event.registered_to:
-        submissions.register(turn)
-    _follow(turn)
-    submissions.resume(turn, everything=fresh)
+    _set_round_and_stage(turn, event.round, event.stage, event.opened_at)
+    if turn.is_submitting and not event.registered_to:
+        submissions.submit_registration(turn)
+    _follow_contract(turn)
+    submissions.resume_submissions(turn, everything=fresh)
 
 
-def _check_chain(turn: Turn, event: ChainUp) -> bool:
+def _check_contract(turn: StepContext, event: ChainUp) -> bool:
     """Stop the node if the log belongs to another contract, or the peer id to another account.
 
     Returns whether both are this node's.
@@ -76,220 +76,223 @@ def _check_chain(turn: Turn, event: ChainUp) -> bool:
         )
         workers.stop_node(turn, reason, ExitCode.CHAIN_CONFLICT)
         return False
-    return _check_owner(turn, event.registered_to, event.account)
+    return _check_account(turn, event.registered_to, event.account)
 
 
-def _check_owner(turn: Turn, owner: str, account: str) -> bool:
-    if turn.submits and owner and account and owner.lower() != account.lower():
+def _check_account(turn: StepContext, owner: str, account: str) -> bool:
+    if turn.is_submitting and owner and account and owner.lower() != account.lower():
         reason = f"the contract knows this peer under the account {owner}, this node submits from {account}"
         workers.stop_node(turn, reason, ExitCode.CHAIN_CONFLICT)
         return False
     return True
 
 
-def on_chain_degraded(turn: Turn, event: ChainDegraded) -> None:
+def on_chain_degraded(turn: StepContext, event: ChainDegraded) -> None:
     """No endpoint answers: follow the DHT's clock for now."""
-    turn.disarm(timer_about("ready", "chain"))
-    if turn.move_chain("isolated", reason=event.reason, handed=""):
-        turn.note_fault()
-        _go_by_the_dht(turn)
+    turn.clear_deadlines(timer_name_of("ready", "chain"))
+    if turn.fire_chain_trigger("isolated", reason=event.reason, handed=""):
+        turn.mark_faulted()
+        _follow_dht_clock(turn)
 
 
-def on_chain_worker_exited(turn: Turn, event: WorkerExited) -> None:
+def on_chain_worker_exited(turn: StepContext, event: WorkerExited) -> None:
     """The chain worker is gone: follow the DHT's clock until it is back."""
-    turn.move_chain("exited", reason=event.reason, handed="")
+    turn.fire_chain_trigger("exited", reason=event.reason, handed="")
     if turn.state.chart not in workers.LEAVING:
-        _go_by_the_dht(turn)
+        _follow_dht_clock(turn)
 
 
-def _go_by_the_dht(turn: Turn) -> None:
-    turn.disarm("submission", "drive")
-    turn.arm("clock", turn.at + turn.settings.clock_s)
+def _follow_dht_clock(turn: StepContext) -> None:
+    turn.clear_deadlines("submission", "drive")
+    turn.set_deadline("clock", turn.at + turn.settings.clock_s)
 
 
 # --- what the contract says ---
 
 
-def on_chain_block(turn: Turn, event: ChainBlock) -> None:
+def on_chain_block(turn: StepContext, event: ChainBlock) -> None:
     """Apply a block's log entries; blocks that are read to catch up do not move the clock yet."""
     for entry in event.logs:
         rule = _LOGS.get(type(entry))
         if rule is not None:
             rule(turn, entry, event.block)
-    turn.note_chain(recent=_with_block(turn.chain.recent, event.block))
+    turn.update_chain(recent=_append_block(turn.chain.recent, event.block))
     if turn.chain.chart == "connecting":
-        turn.arm(timer_about("ready", "chain"), turn.at + turn.settings.ready_s)  # much to read, but it gets on
-    if turn.chain_is_up and event.logs:
-        _follow(turn)
+        # much to read, but it gets on
+        turn.set_deadline(timer_name_of("ready", "chain"), turn.at + turn.settings.ready_s)
+    if turn.is_chain_up and event.logs:
+        _follow_contract(turn)
 
 
-def _with_block(recent: tuple[BlockRef, ...], block: BlockRef) -> tuple[BlockRef, ...]:
+def _append_block(recent: tuple[BlockRef, ...], block: BlockRef) -> tuple[BlockRef, ...]:
     kept = tuple([known for known in recent if known.number < block.number])
     return (*kept[1 - BLOCKS_KEPT :], block)
 
 
-def _on_stage(turn: Turn, entry: StageLog, block: BlockRef) -> None:
-    _note_place(turn, entry.round, entry.stage, block.at)
+def _on_stage_log(turn: StepContext, entry: StageLog, block: BlockRef) -> None:
+    _set_round_and_stage(turn, entry.round, entry.stage, block.at)
 
 
-def _note_place(turn: Turn, round: int, stage: int, opened_at: float) -> None:
+def _set_round_and_stage(turn: StepContext, round: int, stage: int, opened_at: float) -> None:
     chain = turn.chain
     if (chain.round, chain.stage) != (round, stage):
-        turn.disarm("drive")
-        turn.note_chain(reporters=(), counted=0)
-    turn.note_chain(round=round, stage=stage, opened_at=opened_at)
+        turn.clear_deadlines("drive")
+        turn.update_chain(reporters=(), counted=0)
+    turn.update_chain(round=round, stage=stage, opened_at=opened_at)
 
 
-def _on_registration(turn: Turn, entry: RegistrationLog, block: BlockRef) -> None:
-    if entry.peer == turn.settings.peer and _check_owner(turn, entry.account, turn.chain.account):
-        turn.note_chain(registered=True, account=turn.chain.account or entry.account)
+def _on_registration_log(turn: StepContext, entry: RegistrationLog, block: BlockRef) -> None:
+    if entry.peer == turn.settings.peer and _check_account(turn, entry.account, turn.chain.account):
+        turn.update_chain(registered=True, account=turn.chain.account or entry.account)
 
 
-def _on_reward(turn: Turn, entry: RewardLog, block: BlockRef) -> None:
+def _on_reward_log(turn: StepContext, entry: RewardLog, block: BlockRef) -> None:
     chain = turn.chain
     place = (entry.round, entry.stage)
     if entry.peer == turn.settings.peer and place >= chain.reward_mark:
-        turn.note_chain(reward_mark=place, reward_block=block.number)
+        turn.update_chain(reward_mark=place, reward_block=block.number)
     has_room = len(chain.reporters) < ONCHAIN_PEERS_MAX
     if place == (chain.round, chain.stage) and entry.peer not in chain.reporters and has_room:
-        turn.note_chain(reporters=(*chain.reporters, entry.peer))
+        turn.update_chain(reporters=(*chain.reporters, entry.peer))
 
 
-def _on_vote(turn: Turn, entry: VoteLog, block: BlockRef) -> None:
+def _on_vote_log(turn: StepContext, entry: VoteLog, block: BlockRef) -> None:
     if entry.peer == turn.settings.peer and entry.round >= turn.chain.vote_mark:
-        turn.note_chain(vote_mark=entry.round, vote_block=block.number)
+        turn.update_chain(vote_mark=entry.round, vote_block=block.number)
 
 
-def _on_policy(turn: Turn, entry: PolicyLog, block: BlockRef) -> None:
-    turn.note_chain(min_submissions=entry.min_submissions, max_stage_s=entry.max_stage_s)
+def _on_policy_log(turn: StepContext, entry: PolicyLog, block: BlockRef) -> None:
+    turn.update_chain(min_submissions=entry.min_submissions, max_stage_s=entry.max_stage_s)
 
 
-_LOGS: dict[type, Callable[[Turn, Any, BlockRef], None]] = {
-    StageLog: _on_stage,
-    RegistrationLog: _on_registration,
-    RewardLog: _on_reward,
-    VoteLog: _on_vote,
-    PolicyLog: _on_policy,
+_LOGS: dict[type, Callable[[StepContext, Any, BlockRef], None]] = {
+    StageLog: _on_stage_log,
+    RegistrationLog: _on_registration_log,
+    RewardLog: _on_reward_log,
+    VoteLog: _on_vote_log,
+    PolicyLog: _on_policy_log,
 }
 
 
-def on_chain_reorged(turn: Turn, event: ChainReorged) -> None:
+def on_chain_reorged(turn: StepContext, event: ChainReorged) -> None:
     """Blocks were replaced: what they held of this node is not on the chain now. The node's clock does not go back."""
     fork = event.fork.number
-    submissions.drop_above(turn, fork)
+    submissions.drop_above_fork(turn, fork)
     chain = turn.chain
-    turn.note_chain(recent=_with_block(chain.recent, event.fork), **_marks_up_to(turn, chain, fork))
+    turn.update_chain(recent=_append_block(chain.recent, event.fork), **_marks_up_to_fork(turn, chain, fork))
 
 
-def _marks_up_to(turn: Turn, chain: Chain, fork: int) -> dict[str, Any]:
+def _marks_up_to_fork(turn: StepContext, chain: ChainState, fork: int) -> dict[str, Any]:
     """The marks without what was in blocks above the fork."""
     marks: dict[str, Any] = {}
     if chain.reward_block > fork:
-        held = submissions.on_chain(turn.state, "reward")
+        held = submissions.submissions_on_chain(turn.state, "reward")
         last = max(held, key=lambda each: (each.round, each.stage), default=None)
         place = (-1, -1) if last is None else (last.round, last.stage)
-        marks |= {"reward_mark": place, "reward_block": -1 if last is None else submissions.block_of(last)}
+        marks |= {"reward_mark": place, "reward_block": -1 if last is None else submissions.block_number_of(last)}
     if chain.vote_block > fork:
-        held = submissions.on_chain(turn.state, "winners")
+        held = submissions.submissions_on_chain(turn.state, "winners")
         last = max(held, key=lambda each: each.round, default=None)
         marks |= {"vote_mark": -1 if last is None else last.round}
-        marks |= {"vote_block": -1 if last is None else submissions.block_of(last)}
+        marks |= {"vote_block": -1 if last is None else submissions.block_number_of(last)}
     return marks
 
 
 # --- the clock ---
 
 
-def _follow(turn: Turn) -> None:
+def _follow_contract(turn: StepContext) -> None:
     """Follow the contract, and plan when this node moves it on."""
     submissions.drop_advances(turn)
     chain = turn.chain
     place = turn.state.clock
     before = None if place is None else (place.round, place.stage, place.deadline_at)
-    deadline_at = _deadline_of(turn)
-    rounds.heed_clock(turn, RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
+    deadline_at = _stage_deadline_of(turn)
+    rounds.apply_announcement(turn, RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
     rounds.follow_clock(turn, moved=False)  # the contract may be behind the clock for a while
     clock = turn.state.clock
     assert clock is not None
     votes.vote_on_reports(turn, clock.round)
     if before != (clock.round, clock.stage, clock.deadline_at):
         mirror_clock(turn)
-    _wait_to_advance(turn, deadline_at)
+    _schedule_advance(turn, deadline_at)
 
 
-def mirror_clock(turn: Turn) -> None:
+def mirror_clock(turn: StepContext) -> None:
     """The coordinator tells in the DHT where the contract is, for nodes that cannot read the chain."""
     clock = turn.state.clock
     if turn.settings.role != "coordinator" or clock is None:
         return
     for command in list(turn.pending.values()):
         if isinstance(command, Announce):
-            turn.settle(command.id)
+            turn.remove_pending(command.id)
     place = f"{clock.round}/{clock.stage}/{turn.seq}"
-    turn.issue(Announce(command_id("announce", place), clock.round, clock.stage, clock.opened_at, clock.deadline_at))
+    turn.issue_until_answered(
+        Announce(command_id("announce", place), clock.round, clock.stage, clock.opened_at, clock.deadline_at)
+    )
 
 
-def _wait_to_advance(turn: Turn, deadline_at: float) -> None:
+def _schedule_advance(turn: StepContext, deadline_at: float) -> None:
     """Nodes try one after another, each stage in another order, so that mostly one pays for it."""
     settings, chain = turn.chain_settings, turn.chain
     if settings.drive == "never" or (settings.drive == "policy" and not _has_policy(chain)):
         return
-    wait_s = _turn_of(turn, chain) * settings.stagger_s
-    if 0 < chain.min_submissions <= submissions_of(chain):
-        turn.arm_sooner("drive", turn.at + wait_s)
+    wait_s = _advance_order_of(turn, chain) * settings.stagger_s
+    if 0 < chain.min_submissions <= submission_count_of(chain):
+        turn.set_deadline_if_sooner("drive", turn.at + wait_s)
     elif settings.drive == "manager" or chain.max_stage_s:
-        turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)
+        turn.set_deadline_if_sooner("drive", max(deadline_at, turn.at) + wait_s)
     else:
-        turn.disarm("drive")
+        turn.clear_deadlines("drive")
 
 
-def submissions_of(chain: Chain) -> int:
+def submission_count_of(chain: ChainState) -> int:
     """Number of peers whose rewards for the present stage are known to be on the chain."""
     return max(chain.counted, len(chain.reporters))
 
 
-def on_submissions_counted(turn: Turn, event: SubmissionsCounted) -> None:
+def on_submissions_counted(turn: StepContext, event: SubmissionsCounted) -> None:
     """The contract's own count of a stage's reports."""
     chain = turn.chain
     if (event.round, event.stage) == (chain.round, chain.stage):
-        turn.note_chain(counted=event.count)
-        if turn.chain_is_up:
-            _wait_to_advance(turn, _deadline_of(turn))
+        turn.update_chain(counted=event.count)
+        if turn.is_chain_up:
+            _schedule_advance(turn, _stage_deadline_of(turn))
 
 
-def look_anew(turn: Turn) -> None:
+def reschedule_advance(turn: StepContext) -> None:
     """The machine's clock was set: wait from now on, as if the stage had been looked at just now."""
-    if turn.chain_is_up:
-        turn.disarm("drive")
-        _wait_to_advance(turn, _deadline_of(turn))
+    if turn.is_chain_up:
+        turn.clear_deadlines("drive")
+        _schedule_advance(turn, _stage_deadline_of(turn))
 
 
-def _deadline_of(turn: Turn) -> float:
+def _stage_deadline_of(turn: StepContext) -> float:
     """When the contract's stage is over, POSIX seconds."""
     return turn.chain.opened_at + (turn.chain.max_stage_s or turn.chain_settings.stage_s)
 
 
-def _has_policy(chain: Chain) -> bool:
+def _has_policy(chain: ChainState) -> bool:
     return chain.extensions > 0 and (chain.min_submissions > 0 or chain.max_stage_s > 0)
 
 
-def _turn_of(turn: Turn, chain: Chain) -> int:
+def _advance_order_of(turn: StepContext, chain: ChainState) -> int:
     if turn.chain_settings.drive == "manager":
         return 0
     return zlib.crc32(f"{turn.settings.peer}/{chain.round}/{chain.stage}".encode()) % submissions.TURNS
 
 
-def on_drive_due(turn: Turn) -> None:
+def on_advance_due(turn: StepContext) -> None:
     """The stage could be over and nobody has moved the contract on. Whatever comes of it, look again after a while."""
-    if turn.chain_is_up:
-        submissions.advance(turn, turn.chain.round, turn.chain.stage)
-        turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
+    if turn.is_chain_up:
+        submissions.submit_advance(turn, turn.chain.round, turn.chain.stage)
+        turn.set_deadline("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
 
 
 # --- membership ---
 
 
-def on_membership_read(turn: Turn, event: MembershipRead) -> None:
+def on_membership_read(turn: StepContext, event: MembershipRead) -> None:
     """The contract says whose records count in the DHT."""
     turn.state.members = None if event.open else event.peers[:ONCHAIN_PEERS_MAX]
     if len(event.peers) > ONCHAIN_PEERS_MAX:
@@ -298,18 +301,18 @@ def on_membership_read(turn: Turn, event: MembershipRead) -> None:
         admit_peers(turn)
 
 
-def admit_peers(turn: Turn) -> None:
+def admit_peers(turn: StepContext) -> None:
     """Tell the network worker whose records to take."""
     members = turn.state.members
     turn.emit(AdmitPeers(command_id("admit", turn.seq), members is None, members or ()))
 
 
-def on_linked(turn: Turn) -> None:
+def on_linked(turn: StepContext) -> None:
     """The DHT answers again: tell the network worker whom to admit, what to announce and what to collect."""
     work = turn.state.work
     if turn.state.members is not None:
         admit_peers(turn)
-    if turn.chain_is_up:
+    if turn.is_chain_up:
         mirror_clock(turn)
     if work is not None:
         votes.collect_reports(turn, work.round, work.stage)

@@ -1,7 +1,7 @@
 """The coordinator: musters members, opens stages, closes them on quorum or deadline, keeps the leaderboard.
 
-It keeps count of a bounded number of members: which of them makes room for another is `find_room`. It decides into how
-many shards the records of a stage are divided, and announces that with the clock.
+It keeps count of a bounded number of members: which of them makes room for another is `find_member_slot`. It decides
+into how many shards the records of a stage are divided, and announces that with the clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import accumulate, takewhile
 
 from msgspec.structs import replace
 
-from swarmd.bounds import add_real, fit
+from swarmd.bounds import add_bounded, clamp_integer
 from swarmd.core import evidence, waiting
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard
@@ -25,9 +25,9 @@ from swarmd.core.events import (
     ReportSeen,
     RoundPublished,
 )
-from swarmd.core.ids import command_id, stage_id
-from swarmd.core.state import MEMBERS_MAX, NO_REPORTS, AnyCoordination, AnyState, Member, Report
-from swarmd.core.turn import Turn
+from swarmd.core.ids import command_id, stage_command_id
+from swarmd.core.state import MEMBERS_MAX, NO_REPORTS, CoordinationBase, Member, Report, StateBase
+from swarmd.core.turn import StepContext
 from swarmd.core.values import CoordinatorSettings, Standing
 
 COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
@@ -36,73 +36,73 @@ ROUNDING = 1e-6  # share of the largest reward that a mean of rewards may be abo
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 
 
-def settings_of(turn: Turn) -> CoordinatorSettings:
+def settings_of(turn: StepContext) -> CoordinatorSettings:
     """The coordinator's part of the settings."""
     settings = turn.settings.coordination
     assert settings is not None
     return settings
 
 
-def on_node_started(turn: Turn, event: NodeStarted) -> None:
+def on_node_started(turn: StepContext, event: NodeStarted) -> None:
     """A swarm that had run its rounds goes on when it was given more."""
     coordination = turn.coordination
-    if coordination.chart == "finished" and not _all_rounds_run(turn, coordination.round):
-        _open(turn, "extend", coordination.round, 0)
+    if coordination.chart == "finished" and not _are_all_rounds_run(turn, coordination.round):
+        _open_stage(turn, "extend", coordination.round, 0)
 
 
-def _all_rounds_run(turn: Turn, next_round: int) -> bool:
+def _are_all_rounds_run(turn: StepContext, next_round: int) -> bool:
     rounds_max = settings_of(turn).rounds_max
     return rounds_max > 0 and next_round >= rounds_max
 
 
-def on_linked(turn: Turn) -> None:
+def on_linked(turn: StepContext) -> None:
     """The DHT answers: begin the muster, or publish the clock again as it was."""
     coordination = turn.coordination
-    if turn.move_coordinator("linked"):
-        turn.arm("muster", turn.at + settings_of(turn).start_s)
-        _muster(turn)
+    if turn.fire_coordinator_trigger("linked"):
+        turn.set_deadline("muster", turn.at + settings_of(turn).start_s)
+        _begin_if_mustered(turn)
     elif coordination.chart == "finished":
         _announce_end(turn)
     else:
-        _resume(turn, coordination)
+        _resume_stage(turn, coordination)
 
 
-def _resume(turn: Turn, coordination: AnyCoordination) -> None:
+def _resume_stage(turn: StepContext, coordination: CoordinationBase) -> None:
     """The network lost the clock or nobody heard it: the same stage, open for a while longer."""
-    turn.settle(_announce_id(coordination))
+    turn.remove_pending(_announce_id(coordination))
     rules, peers = settings_of(turn), turn.state.link.peers
     unseen = coordination.held_since is not None and peers > 0  # others may begin with it only now
     more_s = rules.stage_s if unseen else rules.resume_s
     longest_s = max(rules.stage_s, rules.resume_s)  # an earlier life's clock may have been ahead
     deadline_at = min(max(coordination.deadline_at, turn.at + more_s), turn.at + longest_s)
-    if turn.move_coordinator("resume"):
+    if turn.fire_coordinator_trigger("resume"):
         coordination.deadline_at = deadline_at
         coordination.openings += 1
-        turn.disarm("stage")
-        _announce(turn)
+        turn.clear_deadlines("stage")
+        _announce_stage(turn)
 
 
-def on_peers_counted(turn: Turn, before: int) -> None:
+def on_peer_count_changed(turn: StepContext, before: int) -> None:
     """Announce a held stage again, with its whole time, when there is a peer again; `before`: peers so far."""
     held = turn.coordination
     if held.held_since is None or before or not turn.state.link.peers:
         return
-    _announce_anew(turn)
+    _reannounce_stage(turn)
 
 
-def _announce_anew(turn: Turn) -> None:
+def _reannounce_stage(turn: StepContext) -> None:
     """Announce the open stage with its whole time from now on."""
     opened = turn.coordination
-    turn.settle(_announce_id(opened))
+    turn.remove_pending(_announce_id(opened))
     deadline_at = max(opened.deadline_at, turn.at + settings_of(turn).stage_s)
     opened.deadline_at = deadline_at
     opened.openings += 1
     if opened.chart == "open.collecting":
-        waiting.on_announced(turn)
-    _announce(turn)
+        waiting.on_stage_announced(turn)
+    _announce_stage(turn)
 
 
-def on_first_trainer(turn: Turn) -> None:
+def on_first_trainer_ready(turn: StepContext) -> None:
     """This node can train, for the first time in its life: the stage that it opened meanwhile has its whole time still.
 
     So has one that an earlier life opened, unless somebody has reported: then the others are at it.
@@ -111,21 +111,21 @@ def on_first_trainer(turn: Turn) -> None:
     waits = opened.chart in COLLECTING and opened.held_since is None
     fresh = opened.opened_at >= turn.state.started_at or not opened.reports
     if waits and fresh and turn.at + settings_of(turn).stage_s > opened.deadline_at:
-        _announce_anew(turn)
+        _reannounce_stage(turn)
 
 
-def awaits_trainer(state: AnyState) -> bool:
+def should_extend_for_trainer(state: StateBase) -> bool:
     """Whether the open stage goes on beyond its deadline: nobody has reported, and this node could not yet have."""
     coordination = state.coordination
-    return coordination is not None and not coordination.reports and not had_trainer(state)
+    return coordination is not None and not coordination.reports and not has_had_trainer(state)
 
 
-def had_trainer(state: AnyState) -> bool:
+def has_had_trainer(state: StateBase) -> bool:
     """Whether the trainer has been ready in this life."""
     return bool(state.trainer.device)
 
 
-def is_alone(state: AnyState) -> bool:
+def is_alone(state: StateBase) -> bool:
     """Whether a stage that closes now would close without the others of the swarm, which the settings forbid.
 
     No peer is connected, and no other member has reported in the open stage, though there have been others. A swarm
@@ -137,34 +137,34 @@ def is_alone(state: AnyState) -> bool:
     rules = settings.coordination
     holds = rules.when_alone == "hold" and rules.min_peers > 1
     had_others = any(member.peer != settings.peer for member in coordination.members)
-    return holds and had_others and not _others_reported(coordination, settings.peer)
+    return holds and had_others and not _have_others_reported(coordination, settings.peer)
 
 
-def _others_reported(coordination: AnyCoordination, peer: str) -> bool:
+def _have_others_reported(coordination: CoordinationBase, peer: str) -> bool:
     return any(report.peer != peer for report in coordination.reports)
 
 
-def _hold(turn: Turn) -> None:
+def _hold_stage_open(turn: StepContext) -> None:
     """Keep the stage open for as long as this node is alone; look again after another stage's time."""
     coordination = turn.coordination
     if coordination.held_since is None:
         coordination.held_since = turn.at
     if "stage" not in turn.deadlines:
-        turn.arm("stage", turn.at + settings_of(turn).stage_s)
+        turn.set_deadline("stage", turn.at + settings_of(turn).stage_s)
 
 
-def on_registered(turn: Turn, event: Registered) -> None:
+def on_registered(turn: StepContext, event: Registered) -> None:
     """The coordinator is a member too."""
     on_member_seen(turn, MemberSeen(turn.settings.peer, turn.settings.name))
 
 
-def on_member_seen(turn: Turn, event: MemberSeen) -> None:
+def on_member_seen(turn: StepContext, event: MemberSeen) -> None:
     """Count a member from the round that is open or comes next; one that came back may complete the stage."""
-    _note_member(turn, event)
+    _record_member(turn, event)
     _close_if_complete(turn)
 
 
-def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
+def _record_member(turn: StepContext, event: MemberSeen, reported: bool = False) -> None:
     coordination = turn.coordination
     known = coordination.members.get(event.peer)
     if known is None and not _make_room(turn, event, reported):
@@ -178,97 +178,97 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
         member = replace(member, since_round=coordination.round, heard=number)
     if member != known:
         _set_member(turn, known, member)
-    _muster(turn)
+    _begin_if_mustered(turn)
 
 
-def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
+def _make_room(turn: StepContext, newcomer: MemberSeen, reported: bool) -> bool:
     """Let a member who is gone make room for one more if need be. Returns whether there is room."""
-    there_is, gone = find_room(turn.coordination, newcomer, reported)
+    there_is, gone = find_member_slot(turn.coordination, newcomer, reported)
     if gone is not None:
         _set_member(turn, gone, None)
     return there_is
 
 
-def _set_member(turn: Turn, before: Member | None, after: Member | None) -> None:
+def _set_member(turn: StepContext, before: Member | None, after: Member | None) -> None:
     """Put a member in place of what it was; None for none."""
     coordination = turn.coordination
     if after is not None:
-        coordination.members = coordination.members.grow(after)
+        coordination.members = coordination.members.put_in_place(after)
     elif before is not None:
-        coordination.members = coordination.members.without(before.peer)
-    waiting.on_member(turn, before, after)
+        coordination.members = coordination.members.without_peer(before.peer)
+    waiting.on_member_changed(turn, before, after)
 
 
-def on_member_left(turn: Turn, event: MemberLeft) -> None:
+def on_member_left(turn: StepContext, event: MemberLeft) -> None:
     """Expect nothing more from it; the stage may be complete without it."""
     coordination = turn.coordination
     member = coordination.members.get(event.peer)
     if member is not None and not member.left:
-        forgotten = is_forgotten(coordination, member)
+        forgotten = should_forget(coordination, member)
         _set_member(turn, member, None if forgotten else replace(member, left=True))
         _close_if_complete(turn)
 
 
-def _muster(turn: Turn) -> None:
+def _begin_if_mustered(turn: StepContext) -> None:
     coordination = turn.coordination
     enough = (
         coordination.members.present >= settings_of(turn).min_peers and not turn.state.restored
     )  # then the clock may still be heard
     if coordination.chart == "mustering" and enough:
-        begin(turn)
+        open_first_round(turn)
 
 
-def begin(turn: Turn) -> None:
+def open_first_round(turn: StepContext) -> None:
     """Open the first round of this life: the muster is complete or its time is over."""
     if turn.coordination.chart != "mustering":
         return
-    turn.disarm("muster")
+    turn.clear_deadlines("muster")
     round = _first_round(turn)
-    if _all_rounds_run(turn, round):
-        _finish(turn, round)
+    if _are_all_rounds_run(turn, round):
+        _finish_rounds(turn, round)
     else:
-        _open(turn, "mustered", round, 0)
+        _open_stage(turn, "mustered", round, 0)
 
 
-def _first_round(turn: Turn) -> int:
+def _first_round(turn: StepContext) -> int:
     """The round to open first. After a restore it is one that this node never opened, as far as anybody can tell."""
     round = turn.coordination.round
     if turn.state.restored:
         heard = turn.state.first_heard >= 0 or turn.state.heard is not None  # which may be old by one
         turn.state.restored = False
-        turn.state.floor = fit(max(turn.state.floor + heard, round + 1))
+        turn.state.floor = clamp_integer(max(turn.state.floor + heard, round + 1))
     return max(round, turn.state.floor)
 
 
-def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> None:
-    if not turn.move_coordinator(trigger):
+def _open_stage(turn: StepContext, trigger: CoordinatorTrigger, round: int, stage: int) -> None:
+    if not turn.fire_coordinator_trigger(trigger):
         return
     coordination, rules = turn.coordination, settings_of(turn)
-    coordination.round, coordination.stage = fit(round), stage
+    coordination.round, coordination.stage = clamp_integer(round), stage
     if stage == 0:
-        place_records(coordination, rules.shard_members)
+        decide_shards(coordination, rules.shard_members)
         coordination.round_reports = ()
     else:
         coordination.round_reports = (*coordination.round_reports, *coordination.reports)
     coordination.opened_at, coordination.deadline_at = turn.at, turn.at + rules.stage_s
-    coordination.reports, coordination.barred = NO_REPORTS, evidence.barred_in(turn.state, round)
+    coordination.reports, coordination.barred = NO_REPORTS, evidence.banned_peers_in(turn.state, round)
     coordination.openings += 1
     coordination.held_since = None
-    waiting.on_open(turn)
-    _announce(turn)
+    waiting.on_stage_opened(turn)
+    _announce_stage(turn)
 
 
-def _announce_id(coordination: AnyCoordination) -> str:
+def _announce_id(coordination: CoordinationBase) -> str:
     return command_id("announce", f"{coordination.round}/{coordination.stage}/{coordination.openings}")
 
 
-def _announce(turn: Turn) -> None:
+def _announce_stage(turn: StepContext) -> None:
     _announce_as(turn, _announce_id(turn.coordination), final=False)
 
 
-def _announce_as(turn: Turn, name: str, final: bool) -> None:
+def _announce_as(turn: StepContext, name: str, final: bool) -> None:
     clock = turn.coordination
-    turn.issue(
+    turn.issue_until_answered(
         Announce(
             name,
             clock.round,
@@ -283,9 +283,9 @@ def _announce_as(turn: Turn, name: str, final: bool) -> None:
     )
 
 
-def _finish(turn: Turn, rounds: int) -> None:
+def _finish_rounds(turn: StepContext, rounds: int) -> None:
     """All rounds have been run: announce the end."""
-    if not turn.move_coordinator("finish"):
+    if not turn.fire_coordinator_trigger("finish"):
         return
     coordination = turn.coordination
     coordination.round, coordination.stage = rounds, 0
@@ -295,23 +295,23 @@ def _finish(turn: Turn, rounds: int) -> None:
     _announce_end(turn)
 
 
-def _announce_end(turn: Turn) -> None:
+def _announce_end(turn: StepContext) -> None:
     _announce_as(turn, command_id("announce", f"final/{turn.coordination.round}"), final=True)
 
 
-def on_round_published(turn: Turn, event: RoundPublished) -> None:
+def on_round_published(turn: StepContext, event: RoundPublished) -> None:
     """Everybody can read it: collect the reports."""
-    command = turn.settle(event.command)
+    command = turn.remove_pending(event.command)
     coordination = turn.coordination
     if not isinstance(command, Announce) or command.id != _announce_id(coordination):
         return
-    if turn.move_coordinator("announced"):
-        waiting.on_announced(turn)
-        turn.emit(CollectReports(stage_id("collect", event.round, event.stage), event.round, event.stage))
+    if turn.fire_coordinator_trigger("announced"):
+        waiting.on_stage_announced(turn)
+        turn.emit(CollectReports(stage_command_id("collect", event.round, event.stage), event.round, event.stage))
         _close_if_complete(turn)
 
 
-def on_report_seen(turn: Turn, event: ReportSeen) -> None:
+def on_report_seen(turn: StepContext, event: ReportSeen) -> None:
     """Count a member's report of the open stage once."""
     coordination = turn.coordination
     current = event.round == coordination.round and event.stage == coordination.stage
@@ -323,74 +323,74 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if len(event.record) > REPORT_BYTES_MAX:
         turn.count_rejections("oversized", 1)
         return
-    if is_too_high(turn.state, event.reward):
+    if is_reward_too_high(turn.state, event.reward):
         turn.count_rejections(TOO_HIGH, 1)
         return
     if coordination.members.get(event.peer) is None:
-        _note_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
+        _record_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
         if coordination.members.get(event.peer) is None:
             return
-    report = Report(event.peer, event.reward, event.record, waiting.took_s(turn))
-    coordination.reports = coordination.reports.grow(report)
-    waiting.on_report(turn, coordination.members.get(event.peer))
+    report = Report(event.peer, event.reward, event.record, waiting.report_delay_s(turn))
+    coordination.reports = coordination.reports.put_in_place(report)
+    waiting.on_report_counted(turn, coordination.members.get(event.peer))
     _close_if_complete(turn)
 
 
-def is_too_high(state: AnyState, reward: float) -> bool:
+def is_reward_too_high(state: StateBase, reward: float) -> bool:
     """Whether a stage's reward is more than this swarm's recipe can give, as far as this node's trainer has said."""
     most = state.trainer.reward_max
     return most is not None and reward > most + ROUNDING * abs(most)
 
 
-def on_equivocated(turn: Turn) -> None:
+def on_equivocated(turn: StepContext) -> None:
     """Fewer reports count, and the stage waits for fewer members."""
-    waiting.recount(turn)
+    waiting.recount_expected(turn)
     _close_if_complete(turn)
 
 
-def _close_if_complete(turn: Turn) -> None:
+def _close_if_complete(turn: StepContext) -> None:
     coordination = turn.coordination
-    if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
+    if coordination.held_since is not None and not _have_others_reported(coordination, turn.settings.peer):
         return  # those it was held for may take part now
     if waiting.is_complete(turn, settings_of(turn).quorum):
-        _close(turn, "quorum")
+        _close_stage(turn, "quorum")
 
 
-def on_stage_overdue(turn: Turn) -> None:
+def on_stage_overdue(turn: StepContext) -> None:
     """The stage has waited for long enough, or its time is over; if nobody could report yet, there is more time.
 
     A trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train.
     """
-    waiting.recount(turn)
+    waiting.recount_expected(turn)
     if turn.at < turn.coordination.deadline_at and not waiting.is_complete(turn, settings_of(turn).quorum):
-        waiting.arm(turn)
-    elif awaits_trainer(turn.state):
-        turn.arm("stage", turn.at + settings_of(turn).stage_s)
+        waiting.set_stage_deadline(turn)
+    elif should_extend_for_trainer(turn.state):
+        turn.set_deadline("stage", turn.at + settings_of(turn).stage_s)
     else:
-        _close(turn, "deadline")
+        _close_stage(turn, "deadline")
 
 
-def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
+def _close_stage(turn: StepContext, trigger: CoordinatorTrigger) -> None:
     """Settle accounts and open what comes next, unless nobody else could take part in either."""
     closed = turn.coordination
     round, stage = closed.round, closed.stage
     if closed.chart == "open.collecting" and is_alone(turn.state):
-        _hold(turn)
+        _hold_stage_open(turn)
         return
-    if not turn.move_coordinator(trigger):
+    if not turn.fire_coordinator_trigger(trigger):
         return
-    turn.settle(_announce_id(closed))  # announced again after a hold, and nobody needs it any more
-    turn.disarm("stage")
-    waiting.on_close(turn)
-    credit(turn)
+    turn.remove_pending(_announce_id(closed))  # announced again after a hold, and nobody needs it any more
+    turn.clear_deadlines("stage")
+    waiting.on_stage_closed(turn)
+    credit_members(turn)
     if stage + 1 < turn.settings.stages:
-        _open(turn, "next", round, stage + 1)
+        _open_stage(turn, "next", round, stage + 1)
         return
-    publish(turn)
-    if _all_rounds_run(turn, round + 1):
-        _finish(turn, round + 1)
+    publish_leaderboard(turn)
+    if _are_all_rounds_run(turn, round + 1):
+        _finish_rounds(turn, round + 1)
     else:
-        _open(turn, "next", round + 1, 0)
+        _open_stage(turn, "next", round + 1, 0)
 
 
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
@@ -398,13 +398,15 @@ SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes r
 IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
 
 
-def is_forgotten(coordination: AnyCoordination, member: Member) -> bool:
+def should_forget(coordination: CoordinationBase, member: Member) -> bool:
     """Whether a member that has just left is not kept: it is owed nothing, and there are many."""
     owed = member.rounds > 0 or member.peer in coordination.reports
     return not owed and len(coordination.members) > GONE_KEPT
 
 
-def find_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool) -> tuple[bool, Member | None]:
+def find_member_slot(
+    coordination: CoordinationBase, newcomer: MemberSeen, reported: bool
+) -> tuple[bool, Member | None]:
     """Whether there is room for one more, and the member that makes room for it; None if nobody has to.
 
     First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
@@ -424,12 +426,12 @@ def find_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: boo
     gone = [
         member
         for member in among
-        if member.peer not in coordination.reports and _may_go(member, coordination.round, reported)
+        if member.peer not in coordination.reports and _is_displaceable(member, coordination.round, reported)
     ]
-    return (True, min(gone, key=_worth)) if gone else (False, None)
+    return (True, min(gone, key=_retention_order)) if gone else (False, None)
 
 
-def _may_go(member: Member, round: int, reported: bool) -> bool:
+def _is_displaceable(member: Member, round: int, reported: bool) -> bool:
     """Whether a member makes room: it may be silent for as many rounds as it was credited for, up to a bound."""
     if member.left:
         return True
@@ -438,7 +440,7 @@ def _may_go(member: Member, round: int, reported: bool) -> bool:
     return round - member.last_round > min(member.rounds, SILENT_ROUNDS_MAX)
 
 
-def _worth(member: Member) -> tuple[bool, bool, int, int, str]:
+def _retention_order(member: Member) -> tuple[bool, bool, int, int, str]:
     return (member.rounds > 0, not member.left, member.last_round, member.since_round, member.peer)
 
 
@@ -446,7 +448,7 @@ SHARDS_MAX = 1024
 ROUNDS_KEPT = 16  # before their number shrinks
 
 
-def shards_for(members: int, each: int) -> int:
+def shard_count_for(members: int, each: int) -> int:
     """The power of two that divides the members into shards of about `each`; 0 if they fit into one."""
     if not each or members <= each:
         return 0
@@ -454,14 +456,14 @@ def shards_for(members: int, each: int) -> int:
     return min(1 << exponent, SHARDS_MAX)
 
 
-def place_records(coordination: AnyCoordination, shard_members: int) -> None:
+def decide_shards(coordination: CoordinationBase, shard_members: int) -> None:
     """Decide where records lie from the round on that begins.
 
     Their number grows at once and shrinks only after `ROUNDS_KEPT`, so that one more member or one less does not have
     it change in each round.
     """
     placed, since, round = coordination.shards, coordination.sharded_since, coordination.round
-    wanted = shards_for(coordination.members.present, shard_members)
+    wanted = shard_count_for(coordination.members.present, shard_members)
     rests = round < since + ROUNDS_KEPT and wanted < placed
     if wanted != placed and not rests and round >= since:
         coordination.shards, coordination.sharded_since, coordination.shards_before = wanted, round, placed
@@ -473,28 +475,28 @@ NAMES_BYTES_MAX = 1024 * 1024  # of all names in it: the ones at the top come fi
 ROW_BYTES = 128  # of a row, its name apart
 
 
-def credit(turn: Turn) -> None:
+def credit_members(turn: StepContext) -> None:
     """Add the stage's rewards to the members' accounts."""
     coordination = turn.coordination
     reports = {report.peer: report for report in coordination.reports}
-    coordination.members = coordination.members.renewed(
+    coordination.members = coordination.members.with_new_values(
         [
-            _credited(coordination, member, reports[member.peer]) if member.peer in reports else member
+            _credit_member(coordination, member, reports[member.peer]) if member.peer in reports else member
             for member in coordination.members
         ]
     )
 
 
-def _credited(coordination: AnyCoordination, member: Member, report: Report) -> Member:
+def _credit_member(coordination: CoordinationBase, member: Member, report: Report) -> Member:
     return replace(
-        waiting.credited(member, report, coordination.waiting.number),
-        reward=add_real(member.reward, report.reward),
+        waiting.member_with_report(member, report, coordination.waiting.number),
+        reward=add_bounded(member.reward, report.reward),
         rounds=member.rounds + (member.last_round != coordination.round),
         last_round=coordination.round,
     )
 
 
-def publish(turn: Turn) -> None:
+def publish_leaderboard(turn: StepContext) -> None:
     """Publish where everybody stands after a round: members with an admission, then those without."""
     coordination = turn.coordination
     rows = [
@@ -502,18 +504,18 @@ def publish(turn: Turn) -> None:
         for member in sorted(coordination.members, key=lambda member: (not member.worked, -member.reward, member.peer))
         if member.rounds
     ]
-    standings = tuple(_with_names_that_fit(rows))
+    standings = tuple(_drop_excess_names(rows))
     coordination.standings = standings
-    records = _published(turn, standings, (*coordination.round_reports, *coordination.reports))
+    records = _reports_that_fit(turn, standings, (*coordination.round_reports, *coordination.reports))
     for command in list(turn.pending.values()):
         if isinstance(command, PublishLeaderboard):
-            turn.settle(command.id)
-    turn.issue(
+            turn.remove_pending(command.id)
+    turn.issue_until_answered(
         PublishLeaderboard(command_id("leaderboard", coordination.round), coordination.round, standings, records)
     )
 
 
-def _with_names_that_fit(rows: list[Standing]) -> list[Standing]:
+def _drop_excess_names(rows: list[Standing]) -> list[Standing]:
     """The rows; from the first name on for which there is no room, without names."""
     if _names_bytes(rows) <= NAMES_BYTES_MAX:
         return rows
@@ -532,7 +534,9 @@ def reports_bytes_max(standings: Sequence[Standing]) -> int:
     return min(REPORTS_BYTES_MAX, BOARD_BYTES_MAX - rows_bytes)
 
 
-def _published(turn: Turn, standings: Sequence[Standing], reports: tuple[Report, ...]) -> tuple[bytes, ...]:
+def _reports_that_fit(
+    turn: StepContext, standings: Sequence[Standing], reports: tuple[Report, ...]
+) -> tuple[bytes, ...]:
     """The signed reports that the standings add up from, as many as one order to the network worker holds."""
     records = tuple([report.record for report in reports])
     bytes_max = reports_bytes_max(standings)
@@ -544,6 +548,6 @@ def _published(turn: Turn, standings: Sequence[Standing], reports: tuple[Report,
     return kept
 
 
-def on_leaderboard_published(turn: Turn, event: LeaderboardPublished) -> None:
+def on_leaderboard_published(turn: StepContext, event: LeaderboardPublished) -> None:
     """The leaderboard is published: its command is answered."""
-    turn.settle(event.command)
+    turn.remove_pending(event.command)

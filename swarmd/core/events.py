@@ -17,12 +17,12 @@ from swarmd.core.values import (
     FlatStage,
     Judgement,
     PeerWeights,
-    Prepared,
     RolloutsRef,
     SetAside,
     Settings,
     Skill,
     SkipCause,
+    SubmissionAttempt,
     TrainerTimes,
     Value,
     WeightsCause,
@@ -540,7 +540,7 @@ class SubmissionPrepared(EventBase, frozen=True, tag="submission_prepared"):
     """The next attempt is ready; it is sent once this is durable."""
 
     submission: str
-    prepared: Prepared
+    prepared: SubmissionAttempt
 
 
 class SubmissionSent(EventBase, frozen=True, tag="submission_sent"):

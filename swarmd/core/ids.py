@@ -17,7 +17,7 @@ Timer = Literal[
 ]  # fmt: skip
 TimerAbout = Literal["ready", "restart", "retry"]  # of a worker, of a worker, of a command
 TimerKind = Literal[Timer, TimerAbout]
-TimerName = NewType("TimerName", str)  # made by `timer_about`, or read from the log
+TimerName = NewType("TimerName", str)  # made by `timer_name_of`, or read from the log
 
 CommandKind = Literal[
     "admit", "announce", "broadcast", "cancel", "clock", "collect", "evidence", "gather", "kill", "leaderboard",
@@ -25,7 +25,7 @@ CommandKind = Literal[
 ]  # fmt: skip
 
 
-def timer_about(kind: TimerAbout, what: str) -> TimerName:
+def timer_name_of(kind: TimerAbout, what: str) -> TimerName:
     """The deadline of a worker or a command, as "ready/chain"."""
     return f"{kind}/{what}"  # type: ignore[return-value]  # to call `TimerName` takes as long as to make the name
 
@@ -40,12 +40,12 @@ def command_id(kind: CommandKind, about: int | str = "") -> str:
     return kind if about == "" else f"{kind}/{about}"
 
 
-def stage_id(kind: CommandKind, round: int, stage: int) -> str:
+def stage_command_id(kind: CommandKind, round: int, stage: int) -> str:
     """The id of a command about a stage, as "train/3/0"."""
     return f"{kind}/{round}/{stage}"
 
 
-def is_command(id: str, *kinds: CommandKind) -> bool:
+def is_command_of_kind(id: str, *kinds: CommandKind) -> bool:
     """Whether a command with this id is of one of these kinds."""
     return id.partition("/")[0] in kinds
 
@@ -55,6 +55,6 @@ def submission_id(kind: SubmissionKind, about: int | str = "") -> str:
     return kind if about == "" else f"{kind}/{about}"
 
 
-def is_submission(id: str, kind: SubmissionKind) -> bool:
+def is_submission_of_kind(id: str, kind: SubmissionKind) -> bool:
     """Whether a submission with this id is of this kind."""
     return id.partition("/")[0] == kind

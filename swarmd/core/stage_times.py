@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from swarmd.core.chart_types import RoundState
 from swarmd.core.events import RolloutsGathered, StageTrained
-from swarmd.core.state import AnyState, StageTimes
+from swarmd.core.state import StageTimes, StateBase
 from swarmd.core.values import NodePart
 
 PARTS: dict[RoundState, NodePart] = {
@@ -22,7 +22,7 @@ PARTS: dict[RoundState, NodePart] = {
 }
 
 
-def count_state(state: AnyState, at: float) -> None:
+def count_state(state: StateBase, at: float) -> None:
     """Count the time in the present state of the round's chart, which is being left at `at`."""
     times, part = state.stage_times, PARTS.get(state.chart)
     if times is None or part is None:
@@ -41,19 +41,19 @@ def count_state(state: AnyState, at: float) -> None:
     state.stage_times = replace(times, parts=tuple(parts.items()))
 
 
-def unlinked(state: AnyState, at: float) -> float:
+def unlinked(state: StateBase, at: float) -> float:
     """Seconds since the round's chart changed in which the node had no connection, by what is known of the last one."""
     link = state.link
     return link.since - state.since if link.chart == "up" else at - max(link.since, state.since)
 
 
-def begin_stage(state: AnyState, round: int, stage: int) -> None:
+def begin_stage(state: StateBase, round: int, stage: int) -> None:
     """The node joins a stage: the one before is over."""
     end_stage(state)
     state.stage_times = StageTimes(round, stage)
 
 
-def end_stage(state: AnyState) -> None:
+def end_stage(state: StateBase) -> None:
     """The stage in hand is over. It is kept if it was trained."""
     times = state.stage_times
     if times is not None and times.trained:
@@ -61,21 +61,21 @@ def end_stage(state: AnyState) -> None:
     state.stage_times = None
 
 
-def note_gathered(state: AnyState, event: RolloutsGathered) -> None:
+def note_gathered(state: StateBase, event: RolloutsGathered) -> None:
     """Keep how many peers' rollouts could not be fetched."""
     times = state.stage_times
     if times is not None and event.missing and (times.round, times.stage) == (event.round, event.stage):
         state.stage_times = replace(times, missing=event.missing)
 
 
-def note_trained(state: AnyState, event: StageTrained) -> None:
+def note_trained(state: StateBase, event: StageTrained) -> None:
     """Keep what the trainer says of its time."""
     times = state.stage_times
     if times is not None and (times.round, times.stage) == (event.round, event.stage):
         state.stage_times = replace(times, trained=True, trainer=event.times)
 
 
-def note_given(state: AnyState, at: float) -> None:
+def note_given(state: StateBase, at: float) -> None:
     """The trainer is given the stage."""
     times = state.stage_times
     if times is not None:

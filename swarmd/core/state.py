@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmd.core.by_peer import ByPeer
+from swarmd.core.by_peer import ValuesByPeer
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
 from swarmd.core.values import (
@@ -21,12 +21,12 @@ from swarmd.core.values import (
     KnownEvidence,
     NodePart,
     PeerWeights,
-    Prepared,
     RolloutsRef,
     Settings,
     Skill,
     SkipCause,
     Standing,
+    SubmissionAttempt,
     SubmissionKind,
     TrainerTimes,
     Value,
@@ -69,7 +69,7 @@ class LowSpace(Value, frozen=True):
     since: float  # POSIX seconds
 
 
-class Link(Value, frozen=True):
+class NetworkLink(Value, frozen=True):
     """The connection to the DHT; `chart` is a state of link.yaml."""
 
     chart: LinkState = "down"
@@ -107,7 +107,7 @@ class Clock(Value, frozen=True):
     final: bool = False
 
 
-class Result(Value, frozen=True):
+class StageResult(Value, frozen=True):
     """What training one stage gave."""
 
     reward: float
@@ -117,7 +117,7 @@ class Result(Value, frozen=True):
     held_out: float | None = None
 
 
-class Work(Value, frozen=True):
+class StageWork(Value, frozen=True):
     """The stage this node works on, and how far it is."""
 
     round: int
@@ -125,7 +125,7 @@ class Work(Value, frozen=True):
     joined_at: float
     gathered: bool = False
     rollouts: tuple[RolloutsRef, ...] = ()
-    result: Result | None = None
+    result: StageResult | None = None
     published: bool = False
     failures: int = 0  # times the trainer failed at it
     context: tuple[RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
@@ -134,7 +134,7 @@ class Work(Value, frozen=True):
     barred: tuple[KnownEvidence, ...] = ()  # see `swarmd.core.commands.Train`
 
 
-class Skip(Value, frozen=True):
+class SkippedRounds(Value, frozen=True):
     """Rounds in which this node took no part, first and last included; `at` is POSIX seconds."""
 
     first: int
@@ -150,11 +150,11 @@ class StageReward(Value, frozen=True):
     stage: int
     reward: float
     held_out: float | None = None
-    set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts, by reason: see `count_aside`
+    set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts, by reason: see `count_set_aside`
     fallen: tuple[Skill, ...] = ()  # tasks that were answered better before, `FALLEN_KEPT` at most
 
 
-class Learning(Value, frozen=True):
+class LearningStatus(Value, frozen=True):
     """Whether the latest stages had anything to learn from; `since` is POSIX seconds."""
 
     since: float  # the first stage of which it is so, without another between
@@ -196,7 +196,7 @@ class Report(Value, frozen=True):
     took_s: float = 0.0  # since the stage's announcement
 
 
-class Members(ByPeer[Member]):
+class Members(ValuesByPeer[Member]):
     """The members a coordinator keeps count of, in the order in which they changed last.
 
     Attributes:
@@ -209,47 +209,47 @@ class Members(ByPeer[Member]):
     def __init__(self, values: Iterable[Member] = ()) -> None:
         super().__init__(values)
         self.present = sum([not member.left for member in self])
-        self.idle: ByPeer[Member] = ByPeer.of([member for member in self if not member.worked])
+        self.idle: ValuesByPeer[Member] = ValuesByPeer.from_values([member for member in self if not member.worked])
 
-    def renewed(self, values: list[Member]) -> Members:
+    def with_new_values(self, values: list[Member]) -> Members:
         """The same members with new accounts: who is there, and who has worked, stays."""
-        made = super().renewed(values)
+        made = super().with_new_values(values)
         if self.idle:
-            made.idle = ByPeer.of([member for member in values if not member.worked])
+            made.idle = ValuesByPeer.from_values([member for member in values if not member.worked])
         return made
 
-    def _hand_on(self, made: Members) -> None:
+    def _copy_counts_to(self, made: Members) -> None:
         made.present, made.idle = self.present, self.idle
 
-    def _note(self, before: Member | None, after: Member | None) -> None:
+    def _update_counts(self, before: Member | None, after: Member | None) -> None:
         self.present += (after is not None and not after.left) - (before is not None and not before.left)
         if after is not None and not after.worked:
             self.idle = self.idle.put(after)
         elif before is not None and not before.worked:
-            self.idle = self.idle.without(before.peer)
+            self.idle = self.idle.without_peer(before.peer)
 
 
-class Reports(ByPeer[Report]):
+class Reports(ValuesByPeer[Report]):
     """The reports of a stage, in the order in which they came."""
 
     __slots__ = ()
 
 
-NO_MEMBERS, NO_REPORTS = Members.none(), Reports.none()
+NO_MEMBERS, NO_REPORTS = Members.empty(), Reports.empty()
 
 
-def to_plain(value: object) -> object:
+def state_enc_hook(value: object) -> object:
     """What msgspec does not know by itself of a state, as lists (its `enc_hook`).
 
     Raises:
         TypeError: for anything else.
     """
-    if isinstance(value, ByPeer):
+    if isinstance(value, ValuesByPeer):
         return list(value)
     raise TypeError(f"a {type(value).__name__} is not part of a state")
 
 
-def from_plain(kind: type, value: Any) -> object:
+def state_dec_hook(kind: type, value: Any) -> object:
     """The way back (msgspec's `dec_hook`).
 
     Raises:
@@ -257,9 +257,9 @@ def from_plain(kind: type, value: Any) -> object:
         TypeError: `kind` is not part of a state.
     """
     if kind is Members:
-        return Members.of(msgspec.convert(value, list[Member]))
+        return Members.from_values(msgspec.convert(value, list[Member]))
     if kind is Reports:
-        return Reports.of(msgspec.convert(value, list[Report]))
+        return Reports.from_values(msgspec.convert(value, list[Report]))
     raise TypeError(f"a {kind.__name__} is not part of a state")
 
 
@@ -273,7 +273,7 @@ class Equivocation(Value, frozen=True):
     at: float  # when this node learnt of it, POSIX seconds
 
 
-class Waiting(Value, frozen=True):
+class StageWaitState(Value, frozen=True):
     """Whom the open stage waits for, and how long; rules in `swarmd.core.waiting`."""
 
     number: int = 0  # of the open stage, counted over all rounds
@@ -284,7 +284,7 @@ class Waiting(Value, frozen=True):
     vain_newcomers: float = 0.0  # stages that waited for such in vain, and are not forgotten
 
 
-class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
+class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
     """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`.
 
     `chart` is a state of coordinator.yaml.
@@ -306,12 +306,12 @@ class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
     shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
-    waiting: Waiting = Waiting()
+    waiting: StageWaitState = StageWaitState()
     expected: int = 0  # members whose reports the open stage waits for
     reported: int = 0  # those of them whose reports have come
 
 
-class Coordination(AnyCoordination, frozen=True):  # type: ignore[misc]  # as for `State`
+class Coordination(CoordinationBase, frozen=True):  # type: ignore[misc]  # as for `State`
     """The coordinator's side between two events; immutable."""
 
 
@@ -343,7 +343,7 @@ class Submission(Value, frozen=True):
     stage: int = 0
     reward: int = 0
     winners: tuple[str, ...] = ()
-    prepared: tuple[Prepared, ...] = ()
+    prepared: tuple[SubmissionAttempt, ...] = ()
     attempts: int = 0  # made in all
     hash: str = ""  # of the transaction that was sent or included
     block: BlockRef | None = None  # that includes it
@@ -351,7 +351,7 @@ class Submission(Value, frozen=True):
     reason: str = ""
 
 
-class Chain(Value, frozen=True):
+class ChainState(Value, frozen=True):
     """The chain as this node knows it; `chart` is a state of link.yaml."""
 
     chart: LinkState = "down"
@@ -383,7 +383,7 @@ class Chain(Value, frozen=True):
     spent_wei: str = "0"  # and what that may cost at most, decimal
 
 
-class Score(Value, frozen=True):
+class VoteScore(Value, frozen=True):
     """What a peer's stages of a round come to, by its signed reports or by this node's own scoring."""
 
     peer: str
@@ -391,14 +391,14 @@ class Score(Value, frozen=True):
     reward: float
 
 
-class Tally(Value, frozen=True):
+class VoteTally(Value, frozen=True):
     """What this node counts of one round, for its vote."""
 
     round: int
-    scores: tuple[Score, ...] = ()
+    scores: tuple[VoteScore, ...] = ()
 
 
-class Heard(Value, frozen=True):
+class HeardRound(Value, frozen=True):
     """A round that a restored node has heard of, and how long after an opening it heard of one at the earliest.
 
     `after_s` is this node's clock less the coordinator's, and what the message took; less than nothing where this
@@ -409,7 +409,7 @@ class Heard(Value, frozen=True):
     after_s: float
 
 
-class CatchUp(Value, frozen=True):
+class WeightsCatchUp(Value, frozen=True):
     """Weights of a peer that a node takes over after an absence, or averages its own with.
 
     There until it has trained a stage since.
@@ -438,7 +438,7 @@ class WeightsOutcome(Value, frozen=True):
     averaged: bool = False  # the mean was adopted
 
 
-class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
+class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
 
     settings: Settings | None = None
@@ -448,9 +448,9 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     chart: RoundState = "stopped"
     since: float = 0.0  # when `chart` was entered
     clock: Clock | None = None
-    work: Work | None = None
+    work: StageWork | None = None
     done: tuple[int, int] = (-1, -1)  # last (round, stage) trained: never trained again
-    link: Link = Link()
+    link: NetworkLink = NetworkLink()
     network: WorkerState = WorkerState()
     trainer: Trainer = Trainer()
     training: WorkerState = WorkerState()
@@ -464,11 +464,11 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     first_heard: int = -1  # the round that such a node heard of first
     floor: int = 0  # first round to take part in; what was signed before a restore is below
     skipped_to: int = -1  # last round recorded as skipped
-    skips: tuple[Skip, ...] = ()
+    skips: tuple[SkippedRounds, ...] = ()
     rounds_skipped: int = 0
     rounds_joined: int = 0
     rewards: tuple[StageReward, ...] = ()
-    learning: Learning | None = None  # None until a stage is trained
+    learning: LearningStatus | None = None  # None until a stage is trained
     stage_times: StageTimes | None = None  # of the stage in hand, up to when `chart` was entered
     last_times: StageTimes | None = None  # of the stage before it that was trained
     reward_total: float = 0.0
@@ -476,20 +476,20 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
     exit_code: int = 0
-    chain: Chain | None = None  # present if a contract keeps the rounds
+    chain: ChainState | None = None  # present if a contract keeps the rounds
     chaining: WorkerState = WorkerState()  # the chain worker's process
     submissions: tuple[Submission, ...] = ()  # in the order in which they go out
-    tally: Tally | None = None
-    judging: Tally | None = None  # the round before, whose last stage is still to be judged
+    tally: VoteTally | None = None
+    judging: VoteTally | None = None  # the round before, whose last stage is still to be judged
     members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
     equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
-    heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
-    catch_up: CatchUp | None = None
+    heard: HeardRound | None = None  # by a restored node in this life, until it has seen a round opening
+    catch_up: WeightsCatchUp | None = None
     weights: WeightsOutcome | None = None
     averaged: tuple[AveragedOffer, ...] = ()  # that a later offer may still be, the oldest first
 
 
-class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only
+class State(StateBase, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only
     """The node's state between two events; immutable."""
 
 

@@ -20,15 +20,15 @@ from swarmd.core import (
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, members_in, reports_in
-from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
+from swarmd.core.ids import TimerKind, TimerName, is_command_of_kind, kind_of_timer
 from swarmd.core.state import State
-from swarmd.core.turn import Turn
+from swarmd.core.turn import StepContext
 
 # Version of this behaviour, written with every commit: a log of another one is refused. It is raised by a change that
 # alters the outcome for a log, from the first release on; until then such a change records tests/golden again.
 RULES = 1
 
-Rule = Callable[[Turn, Any], None]
+Rule = Callable[[StepContext, Any], None]
 
 BEGINNINGS = (events.NodeStarted, events.NodeForked)  # before the first start of a node, nothing else counts
 VOID = "an earlier event has failed: fold the log again"
@@ -65,10 +65,10 @@ class StateFold:
 
     __slots__ = ("_turn",)
 
-    _turn: Turn | None  # None after an error in the middle of a rule
+    _turn: StepContext | None  # None after an error in the middle of a rule
 
     def __init__(self, state: State | None = None, charts: Charts | None = None, lasting: bool = True) -> None:
-        self._turn = Turn(State() if state is None else state, charts or default_charts(), lasting)
+        self._turn = StepContext(State() if state is None else state, charts or default_charts(), lasting)
 
     def apply(self, envelope: Envelope) -> tuple[Command, ...]:
         """Take one event into account, and return the commands that it causes, in order.
@@ -86,7 +86,7 @@ class StateFold:
         try:
             _RULES[type(event)](turn, event)
             if state.low_space is not None:
-                machine.hold(turn)
+                machine.pause_for_low_space(turn)
         except BaseException:
             self._turn = None
             raise
@@ -99,149 +99,149 @@ class StateFold:
         return self._turn.freeze()
 
 
-def _on_node_started(turn: Turn, event: events.NodeStarted) -> None:
+def _on_node_started(turn: StepContext, event: events.NodeStarted) -> None:
     turn.settings = event.settings
     workers.start_node(turn, event)
-    if turn.coordinates():
+    if turn.open_if_coordinating():
         coordination.on_node_started(turn, event)
 
 
-def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
+def _on_timer_fired(turn: StepContext, event: events.TimerFired) -> None:
     """A timer counts only if its deadline still stands in the state."""
     standing = turn.deadlines.get(event.name)
     if standing is None or standing.due_at != event.due_at:
         return
-    turn.disarm(TimerName(event.name))
+    turn.clear_deadlines(TimerName(event.name))
     _TIMERS[kind_of_timer(event.name)](turn, event.name.partition("/")[2])
 
 
-def _on_link_up(turn: Turn, event: events.LinkUp) -> None:
+def _on_link_up(turn: StepContext, event: events.LinkUp) -> None:
     peers = turn.state.link.peers
     fresh = workers.on_link_up(turn, event)
     if turn.state.chart in workers.LEAVING:
         return
     if not fresh:
-        if turn.coordinates():
-            coordination.on_peers_counted(turn, peers)
+        if turn.open_if_coordinating():
+            coordination.on_peer_count_changed(turn, peers)
         return
     rounds.on_linked(turn)
     if turn.state.chain is not None:
         contract_clock.on_linked(turn)
-    if turn.coordinates():
+    if turn.open_if_coordinating():
         coordination.on_linked(turn)
 
 
-def _on_worker_exited(turn: Turn, event: events.WorkerExited) -> None:
+def _on_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
     workers.on_worker_exited(turn, event)
     if event.worker == "trainer":
-        rounds.go_on_training(turn)
+        rounds.continue_after_training(turn)
     elif event.worker == "chain" and turn.state.chain is not None:
         contract_clock.on_chain_worker_exited(turn, event)
 
 
-def _on_trainer_ready(turn: Turn, event: events.TrainerReady) -> None:
-    first = not coordination.had_trainer(turn.state)
+def _on_trainer_ready(turn: StepContext, event: events.TrainerReady) -> None:
+    first = not coordination.has_had_trainer(turn.state)
     workers.on_trainer_ready(turn, event)
-    weights.ask(turn)
-    rounds.begin_if_gathered(turn)
-    if first and turn.state.chart not in workers.LEAVING and turn.coordinates():
-        coordination.on_first_trainer(turn)
+    weights.request_weights(turn)
+    rounds.train_if_gathered(turn)
+    if first and turn.state.chart not in workers.LEAVING and turn.open_if_coordinating():
+        coordination.on_first_trainer_ready(turn)
 
 
-def _on_registered(turn: Turn, event: events.Registered) -> None:
+def _on_registered(turn: StepContext, event: events.Registered) -> None:
     rounds.on_registered(turn, event)
-    if turn.coordinates():
+    if turn.open_if_coordinating():
         coordination.on_registered(turn, event)
 
 
-def _on_records_rejected(turn: Turn, event: events.RecordsRejected) -> None:
+def _on_records_rejected(turn: StepContext, event: events.RecordsRejected) -> None:
     turn.count_rejections(event.reason, event.count)
 
 
-def _on_equivocated(turn: Turn, event: events.Equivocated) -> None:
+def _on_equivocated(turn: StepContext, event: events.Equivocated) -> None:
     evidence.on_equivocated(turn, event)
-    if turn.coordinates():
+    if turn.open_if_coordinating():
         coordination.on_equivocated(turn)
 
 
-def _on_report_seen(turn: Turn, event: events.ReportSeen) -> None:
-    if turn.coordinates():
+def _on_report_seen(turn: StepContext, event: events.ReportSeen) -> None:
+    if turn.open_if_coordinating():
         coordination.on_report_seen(turn, event)
     elif turn.state.chain is not None:
         votes.on_report_seen(turn, event)
 
 
-def _on_reports_seen(turn: Turn, event: events.ReportsSeen) -> None:
+def _on_reports_seen(turn: StepContext, event: events.ReportsSeen) -> None:
     for report in reports_in(event):
         _on_report_seen(turn, report)
 
 
-def _on_members_seen(turn: Turn, event: events.MembersSeen) -> None:
+def _on_members_seen(turn: StepContext, event: events.MembersSeen) -> None:
     for member in members_in(event):
         coordination.on_member_seen(turn, member)
 
 
-def _on_round_published(turn: Turn, event: events.RoundPublished) -> None:
-    if turn.coordinates():
+def _on_round_published(turn: StepContext, event: events.RoundPublished) -> None:
+    if turn.open_if_coordinating():
         coordination.on_round_published(turn, event)
     else:
-        turn.settle(event.command)
+        turn.remove_pending(event.command)
 
 
-def _on_command_failed(turn: Turn, event: events.CommandFailed) -> None:
-    if turn.state.chain is not None and is_command(event.command, "submit", "broadcast"):
+def _on_command_failed(turn: StepContext, event: events.CommandFailed) -> None:
+    if turn.state.chain is not None and is_command_of_kind(event.command, "submit", "broadcast"):
         submissions.on_failed(turn, event)
     else:
         rounds.on_command_failed(turn, event)
 
 
-def _on_submission_included(turn: Turn, event: events.SubmissionIncluded) -> None:
+def _on_submission_included(turn: StepContext, event: events.SubmissionIncluded) -> None:
     submissions.on_included(turn, event)
     rounds.on_submission_settled(turn)
 
 
-def _on_submission_refused(turn: Turn, event: events.SubmissionRefused) -> None:
+def _on_submission_refused(turn: StepContext, event: events.SubmissionRefused) -> None:
     submissions.on_refused(turn, event)
     rounds.on_submission_settled(turn)
 
 
-def _on_weights_fetched(turn: Turn, event: events.WeightsFetched) -> None:
+def _on_weights_fetched(turn: StepContext, event: events.WeightsFetched) -> None:
     weights.on_fetched(turn, event)
-    rounds.begin_if_gathered(turn)
+    rounds.train_if_gathered(turn)
 
 
-def _on_weights_refused(turn: Turn, event: events.WeightsRefused) -> None:
+def _on_weights_refused(turn: StepContext, event: events.WeightsRefused) -> None:
     weights.on_refused(turn, event)
-    rounds.begin_if_gathered(turn)
+    rounds.train_if_gathered(turn)
 
 
-def _on_weights_overdue(turn: Turn) -> None:
+def _on_weights_overdue(turn: StepContext) -> None:
     weights.on_overdue(turn)
-    rounds.begin_if_gathered(turn)
+    rounds.train_if_gathered(turn)
 
 
-def _take_note(turn: Turn, event: Any) -> None:
+def _leave_state_unchanged(turn: StepContext, event: Any) -> None:
     """A fact for people and the log: the state stays as it is."""
 
 
-def _if_chained(rule: Rule) -> Rule:
+def _only_with_chain(rule: Rule) -> Rule:
     """Without a contract, what the chain worker of an earlier configuration saw means nothing."""
 
-    def follow(turn: Turn, event: Any) -> None:
+    def apply_rule(turn: StepContext, event: Any) -> None:
         if turn.state.chain is not None:
             rule(turn, event)
 
-    return follow
+    return apply_rule
 
 
-def _if_coordinating(rule: Rule) -> Rule:
+def _only_if_coordinating(rule: Rule) -> Rule:
     """Followers see some of the coordinator's events too, and ignore them."""
 
-    def follow(turn: Turn, event: Any) -> None:
-        if turn.coordinates():
+    def apply_rule(turn: StepContext, event: Any) -> None:
+        if turn.open_if_coordinating():
             rule(turn, event)
 
-    return follow
+    return apply_rule
 
 
 _RULES: dict[type, Rule] = {
@@ -260,9 +260,9 @@ _RULES: dict[type, Rule] = {
     events.LinkDegraded: workers.on_link_degraded,
     events.LinkDown: workers.on_link_down,
     events.Registered: _on_registered,
-    events.MemberSeen: _if_coordinating(coordination.on_member_seen),
-    events.MembersSeen: _if_coordinating(_on_members_seen),
-    events.MemberLeft: _if_coordinating(coordination.on_member_left),
+    events.MemberSeen: _only_if_coordinating(coordination.on_member_seen),
+    events.MembersSeen: _only_if_coordinating(_on_members_seen),
+    events.MemberLeft: _only_if_coordinating(coordination.on_member_left),
     events.RoundAnnounced: rounds.on_round_announced,
     events.NoRoundYet: rounds.on_no_round_yet,
     events.RoundsSkipped: rounds.on_rounds_skipped,
@@ -271,33 +271,33 @@ _RULES: dict[type, Rule] = {
     events.ReportSeen: _on_report_seen,
     events.ReportsSeen: _on_reports_seen,
     events.RoundPublished: _on_round_published,
-    events.LeaderboardPublished: _if_coordinating(coordination.on_leaderboard_published),
+    events.LeaderboardPublished: _only_if_coordinating(coordination.on_leaderboard_published),
     events.RecordsRejected: _on_records_rejected,
     events.Equivocated: _on_equivocated,
     events.CommandFailed: _on_command_failed,
     events.TrainerReady: _on_trainer_ready,
     events.StageTrained: rounds.on_stage_trained,
-    events.CheckpointWritten: _take_note,
+    events.CheckpointWritten: _leave_state_unchanged,
     events.TrainingCancelled: rounds.on_training_cancelled,
     events.WeightsFetched: _on_weights_fetched,
     events.WeightsRefused: _on_weights_refused,
     events.WeightsAdopted: weights.on_adopted,
-    events.ModelPushed: _take_note,
-    events.ChainUp: _if_chained(contract_clock.on_chain_up),
-    events.ChainDegraded: _if_chained(contract_clock.on_chain_degraded),
-    events.ChainBlock: _if_chained(contract_clock.on_chain_block),
-    events.ChainReorged: _if_chained(contract_clock.on_chain_reorged),
-    events.SubmissionsCounted: _if_chained(contract_clock.on_submissions_counted),
-    events.MembershipRead: _if_chained(contract_clock.on_membership_read),
-    events.SubmissionPrepared: _if_chained(submissions.on_prepared),
-    events.SubmissionSent: _if_chained(submissions.on_sent),
-    events.SubmissionIncluded: _if_chained(_on_submission_included),
-    events.SubmissionConfirmed: _if_chained(submissions.on_confirmed),
-    events.SubmissionLost: _if_chained(submissions.on_lost),
-    events.SubmissionRefused: _if_chained(_on_submission_refused),
+    events.ModelPushed: _leave_state_unchanged,
+    events.ChainUp: _only_with_chain(contract_clock.on_chain_up),
+    events.ChainDegraded: _only_with_chain(contract_clock.on_chain_degraded),
+    events.ChainBlock: _only_with_chain(contract_clock.on_chain_block),
+    events.ChainReorged: _only_with_chain(contract_clock.on_chain_reorged),
+    events.SubmissionsCounted: _only_with_chain(contract_clock.on_submissions_counted),
+    events.MembershipRead: _only_with_chain(contract_clock.on_membership_read),
+    events.SubmissionPrepared: _only_with_chain(submissions.on_prepared),
+    events.SubmissionSent: _only_with_chain(submissions.on_sent),
+    events.SubmissionIncluded: _only_with_chain(_on_submission_included),
+    events.SubmissionConfirmed: _only_with_chain(submissions.on_confirmed),
+    events.SubmissionLost: _only_with_chain(submissions.on_lost),
+    events.SubmissionRefused: _only_with_chain(_on_submission_refused),
 }
 
-_TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
+_TIMERS: dict[TimerKind, Callable[[StepContext, Any], None]] = {
     "ready": workers.on_ready_overdue,
     "restart": workers.start_worker,
     "retry": rounds.on_retry_due,
@@ -307,9 +307,9 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "weights": lambda turn, _: _on_weights_overdue(turn),
     "publish": lambda turn, _: rounds.on_publish_overdue(turn),
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
-    "muster": _if_coordinating(lambda turn, _: coordination.begin(turn)),
-    "stage": _if_coordinating(lambda turn, _: coordination.on_stage_overdue(turn)),
-    "drive": lambda turn, _: contract_clock.on_drive_due(turn),
+    "muster": _only_if_coordinating(lambda turn, _: coordination.open_first_round(turn)),
+    "stage": _only_if_coordinating(lambda turn, _: coordination.on_stage_overdue(turn)),
+    "drive": lambda turn, _: contract_clock.on_advance_due(turn),
     "register": lambda turn, _: submissions.on_register_due(turn),
     "submission": lambda turn, _: submissions.on_overdue(turn),
 }

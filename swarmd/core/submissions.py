@@ -11,7 +11,7 @@ import math
 
 from msgspec.structs import replace
 
-from swarmd.bounds import INTEGER_MAX, fit
+from swarmd.bounds import INTEGER_MAX, clamp_integer
 from swarmd.core import workers
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Broadcast, Submit
@@ -25,9 +25,9 @@ from swarmd.core.events import (
     SubmissionSent,
 )
 from swarmd.core.ids import command_id, submission_id
-from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, AnyState, Submission
-from swarmd.core.turn import Turn
-from swarmd.core.values import Prepared, SubmissionKind, day_of
+from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, StateBase, Submission
+from swarmd.core.turn import StepContext
+from swarmd.core.values import SubmissionAttempt, SubmissionKind, utc_day_of
 from swarmd.errors import ExitCode
 
 RETRY_FIRST_S = 1.0
@@ -41,37 +41,37 @@ REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was
 # --- what is wanted ---
 
 
-def register(turn: Turn) -> None:
+def submit_registration(turn: StepContext) -> None:
     """Submit the registration of this peer, before anything else."""
-    known = find(turn.state, "register")
+    known = find_submission(turn.state, "register")
     if known is None or known.chart in SETTLED:
-        intend(turn, Submission("register", "register"), first=True)
+        add_submission(turn, Submission("register", "register"), first=True)
 
 
-def on_register_due(turn: Turn) -> None:
+def on_register_due(turn: StepContext) -> None:
     """A registration that was refused a while ago may be allowed by now."""
-    if turn.chain_is_up and not turn.chain.registered:
-        register(turn)
+    if turn.is_chain_up and not turn.chain.registered:
+        submit_registration(turn)
 
 
-def reward(turn: Turn, round: int, stage: int, value: float) -> None:
+def submit_reward(turn: StepContext, round: int, stage: int, value: float) -> None:
     """Submit a stage's reward, as an integer."""
     scale = turn.chain_settings.reward_scale
     scaled = value * scale + 0.5
-    amount = fit(math.floor(scaled), INTEGER_MAX, -INTEGER_MAX) if math.isfinite(scaled) else 0
-    intend(
+    amount = clamp_integer(math.floor(scaled), INTEGER_MAX, -INTEGER_MAX) if math.isfinite(scaled) else 0
+    add_submission(
         turn, Submission(submission_id("reward", f"{round}/{stage}"), "reward", round=round, stage=stage, reward=amount)
     )
 
 
-def advance(turn: Turn, round: int, stage: int) -> None:
+def submit_advance(turn: StepContext, round: int, stage: int) -> None:
     """Move the contract on from this stage."""
-    intend(turn, Submission(submission_id("advance", f"{round}/{stage}"), "advance", round=round, stage=stage))
+    add_submission(turn, Submission(submission_id("advance", f"{round}/{stage}"), "advance", round=round, stage=stage))
 
 
-def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
+def add_submission(turn: StepContext, submission: Submission, first: bool = False) -> None:
     """Add a submission to the outbox, once."""
-    known = find(turn.state, submission.id)
+    known = find_submission(turn.state, submission.id)
     if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):
         return
     submission = replace(submission, since=turn.at, intended_at=turn.at)
@@ -82,11 +82,11 @@ def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
     if sum(each.chart not in SETTLED for each in others) >= OUTBOX_MAX:
         reason = f"{OUTBOX_MAX} submissions wait for the chain"
         submission = replace(submission, chart="refused", code="outbox-full", reason=reason)
-    turn.state.submissions = _trimmed((submission, *others) if first else (*others, submission))
-    hand_next(turn)
+    turn.state.submissions = _trim_settled((submission, *others) if first else (*others, submission))
+    send_next_submission(turn)
 
 
-def _trimmed(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
+def _trim_settled(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
     """Without the oldest settled ones beyond the bound: those intended first, for a clock may have been set back."""
     surplus = sum(each.chart in SETTLED for each in kept) - SETTLED_KEPT
     if surplus <= 0:
@@ -100,30 +100,30 @@ def _trimmed(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
 # --- handing over ---
 
 
-def find(state: AnyState, submission_id: str) -> Submission | None:
+def find_submission(state: StateBase, submission_id: str) -> Submission | None:
     """The submission with this id."""
     return next((each for each in state.submissions if each.id == submission_id), None)
 
 
-def on_chain(state: AnyState, kind: SubmissionKind) -> list[Submission]:
+def submissions_on_chain(state: StateBase, kind: SubmissionKind) -> list[Submission]:
     """Submissions of a kind that the chain has."""
     return [each for each in state.submissions if each.kind == kind and each.chart in ON_CHAIN]
 
 
-def block_of(submission: Submission) -> int:
+def block_number_of(submission: Submission) -> int:
     """Number of the block that includes it, -1 for none."""
     return -1 if submission.block is None else submission.block.number
 
 
-def head_of(state: AnyState) -> Submission | None:
+def next_submission(state: StateBase) -> Submission | None:
     """The next submission: the first that is not settled, and that the contract is ready for."""
     for each in state.submissions:
-        if each.chart not in (*ON_CHAIN, "refused") and not _is_ahead(state, each):
+        if each.chart not in (*ON_CHAIN, "refused") and not _is_ahead_of_contract(state, each):
             return each
     return None
 
 
-def _is_ahead(state: AnyState, submission: Submission) -> bool:
+def _is_ahead_of_contract(state: StateBase, submission: Submission) -> bool:
     """Whether the contract was taken back, by a reorganisation, to before this: it has to move on first."""
     chain = state.chain
     if chain is None or submission.kind == "register":
@@ -131,30 +131,30 @@ def _is_ahead(state: AnyState, submission: Submission) -> bool:
     return (submission.round, submission.stage) > (chain.round, chain.stage)
 
 
-def resume(turn: Turn, everything: bool) -> None:
+def resume_submissions(turn: StepContext, everything: bool) -> None:
     """The chain answers: hand over what is to be brought about and, to a fresh worker, what is to be followed."""
     if everything:
         for each in turn.state.submissions:
             if each.chart == "included":
-                _hand(turn, each)
-    hand_next(turn)
+                _send_submission(turn, each)
+    send_next_submission(turn)
 
 
-def hand_next(turn: Turn) -> None:
+def send_next_submission(turn: StepContext) -> None:
     """Hand the next submission to the worker, unless it has it."""
-    if not turn.chain_is_up:
+    if not turn.is_chain_up:
         return
-    head = head_of(turn.state)
+    head = next_submission(turn.state)
     wanted = "" if head is None else head.id
     if turn.chain.handed != wanted:
-        turn.note_chain(handed=wanted, failures=0)
+        turn.update_chain(handed=wanted, failures=0)
         if head is not None:
-            _hand(turn, head)
-    _wait(turn)
+            _send_submission(turn, head)
+    _set_resend_deadline(turn)
 
 
-def _hand(turn: Turn, submission: Submission) -> None:
-    if not turn.submits:
+def _send_submission(turn: StepContext, submission: Submission) -> None:
+    if not turn.is_submitting:
         return
     turn.emit(
         Submit(
@@ -166,12 +166,12 @@ def _hand(turn: Turn, submission: Submission) -> None:
             reward=submission.reward,
             winners=submission.winners,
             prepared=submission.prepared,
-            mark=_mark_for(turn, submission),
+            mark=_signing_mark_for(turn, submission),
         )
     )
 
 
-def _mark_for(turn: Turn, submission: Submission) -> tuple[int, int]:
+def _signing_mark_for(turn: StepContext, submission: Submission) -> tuple[int, int]:
     """The place up to which nothing new may be signed, if the chain knows more of this node than its log does.
 
     What this log submitted itself forbids nothing: after a reorganisation the later of two may come first.
@@ -179,165 +179,171 @@ def _mark_for(turn: Turn, submission: Submission) -> tuple[int, int]:
     known = turn.chain
     if submission.kind == "reward":
         round, stage = known.reward_mark
-        return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark
-    if submission.kind == "winners" and not find(turn.state, submission_id("winners", known.vote_mark)):
+        return (
+            (-1, -1) if find_submission(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark
+        )
+    if submission.kind == "winners" and not find_submission(turn.state, submission_id("winners", known.vote_mark)):
         return (known.vote_mark, 0)
     return (-1, -1)
 
 
-def _wait(turn: Turn) -> None:
+def _set_resend_deadline(turn: StepContext) -> None:
     """Look again after a while without news, as long as something is under way."""
-    if turn.submits and any(each.chart not in SETTLED for each in turn.state.submissions):
-        turn.arm_sooner("submission", turn.at + turn.chain_settings.resend_s)
+    if turn.is_submitting and any(each.chart not in SETTLED for each in turn.state.submissions):
+        turn.set_deadline_if_sooner("submission", turn.at + turn.chain_settings.resend_s)
     else:
-        turn.disarm("submission")
+        turn.clear_deadlines("submission")
 
 
-def on_overdue(turn: Turn) -> None:
+def on_overdue(turn: StepContext) -> None:
     """No news, or a failure a while ago: have everything looked at again."""
-    if turn.chain_is_up:
-        head = head_of(turn.state)
-        turn.note_chain(handed="" if head is None else head.id)
+    if turn.is_chain_up:
+        head = next_submission(turn.state)
+        turn.update_chain(handed="" if head is None else head.id)
         for each in turn.state.submissions:
             if each is head or each.chart == "included":
-                _hand(turn, each)
-        _wait(turn)
+                _send_submission(turn, each)
+        _set_resend_deadline(turn)
 
 
 # --- news ---
 
 
-def on_prepared(turn: Turn, event: SubmissionPrepared) -> None:
+def on_prepared(turn: StepContext, event: SubmissionPrepared) -> None:
     """The attempt is in the log: have it sent."""
-    submission = find(turn.state, event.submission)
+    submission = find_submission(turn.state, event.submission)
     if submission is None:
         return
     attempts = submission.attempts + 1
     # signed again, after a reorganisation, it comes with the bytes that were dropped
     others = tuple(each for each in submission.prepared if not each.hash or each.hash != event.prepared.hash)
     prepared = (*others, event.prepared)[-PREPARED_KEPT:]
-    if turn.move_submission(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
-        _note_cost(turn, submission, event.prepared)
+    if turn.fire_submission_trigger(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
+        _record_cost(turn, submission, event.prepared)
         turn.emit(Broadcast(command_id("broadcast", f"{submission.id}/{attempts}"), submission.id, event.prepared))
-        _wait(turn)
+        _set_resend_deadline(turn)
 
 
-def _note_cost(turn: Turn, submission: Submission, attempt: Prepared) -> None:
+def _record_cost(turn: StepContext, submission: Submission, attempt: SubmissionAttempt) -> None:
     """Count what an attempt may cost to its day. Of those with one nonce the chain takes one: the dearest counts."""
     counted = max((int(each.cost_wei) for each in submission.prepared if each.nonce == attempt.nonce), default=0)
     more_wei = int(attempt.cost_wei) - counted
     if more_wei <= 0:
         return
-    day = max(day_of(turn.at), turn.chain.spent_day)  # a clock that is set back opens no new day
+    day = max(utc_day_of(turn.at), turn.chain.spent_day)  # a clock that is set back opens no new day
     before_wei = int(turn.chain.spent_wei) if day == turn.chain.spent_day else 0
-    turn.note_chain(spent_day=day, spent_wei=str(before_wei + more_wei))
+    turn.update_chain(spent_day=day, spent_wei=str(before_wei + more_wei))
 
 
-def on_sent(turn: Turn, event: SubmissionSent) -> None:
+def on_sent(turn: StepContext, event: SubmissionSent) -> None:
     """The submission was sent."""
-    submission = find(turn.state, event.submission)
-    if submission is not None and turn.move_submission(submission, "send", hash=event.hash, reason=""):
-        turn.note_chain(failures=0)
-        _wait(turn)
+    submission = find_submission(turn.state, event.submission)
+    if submission is not None and turn.fire_submission_trigger(submission, "send", hash=event.hash, reason=""):
+        turn.update_chain(failures=0)
+        _set_resend_deadline(turn)
 
 
-def on_included(turn: Turn, event: SubmissionIncluded) -> None:
+def on_included(turn: StepContext, event: SubmissionIncluded) -> None:
     """The chain has it: the next one may go."""
-    submission = find(turn.state, event.submission)
+    submission = find_submission(turn.state, event.submission)
     if submission is None:
         return
-    if turn.move_submission(submission, "include", block=event.block, hash=event.hash or submission.hash, reason=""):
-        _note_mark(turn, submission, event.block.number)
-        hand_next(turn)
+    if turn.fire_submission_trigger(
+        submission, "include", block=event.block, hash=event.hash or submission.hash, reason=""
+    ):
+        _record_mark(turn, submission, event.block.number)
+        send_next_submission(turn)
 
 
-def _note_mark(turn: Turn, submission: Submission, block: int) -> None:
+def _record_mark(turn: StepContext, submission: Submission, block: int) -> None:
     known = turn.chain
     if submission.kind == "register":
-        turn.note_chain(registered=True)
+        turn.update_chain(registered=True)
     elif submission.kind == "reward" and (submission.round, submission.stage) >= known.reward_mark:
-        turn.note_chain(reward_mark=(submission.round, submission.stage), reward_block=block)
+        turn.update_chain(reward_mark=(submission.round, submission.stage), reward_block=block)
     elif submission.kind == "winners" and submission.round >= known.vote_mark:
-        turn.note_chain(vote_mark=submission.round, vote_block=block)
+        turn.update_chain(vote_mark=submission.round, vote_block=block)
 
 
-def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
+def on_confirmed(turn: StepContext, event: SubmissionConfirmed) -> None:
     """The submission is confirmed: what was signed for it is dropped, its hashes are kept."""
-    submission = find(turn.state, event.submission)
+    submission = find_submission(turn.state, event.submission)
     if submission is None:
         return
     prepared = tuple(replace(each, raw=b"") for each in submission.prepared)
-    if turn.move_submission(submission, "confirm", block=event.block, prepared=prepared):
-        turn.state.submissions = _trimmed(turn.state.submissions)
-        _wait(turn)
+    if turn.fire_submission_trigger(submission, "confirm", block=event.block, prepared=prepared):
+        turn.state.submissions = _trim_settled(turn.state.submissions)
+        _set_resend_deadline(turn)
 
 
-def on_lost(turn: Turn, event: SubmissionLost) -> None:
+def on_lost(turn: StepContext, event: SubmissionLost) -> None:
     """The attempt is lost: try again after a while."""
-    submission = find(turn.state, event.submission)
-    if submission is not None and turn.move_submission(submission, "lose", reason=event.reason, block=None):
-        _retry(turn)
+    submission = find_submission(turn.state, event.submission)
+    if submission is not None and turn.fire_submission_trigger(submission, "lose", reason=event.reason, block=None):
+        _schedule_retry(turn)
 
 
-def on_failed(turn: Turn, event: CommandFailed) -> None:
+def on_failed(turn: StepContext, event: CommandFailed) -> None:
     """The worker could not do it now. A step of the contract is left for a later turn, so that it blocks nothing."""
-    submission = find(turn.state, event.command.partition("/")[2].rpartition("/")[0])
+    submission = find_submission(turn.state, event.command.partition("/")[2].rpartition("/")[0])
     if submission is None or submission.chart in SETTLED:
         return
     if submission.kind == "advance" and submission.chart == "intended":
-        turn.move_submission(submission, "refuse", code="not-yet", reason=event.reason)
-        turn.state.submissions = _trimmed(turn.state.submissions)
-        hand_next(turn)
+        turn.fire_submission_trigger(submission, "refuse", code="not-yet", reason=event.reason)
+        turn.state.submissions = _trim_settled(turn.state.submissions)
+        send_next_submission(turn)
         return
     place = turn.state.submissions.index(submission)
     noted = replace(submission, reason=event.reason)
     turn.state.submissions = (*turn.state.submissions[:place], noted, *turn.state.submissions[place + 1 :])
-    _retry(turn)
+    _schedule_retry(turn)
 
 
-def _retry(turn: Turn) -> None:
+def _schedule_retry(turn: StepContext) -> None:
     wait_s = min(RETRY_FIRST_S * 2.0 ** min(turn.chain.failures, 10), RETRY_MAX_S)
-    turn.note_chain(failures=turn.chain.failures + 1)
-    turn.arm_sooner("submission", turn.at + wait_s)
+    turn.update_chain(failures=turn.chain.failures + 1)
+    turn.set_deadline_if_sooner("submission", turn.at + wait_s)
 
 
-def on_refused(turn: Turn, event: SubmissionRefused) -> None:
+def on_refused(turn: StepContext, event: SubmissionRefused) -> None:
     """The contract will never take it: record that and go on. If it will never take any, stop the node."""
-    submission = find(turn.state, event.submission)
-    if submission is None or not turn.move_submission(submission, "refuse", code=event.code, reason=event.reason):
+    submission = find_submission(turn.state, event.submission)
+    if submission is None or not turn.fire_submission_trigger(
+        submission, "refuse", code=event.code, reason=event.reason
+    ):
         return
-    turn.state.submissions = _trimmed(turn.state.submissions)
+    turn.state.submissions = _trim_settled(turn.state.submissions)
     if event.permanent:
         workers.stop_node(turn, f"the contract refuses this node: {event.reason}", ExitCode.CHAIN_CONFLICT)
         return
     if submission.kind == "register":
-        turn.arm("register", turn.at + turn.chain_settings.resend_s)
-    hand_next(turn)
+        turn.set_deadline("register", turn.at + turn.chain_settings.resend_s)
+    send_next_submission(turn)
 
 
-def drop_above(turn: Turn, fork: int) -> None:
+def drop_above_fork(turn: StepContext, fork: int) -> None:
     """Blocks above `fork` are gone: what they included is to be sent again."""
     for each in turn.state.submissions:
-        if each.chart in ON_CHAIN and block_of(each) > fork:
-            turn.move_submission(each, "drop", block=None)
-    turn.note_chain(handed="")
-    if turn.chain_is_up:
-        _wait(turn)
+        if each.chart in ON_CHAIN and block_number_of(each) > fork:
+            turn.fire_submission_trigger(each, "drop", block=None)
+    turn.update_chain(handed="")
+    if turn.is_chain_up:
+        _set_resend_deadline(turn)
 
 
-def drop_advances(turn: Turn) -> None:
+def drop_advances(turn: StepContext) -> None:
     """Drop pending steps of the contract that others have taken."""
     place = (turn.chain.round, turn.chain.stage)
     for each in turn.state.submissions:
         if each.kind == "advance" and each.chart in ("intended", "lost") and (each.round, each.stage) < place:
-            turn.move_submission(each, "refuse", code="moved-on", reason="the contract is at a later stage")
-    turn.state.submissions = _trimmed(turn.state.submissions)
-    hand_next(turn)
+            turn.fire_submission_trigger(each, "refuse", code="moved-on", reason="the contract is at a later stage")
+    turn.state.submissions = _trim_settled(turn.state.submissions)
+    send_next_submission(turn)
 
 
-def awaited(state: AnyState, round: int, stage: int) -> bool:
+def is_reward_pending(state: StateBase, round: int, stage: int) -> bool:
     """Whether a stage's reward is still on its way to the chain."""
     if not state.submissions:
         return False
-    submission = find(state, submission_id("reward", f"{round}/{stage}"))
+    submission = find_submission(state, submission_id("reward", f"{round}/{stage}"))
     return submission is not None and submission.chart not in (*ON_CHAIN, "refused")

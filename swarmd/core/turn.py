@@ -11,22 +11,22 @@ from typing import Any, cast
 
 from msgspec.structs import astuple, replace
 
-from swarmd.bounds import INTEGER_MAX, fit
+from swarmd.bounds import INTEGER_MAX, clamp_integer
 from swarmd.core import stage_times
 from swarmd.core.chart import Charts
 from swarmd.core.chart_types import CoordinatorTrigger, LinkTrigger, RoundTrigger, SubmissionTrigger, TrainerTrigger
 from swarmd.core.commands import Command, Train, TrainerCommand
-from swarmd.core.ids import Timer, TimerName, timer_about
+from swarmd.core.ids import Timer, TimerName, timer_name_of
 from swarmd.core.state import (
     REJECTIONS_KEPT,
     REWARDS_KEPT,
-    AnyCoordination,
-    AnyState,
-    Chain,
+    ChainState,
     Coordination,
+    CoordinationBase,
     Deadline,
     StageReward,
     State,
+    StateBase,
     Submission,
 )
 from swarmd.core.values import ChainSettings, Settings
@@ -34,20 +34,20 @@ from swarmd.core.values import ChainSettings, Settings
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 
 
-class Fields:
+class StateFields:
     """The fields of a state, each to be assigned to: in a Struct that takes three times as long."""
 
-    __slots__ = AnyState.__struct_fields__
+    __slots__ = StateBase.__struct_fields__
 
     def __init__(self, state: State) -> None:
         for name, value in zip(self.__slots__, astuple(state), strict=True):
             setattr(self, name, value)
 
 
-_values = attrgetter(*Fields.__slots__)
+_values = attrgetter(*StateFields.__slots__)
 
 
-class Turn:
+class StepContext:
     """A state in the making, and the commands of one event.
 
     Rules assign to the fields of `state`; a new copy for every field, or every event, would take most of the time of a
@@ -62,7 +62,7 @@ class Turn:
         "settings", "state",
     )  # fmt: skip
 
-    state: AnyState
+    state: StateBase
     settings: Settings  # of this life, which a `NodeStarted` begins
     seq: int
     at: float
@@ -70,13 +70,13 @@ class Turn:
     commands: tuple[Command, ...]
     deadlines: dict[str, Deadline]
     pending: dict[str, Command]  # by id
-    coordination: AnyCoordination  # the coordinator's side, to be changed in place: there once `coordinates` said so
+    coordination: CoordinationBase  # the coordinator's side, to be changed in place: there once `coordinates` said so
     _kept: Coordination  # that `state` had before it
     _rewards: list[StageReward]  # that `state` does not have yet
 
     def __init__(self, state: State, charts: Charts, lasting: bool) -> None:
         # a Struct is made and read fast, for one event; what lasts is better assigned to fast
-        self.state = cast(AnyState, Fields(state)) if lasting else AnyState(*astuple(state))
+        self.state = cast(StateBase, StateFields(state)) if lasting else StateBase(*astuple(state))
         self.charts = charts
         self._round = charts.round.table
         self.commands = ()
@@ -94,79 +94,79 @@ class Turn:
             state.deadlines = deadlines
         if pending != state.pending:
             state.pending = pending
-        if type(state.coordination) is AnyCoordination:
+        if type(state.coordination) is CoordinationBase:
             state.coordination = self._close_coordination(state.coordination)
-        self._take_rewards()
-        return State(*(astuple(state) if isinstance(state, AnyState) else _values(state)))
+        self._flush_rewards()
+        return State(*(astuple(state) if isinstance(state, StateBase) else _values(state)))
 
-    def keep_reward(self, reward: StageReward) -> None:
+    def add_reward(self, reward: StageReward) -> None:
         """Add to the latest rewards. They are a long tuple: not each new one is worth a new tuple."""
         self._rewards.append(reward)
         if len(self._rewards) >= REWARDS_KEPT:
-            self._take_rewards()
+            self._flush_rewards()
 
-    def _take_rewards(self) -> None:
+    def _flush_rewards(self) -> None:
         if self._rewards:
             self.state.rewards = (*self.state.rewards, *self._rewards)[-REWARDS_KEPT:]
             self._rewards = []
 
     # --- charts ---
 
-    def move_round(self, trigger: RoundTrigger) -> bool:
+    def fire_round_trigger(self, trigger: RoundTrigger) -> bool:
         """Follow round.yaml. False, and nothing changed, when the chart ignores the trigger here."""
         state = self.state
         after = self._round.get((state.chart, trigger))
         if after is None:
-            return self.charts.round.ignore(state.chart, trigger)
+            return self.charts.round.ignore_trigger(state.chart, trigger)
         if state.stage_times is not None:
             stage_times.count_state(state, self.at)
         state.chart = after
         state.since = self.at
         return True
 
-    def move_link(self, trigger: LinkTrigger, **fields: Any) -> bool:
+    def fire_link_trigger(self, trigger: LinkTrigger, **fields: Any) -> bool:
         """Follow link.yaml and replace fields of the link."""
         link, chart = self.state.link, self.charts.link
         after = chart.table.get((link.chart, trigger))
         if after is None:
-            return chart.ignore(link.chart, trigger)
+            return chart.ignore_trigger(link.chart, trigger)
         self.state.link = replace(link, chart=after, since=self.at, **fields)
         return True
 
-    def move_trainer(self, trigger: TrainerTrigger, train: str = "") -> bool:
+    def fire_trainer_trigger(self, trigger: TrainerTrigger, train: str = "") -> bool:
         """Follow trainer.yaml; `train` is the id of the `Train` that it was given; empty: the one before."""
         trainer, chart = self.state.trainer, self.charts.trainer
         after = chart.table.get((trainer.chart, trigger))
         if after is None:
-            return chart.ignore(trainer.chart, trigger)
+            return chart.ignore_trigger(trainer.chart, trigger)
         self.state.trainer = replace(trainer, chart=after, since=self.at, train=train or trainer.train)
         return True
 
-    def move_coordinator(self, trigger: CoordinatorTrigger) -> bool:
+    def fire_coordinator_trigger(self, trigger: CoordinatorTrigger) -> bool:
         """Follow coordinator.yaml."""
         coordination, chart = self.coordination, self.charts.coordinator
         after = chart.table.get((coordination.chart, trigger))
         if after is None:
-            return chart.ignore(coordination.chart, trigger)
+            return chart.ignore_trigger(coordination.chart, trigger)
         coordination.chart = after
         coordination.since = self.at
         return True
 
-    def move_chain(self, trigger: LinkTrigger, **fields: Any) -> bool:
+    def fire_chain_trigger(self, trigger: LinkTrigger, **fields: Any) -> bool:
         """Follow link.yaml for the chain and replace fields of what is known of it."""
         chain, chart = self.chain, self.charts.link
         after = chart.table.get((chain.chart, trigger))
         if after is None:
-            return chart.ignore(chain.chart, trigger)
+            return chart.ignore_trigger(chain.chart, trigger)
         self.state.chain = replace(chain, chart=after, since=self.at, **fields)
         return True
 
-    def move_submission(self, submission: Submission, trigger: SubmissionTrigger, **fields: Any) -> bool:
+    def fire_submission_trigger(self, submission: Submission, trigger: SubmissionTrigger, **fields: Any) -> bool:
         """Follow submission.yaml and replace fields of the submission, which keeps its place in the order."""
         chart = self.charts.submission
         after = chart.table.get((submission.chart, trigger))
         if after is None:
-            return chart.ignore(submission.chart, trigger)
+            return chart.ignore_trigger(submission.chart, trigger)
         moved = replace(submission, chart=after, since=self.at, **fields)
         submissions = self.state.submissions
         place = submissions.index(submission)
@@ -174,18 +174,18 @@ class Turn:
         return True
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> ChainState:
         """What is known of the chain; there only if a contract keeps the rounds."""
         chain = self.state.chain
         assert chain is not None, "this swarm has no chain"
         return chain
 
-    def note_chain(self, **fields: Any) -> None:
+    def update_chain(self, **fields: Any) -> None:
         """Replace fields of what is known of the chain."""
         self.state.chain = replace(self.chain, **fields)
 
     @property
-    def chain_is_up(self) -> bool:
+    def is_chain_up(self) -> bool:
         """Whether the contract tells where the swarm is, now."""
         chain = self.state.chain
         return chain is not None and chain.chart == "up"
@@ -197,42 +197,42 @@ class Turn:
         return self.settings.chain
 
     @property
-    def submits(self) -> bool:
+    def is_submitting(self) -> bool:
         """Whether this node submits anything."""
         return self.settings.chain is not None and self.settings.chain.sends
 
-    def coordinates(self) -> bool:
+    def open_if_coordinating(self) -> bool:
         """Whether this node coordinates; then `coordination` is there from now on."""
         kept: Any = self.state.coordination
-        if kept is None or type(kept) is AnyCoordination:
+        if kept is None or type(kept) is CoordinationBase:
             return kept is not None
-        self._kept, self.coordination = kept, AnyCoordination(*astuple(kept))
+        self._kept, self.coordination = kept, CoordinationBase(*astuple(kept))
         self.state.coordination = self.coordination  # type: ignore[assignment]  # until `freeze`
         return True
 
-    def _close_coordination(self, opened: AnyCoordination) -> Coordination:
+    def _close_coordination(self, opened: CoordinationBase) -> Coordination:
         """What the state gets: the same object as before if nothing changed."""
-        opened.members.close()
-        opened.reports.close()
+        opened.members.freeze()
+        opened.reports.freeze()
         del self.coordination
         kept, values = self._kept, astuple(opened)
         return Coordination(*values) if any(map(is_not, values, astuple(kept))) else kept
 
     # --- deadlines ---
 
-    def arm(self, name: Timer | TimerName, due_at: float) -> None:
+    def set_deadline(self, name: Timer | TimerName, due_at: float) -> None:
         """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
         deadlines = self.deadlines
         if name in deadlines:
             del deadlines[name]
         deadlines[name] = Deadline(name, due_at)
 
-    def arm_sooner(self, name: Timer | TimerName, due_at: float) -> None:
+    def set_deadline_if_sooner(self, name: Timer | TimerName, due_at: float) -> None:
         """Wait until `due_at` at the latest: an earlier wait of the same name stands, whatever happens meanwhile."""
         standing = self.deadlines.get(name)
-        self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
+        self.set_deadline(name, due_at if standing is None else min(due_at, standing.due_at))
 
-    def disarm(self, name: Timer | TimerName, *others: Timer) -> None:
+    def clear_deadlines(self, name: Timer | TimerName, *others: Timer) -> None:
         """Remove deadlines by name."""
         self.deadlines.pop(name, None)
         for other in others:
@@ -244,7 +244,7 @@ class Turn:
         """Send a command out without waiting for its answer."""
         self.commands += (command,)
 
-    def issue(self, command: Command) -> None:
+    def issue_until_answered(self, command: Command) -> None:
         """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
         pending, command_id = self.pending, command.id
         if pending.pop(command_id, None) is None and len(pending) >= PENDING_MAX:
@@ -252,29 +252,29 @@ class Turn:
         pending[command_id] = command
         if isinstance(command, TrainerCommand):
             if self.state.trainer.chart == "idle":
-                self.send(command)
+                self.send_pending(command)
         elif self.state.link.chart == "up":
             self.commands += (command,)
 
-    def send(self, command: Command) -> None:
+    def send_pending(self, command: Command) -> None:
         """Send a pending command now. A `Train` makes the trainer busy."""
         if isinstance(command, Train):
-            if not self.move_trainer("train", command.id):
+            if not self.fire_trainer_trigger("train", command.id):
                 return
             stage_times.note_given(self.state, self.at)
         self.commands += (command,)
 
-    def port_is_up(self, command: Command) -> bool:
+    def is_worker_free(self, command: Command) -> bool:
         """Whether the worker that does this command can take it now."""
         if isinstance(command, TrainerCommand):
             return self.state.trainer.chart == "idle"
         return self.state.link.chart == "up"
 
-    def settle(self, command_id: str) -> Command | None:
+    def remove_pending(self, command_id: str) -> Command | None:
         """Take an answered command off the pending ones. None when it was not pending: an answer that came twice."""
         command = self.pending.pop(command_id, None)
         if command is not None and self.deadlines:
-            self.deadlines.pop(timer_about("retry", command_id), None)
+            self.deadlines.pop(timer_name_of("retry", command_id), None)
         return command
 
     def drop_pending(self, *kinds: type[Command]) -> None:
@@ -285,7 +285,7 @@ class Turn:
 
     # --- counts and causes ---
 
-    def note_fault(self) -> None:
+    def mark_faulted(self) -> None:
         """Something broke: rounds that are skipped before the next trained stage get the cause "fault". Not during an
         orderly stop."""
         in_order = self.state.chart == "draining"
@@ -297,5 +297,5 @@ class Turn:
         counts = dict(self.state.rejections)
         if reason not in counts and len(counts) >= REJECTIONS_KEPT:
             reason = "other"
-        counts[reason] = fit(counts.get(reason, 0) + count, INTEGER_MAX)
+        counts[reason] = clamp_integer(counts.get(reason, 0) + count, INTEGER_MAX)
         self.state.rejections = tuple(sorted(counts.items()))

@@ -217,12 +217,12 @@ class BlockRef(Value, frozen=True):
     at: float = 0.0  # the block's own time, POSIX seconds
 
 
-def day_of(at: float) -> int:
+def utc_day_of(at: float) -> int:
     """The day of UTC that a time in POSIX seconds belongs to, counted from 1970."""
     return int(at // 86_400)
 
 
-class Prepared(Value, frozen=True):
+class SubmissionAttempt(Value, frozen=True):
     """One attempt at a submission, complete before it leaves.
 
     A wallet's is a signed transaction, which can be sent any number of times and be mined once. One through a signer

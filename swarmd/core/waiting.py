@@ -38,8 +38,8 @@ import math
 
 from msgspec.structs import replace
 
-from swarmd.core.state import AnyCoordination, Member, Report, Waiting
-from swarmd.core.turn import Turn
+from swarmd.core.state import CoordinationBase, Member, Report, StageWaitState
+from swarmd.core.turn import StepContext
 
 WIDE_EVERY = 3  # stages, of which one waits for silent members, too
 SILENT_STAGES = 48  # since a member reported; after that
@@ -54,7 +54,7 @@ VAIN_NEWCOMERS_SHARE = 1 / 16  # of the time that more of them may take
 OWN_SILENT_STAGES = 3  # stages without this node's own report that may last to their deadlines for it
 
 
-def is_expected(coordination: AnyCoordination, member: Member | None) -> bool:
+def is_expected(coordination: CoordinationBase, member: Member | None) -> bool:
     """Whether the open stage waits for a member's report, should it not have come yet."""
     if member is None or member.left or not member.worked or member.peer in coordination.barred:
         return False
@@ -67,7 +67,7 @@ def is_expected(coordination: AnyCoordination, member: Member | None) -> bool:
     return waiting.number % (WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY) == 0
 
 
-def not_expected(coordination: AnyCoordination) -> list[Member]:
+def unexpected_members(coordination: CoordinationBase) -> list[Member]:
     """Members that could be waited for, and that the open stage does not wait for."""
     return [
         member
@@ -79,7 +79,7 @@ def not_expected(coordination: AnyCoordination) -> list[Member]:
     ]
 
 
-def on_open(turn: Turn) -> None:
+def on_stage_opened(turn: StepContext) -> None:
     """A stage opens: count whom it waits for."""
     coordination = turn.coordination
     waiting = coordination.waiting
@@ -90,33 +90,33 @@ def on_open(turn: Turn) -> None:
         pace_s=_pace_s(turn),
         newcomers=waiting.vain_newcomers <= VAIN_NEWCOMERS_FREE,
     )
-    recount(turn)
+    recount_expected(turn)
 
 
-def recount(turn: Turn) -> None:
+def recount_expected(turn: StepContext) -> None:
     """Count whom the open stage waits for, and how long, from nothing."""
     coordination = turn.coordination
     expected = [member for member in coordination.members if is_expected(coordination, member)]
     missing = [member for member in expected if member.peer not in coordination.reports]
     coordination.expected, coordination.reported = len(expected), len(expected) - len(missing)
-    longest_s = max([_time_for(turn, member) for member in missing], default=0.0)
+    longest_s = max([_wait_s_for(turn, member) for member in missing], default=0.0)
     coordination.waiting = replace(coordination.waiting, longest_s=longest_s)
 
 
-def on_announced(turn: Turn) -> None:
+def on_stage_announced(turn: StepContext) -> None:
     """The open stage is announced, maybe once more: the time that it waits for begins."""
     coordination = turn.coordination
     coordination.waiting = replace(coordination.waiting, since=turn.at)
-    arm(turn)
+    set_stage_deadline(turn)
 
 
-def arm(turn: Turn) -> None:
+def set_stage_deadline(turn: StepContext) -> None:
     """Wait for what ends the stage first: its deadline, or that it has waited for members long enough."""
-    until, deadline_at = _until(turn.coordination.waiting), turn.coordination.deadline_at
-    turn.arm("stage", min(until, deadline_at) if until > turn.at else deadline_at)
+    until, deadline_at = _wait_ends_at(turn.coordination.waiting), turn.coordination.deadline_at
+    turn.set_deadline("stage", min(until, deadline_at) if until > turn.at else deadline_at)
 
 
-def on_member(turn: Turn, before: Member | None, after: Member | None) -> None:
+def on_member_changed(turn: StepContext, before: Member | None, after: Member | None) -> None:
     """Count a member that came, changed or went: what it was, and what it is."""
     coordination = turn.coordination
     change = is_expected(coordination, after) - is_expected(coordination, before)
@@ -124,38 +124,38 @@ def on_member(turn: Turn, before: Member | None, after: Member | None) -> None:
     if not change or member is None:
         return
     coordination.expected += change
-    time_s = _time_for(turn, member)
+    time_s = _wait_s_for(turn, member)
     if member.peer in coordination.reports:
         coordination.reported += change
     elif change < 0:
-        _look_soon(turn, time_s)
+        _recheck_soon(turn, time_s)
     elif time_s > coordination.waiting.longest_s:
         coordination.waiting = replace(coordination.waiting, longest_s=time_s)
         if "stage" in turn.deadlines:
-            arm(turn)
+            set_stage_deadline(turn)
 
 
-def on_report(turn: Turn, member: Member | None) -> None:
+def on_report_counted(turn: StepContext, member: Member | None) -> None:
     """Count a report that has just been taken in."""
     coordination = turn.coordination
     if member is not None and is_expected(coordination, member):
         coordination.reported += 1
         if coordination.reported < coordination.expected:
-            _look_soon(turn, _time_for(turn, member))
+            _recheck_soon(turn, _wait_s_for(turn, member))
 
 
-def _look_soon(turn: Turn, time_s: float) -> None:
+def _recheck_soon(turn: StepContext, time_s: float) -> None:
     """The stage need not wait any more for a member that had this much time: maybe for others it waits less long."""
     if time_s >= turn.coordination.waiting.longest_s and "stage" in turn.deadlines:
-        turn.arm_sooner("stage", turn.at + LOOK_SHARE * _stage_s(turn))
+        turn.set_deadline_if_sooner("stage", turn.at + LOOK_SHARE * _stage_s(turn))
 
 
-def on_close(turn: Turn) -> None:
+def on_stage_closed(turn: StepContext) -> None:
     """A stage closes: count whether it waited for newcomers in vain. Its reports are not credited yet."""
     coordination, own = turn.coordination, turn.settings.peer
     waiting = coordination.waiting
     lasted_s = max(0.0, turn.at - coordination.opened_at)
-    vain = max(0.0, waiting.vain_newcomers - VAIN_NEWCOMERS_SHARE * lasted_s / _newcomer_s(turn))
+    vain = max(0.0, waiting.vain_newcomers - VAIN_NEWCOMERS_SHARE * lasted_s / _newcomer_wait_s(turn))
     if coordination.reported < coordination.expected:
         vain += any(
             not member.rounds
@@ -167,29 +167,29 @@ def on_close(turn: Turn) -> None:
     coordination.waiting = replace(waiting, vain_newcomers=vain)
 
 
-def credited(member: Member, report: Report, number: int) -> Member:
+def member_with_report(member: Member, report: Report, number: int) -> Member:
     """A member whose report counts for stage `number`: it was heard of, and how long it took is known."""
     return replace(member, heard=number, took_s=max(report.took_s, FADE * member.took_s))
 
 
-def took_s(turn: Turn) -> float:
+def report_delay_s(turn: StepContext) -> float:
     """How long a report that comes now took, from the open stage's announcement."""
     return min(max(0.0, turn.at - turn.coordination.waiting.since), _stage_s(turn))
 
 
-def is_complete(turn: Turn, quorum: float) -> bool:
+def is_complete(turn: StepContext, quorum: float) -> bool:
     """Whether the open stage need not wait any longer: the quorum is there, or it has waited long enough for it."""
     coordination = turn.coordination
     count, expected = coordination.reports.count, coordination.expected
     needed = max(1, math.ceil(quorum * expected))
     if count < needed or coordination.reported < min(needed, expected):
-        waited = coordination.chart == "open.collecting" and turn.at >= _until(coordination.waiting)
+        waited = coordination.chart == "open.collecting" and turn.at >= _wait_ends_at(coordination.waiting)
         if not (waited and count):
             return False
-    return not awaits_own(turn)
+    return not is_awaiting_own_report(turn)
 
 
-def awaits_own(turn: Turn) -> bool:
+def is_awaiting_own_report(turn: StepContext) -> bool:
     """Whether the open stage waits for this node's own report before it closes early."""
     coordination, state, peer = turn.coordination, turn.state, turn.settings.peer
     own = coordination.members.get(peer)
@@ -197,33 +197,33 @@ def awaits_own(turn: Turn) -> bool:
     if own is None or not trains or peer in coordination.reports or peer in coordination.barred:
         return False
     return coordination.waiting.number - own.heard <= OWN_SILENT_STAGES or (
-        is_expected(coordination, own) and turn.at < _until(coordination.waiting)
+        is_expected(coordination, own) and turn.at < _wait_ends_at(coordination.waiting)
     )
 
 
-def _until(waiting: Waiting) -> float:
+def _wait_ends_at(waiting: StageWaitState) -> float:
     return waiting.since + waiting.longest_s
 
 
-def _time_for(turn: Turn, member: Member) -> float:
+def _wait_s_for(turn: StepContext, member: Member) -> float:
     """How long after its announcement a stage waits for a member, seconds."""
     if not member.rounds:
-        return _newcomer_s(turn)
+        return _newcomer_wait_s(turn)
     stage_s = _stage_s(turn)
     return min(stage_s, OWN_TIMES * member.took_s + SLACK_SHARE * stage_s)
 
 
-def _newcomer_s(turn: Turn) -> float:
+def _newcomer_wait_s(turn: StepContext) -> float:
     stage_s, pace_s = _stage_s(turn), turn.coordination.waiting.pace_s
     return min(stage_s, PACE_TIMES * pace_s + SLACK_SHARE * stage_s) if pace_s else stage_s
 
 
-def _stage_s(turn: Turn) -> float:
+def _stage_s(turn: StepContext) -> float:
     assert turn.settings.coordination is not None, "a coordinator coordinates"
     return turn.settings.coordination.stage_s
 
 
-def _pace_s(turn: Turn) -> float:
+def _pace_s(turn: StepContext) -> float:
     """How long a stage takes this node or the median member, whichever is more; 0 before anybody was credited."""
     coordination = turn.coordination
     now = coordination.waiting.number

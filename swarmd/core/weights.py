@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.core.ids import command_id, is_command
-from swarmd.core.state import AnyState, CatchUp, WeightsOutcome
-from swarmd.core.turn import Turn
+from swarmd.core.ids import command_id, is_command_of_kind
+from swarmd.core.state import StateBase, WeightsCatchUp, WeightsOutcome
+from swarmd.core.turn import StepContext
 from swarmd.core.values import PeerWeights
 
 BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are not parameters
@@ -26,12 +26,12 @@ SPENT = "they were averaged with before, or are many rounds old"
 BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
 
 
-def largest_bytes(parameters: int) -> int:
+def weights_bytes_max(parameters: int) -> int:
     """The largest file of weights that is fetched for a model of that many parameters."""
     return BYTES_OF_PARAMETER * parameters + BYTES_BESIDE
 
 
-def begin(turn: Turn, round: int) -> None:
+def begin_catch_up(turn: StepContext, round: int) -> None:
     """Ask for weights if this node has missed enough rounds before this one, or is to average its own in this one.
 
     Once for each absence, and once in a round; who has been away does not wait for what was to be averaged.
@@ -39,49 +39,49 @@ def begin(turn: Turn, round: int) -> None:
     before, absent = turn.state.catch_up, _was_absent(turn, round)
     if before is not None and not (absent and before.average):
         return
-    if not absent and not _averages(turn, round):
+    if not absent and not _is_averaging_round(turn, round):
         return
     turn.drop_pending(FetchWeights)  # what was to be averaged with
-    catch_up = turn.state.catch_up = CatchUp(round, turn.at + turn.settings.catch_up_s, average=not absent)
-    turn.arm("weights", catch_up.until_at)
-    ask(turn)
+    catch_up = turn.state.catch_up = WeightsCatchUp(round, turn.at + turn.settings.catch_up_s, average=not absent)
+    turn.set_deadline("weights", catch_up.until_at)
+    request_weights(turn)
 
 
-def _was_absent(turn: Turn, round: int) -> bool:
+def _was_absent(turn: StepContext, round: int) -> bool:
     missed, enough = round - 1 - turn.state.done[0], turn.settings.catch_up_rounds
     return 0 < enough <= missed
 
 
-def _averages(turn: Turn, round: int) -> bool:
+def _is_averaging_round(turn: StepContext, round: int) -> bool:
     """Whether weights are averaged in this round, and this node has trained, but nothing of the round yet."""
     every = turn.settings.average_rounds
     return every > 0 and round % every == 0 and 0 <= turn.state.done[0] < round
 
 
-def ask(turn: Turn) -> None:
+def request_weights(turn: StepContext) -> None:
     """Have weights fetched once the trainer has said what fits its model; a trainer that takes none ends the wait."""
     catch_up, trainer = turn.state.catch_up, turn.state.trainer
     if catch_up is None or catch_up.over or trainer.chart not in ("idle", "busy"):
         return
     name = command_id("weights", catch_up.round)
     if not trainer.architecture:
-        _end(turn)
+        _end_wait(turn)
     elif name not in turn.pending:
-        most = largest_bytes(trainer.parameters)
+        most = weights_bytes_max(trainer.parameters)
         fits = (trainer.architecture, trainer.tokenizer, most)
         command = FetchWeights(name, *fits, catch_up.until_at, average=catch_up.average)
         if catch_up.average:
             oldest = max(0, _oldest_round(turn, catch_up.round))
             command = replace(command, averaged=turn.state.averaged, oldest_round=oldest)
-        turn.issue(command)
+        turn.issue_until_answered(command)
 
 
-def _oldest_round(turn: Turn, round: int) -> int:
+def _oldest_round(turn: StepContext, round: int) -> int:
     """The first round whose weights are not too old to be averaged with in this one."""
     return round - max(OLD_ROUNDS, 2 * turn.settings.average_rounds)
 
 
-def _is_spent(turn: Turn, weights: PeerWeights) -> bool:
+def _is_used_or_old(turn: StepContext, weights: PeerWeights) -> bool:
     """Whether some weights were averaged with before, or are too old for it; the network worker brings none such."""
     catch_up = turn.state.catch_up
     if not weights.averaged or catch_up is None:
@@ -97,60 +97,60 @@ def _is_spent(turn: Turn, weights: PeerWeights) -> bool:
     )
 
 
-def _remember(turn: Turn, weights: PeerWeights, round: int) -> None:
+def _remember_averaged(turn: StepContext, weights: PeerWeights, round: int) -> None:
     """Remember the weights that a stage was averaged with, whatever its trainer made of the mean."""
     oldest = _oldest_round(turn, round)
     kept = [each for each in turn.state.averaged if each.round >= oldest]
     turn.state.averaged = (*kept, *weights.offers)[-AVERAGED_MAX:]
 
 
-def resume(turn: Turn) -> None:
+def resume_deadline(turn: StepContext) -> None:
     """After a restart: set the deadline for weights again; what was asked for still comes."""
     catch_up = turn.state.catch_up
     if catch_up is not None and not catch_up.over:
-        turn.arm("weights", catch_up.until_at)
+        turn.set_deadline("weights", catch_up.until_at)
 
 
-def are_awaited(state: AnyState, round: int) -> bool:
+def is_awaiting_weights(state: StateBase, round: int) -> bool:
     """Whether a stage of this round waits for weights."""
     catch_up = state.catch_up
     return catch_up is not None and not catch_up.over and not catch_up.average and catch_up.round == round
 
 
-def _end(turn: Turn, fetched: PeerWeights | None = None) -> None:
+def _end_wait(turn: StepContext, fetched: PeerWeights | None = None) -> None:
     """Stop waiting for weights: they are here, or given up."""
     catch_up = turn.state.catch_up
     if catch_up is not None:
-        turn.settle(command_id("weights", catch_up.round))
-        turn.disarm("weights")
+        turn.remove_pending(command_id("weights", catch_up.round))
+        turn.clear_deadlines("weights")
         turn.state.catch_up = replace(catch_up, over=True, weights=fetched)
 
 
-def on_fetched(turn: Turn, event: WeightsFetched) -> None:
+def on_fetched(turn: StepContext, event: WeightsFetched) -> None:
     """A peer's weights are here: keep them, unless they are spent or nobody asks for them any more."""
-    taken, spent = event.weights, _is_spent(turn, event.weights)
-    if turn.settle(event.command) is None:
+    taken, spent = event.weights, _is_used_or_old(turn, event.weights)
+    if turn.remove_pending(event.command) is None:
         return
-    _end(turn, None if spent else taken)
+    _end_wait(turn, None if spent else taken)
     outcome = WeightsOutcome(turn.at, "fetched", taken.peer, taken.round, received_bytes=event.received_bytes)
     if spent:
         outcome = replace(outcome, outcome="refused", cause="none-offered", reason=SPENT)
     turn.state.weights = outcome
 
 
-def on_refused(turn: Turn, event: WeightsRefused) -> None:
+def on_refused(turn: StepContext, event: WeightsRefused) -> None:
     """No weights are to be had: train from one's own. A refusal by the trainer is only recorded, for people."""
     outcome = WeightsOutcome(turn.at, "refused", event.peer, cause=event.cause, reason=event.reason[:REASON_MAX])
     before = turn.state.weights
-    asked = is_command(event.command, "weights")
+    asked = is_command_of_kind(event.command, "weights")
     if before is not None and before.peer == event.peer and not asked:
         outcome = replace(outcome, round=before.round, received_bytes=before.received_bytes)
     turn.state.weights = replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out)
-    if asked and turn.settle(event.command) is not None:
-        _end(turn)
+    if asked and turn.remove_pending(event.command) is not None:
+        _end_wait(turn)
 
 
-def on_adopted(turn: Turn, event: WeightsAdopted) -> None:
+def on_adopted(turn: StepContext, event: WeightsAdopted) -> None:
     """A stage begins from a peer's weights: record it, for people."""
     taken, before = event.weights, turn.state.weights
     received = before.received_bytes if before is not None and before.peer == taken.peer else 0
@@ -160,13 +160,13 @@ def on_adopted(turn: Turn, event: WeightsAdopted) -> None:
     turn.state.weights = replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out)
 
 
-def on_overdue(turn: Turn) -> None:
+def on_overdue(turn: StepContext) -> None:
     """The weights have not come in time: give them up."""
     turn.state.weights = WeightsOutcome(turn.at, "late")
-    _end(turn)
+    _end_wait(turn)
 
 
-def give(turn: Turn) -> PeerWeights | None:
+def give_to_trainer(turn: StepContext) -> PeerWeights | None:
     """The weights that the trainer is to measure before the next stage."""
     catch_up = turn.state.catch_up
     if catch_up is None or catch_up.weights is None:
@@ -175,16 +175,16 @@ def give(turn: Turn) -> PeerWeights | None:
     return catch_up.weights
 
 
-def on_stage_trained(turn: Turn) -> None:
+def on_stage_trained(turn: StepContext) -> None:
     """A stage was trained: the absence is over once the weights were measured, or will not come."""
     catch_up = turn.state.catch_up
     if catch_up is not None and (catch_up.given or (catch_up.over and catch_up.weights is None)):
         turn.state.catch_up = None
         if catch_up.weights is not None and catch_up.weights.averaged:
-            _remember(turn, catch_up.weights, catch_up.round)
+            _remember_averaged(turn, catch_up.weights, catch_up.round)
 
 
-def forget(turn: Turn) -> None:
+def forget_catch_up(turn: StepContext) -> None:
     """After a restore: what the backed-up node had fetched is not here."""
     turn.drop_pending(FetchWeights)
     turn.state.catch_up = None

@@ -19,7 +19,7 @@ from swarmd.config import Config, encode
 from swarmd.daemon.process import Child, LineReader
 from swarmd.logger import get_logger
 from swarmd.observe import otlp
-from swarmd.observe.logs import LineFolder
+from swarmd.observe.logs import LineDeduplicator
 from swarmd.observe.redaction import Redactor
 
 PROGRAM = (sys.executable, "-m", "swarmd.web")
@@ -31,14 +31,14 @@ DRAIN_S = 1.0  # longest reading of what an ended process left in its pipes
 log = get_logger("swarmd.companion")
 
 
-def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
+def is_web_process_wanted(config: Config, environment: Mapping[str, str]) -> bool:
     """Whether the configuration, or the environment of the process, asks for it."""
     notify = config.notify
     messages = notify.urls or notify.command or notify.heartbeat_url
     return bool(config.web.listen or messages) or otlp.is_wanted(environment)
 
 
-class Companion:
+class WebProcess:
     """Keeps the process running until cancelled.
 
     Attributes:
@@ -65,13 +65,13 @@ class Companion:
         ends = 0
         while True:
             began = anyio.current_time()
-            how = await self._live()
+            how = await self._run_once()
             ends = 1 if anyio.current_time() - began > STEADY_S else ends + 1
             self.url, self.trouble = "", f"{self._what} is not there: {how}"
             log.warning("the process beside the node ended", reason=how, restart_s=RESTART.after(ends))
             await anyio.sleep(RESTART.after(ends))
 
-    async def _live(self) -> str:
+    async def _run_once(self) -> str:
         """Run the process once; returns how it ended."""
         try:
             child = Child(PROGRAM, self._environment)
@@ -111,11 +111,11 @@ class Companion:
 
 async def _read_lines(child: Child, lines: LineReader, done: anyio.Event) -> None:
     """Log the process's output."""
-    folder = LineFolder("web")
+    folder = LineDeduplicator("web")
     while chunk := await child.read_stderr():
         for line in lines.feed(chunk):
             folder.log(line.level, line.text, anyio.current_time())
-    for line in lines.end():
+    for line in lines.finish():
         folder.log(line.level, line.text, anyio.current_time())
     folder.flush()
     done.set()

@@ -20,9 +20,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError, SwarmdError
-from swarmd.files import remedy, remove_left
+from swarmd.files import advise_on_path_error, remove_leftover
 from swarmd.logger import get_logger
-from swarmd.observe.control import CALL_S, ControlRequest, StopReply, short_address
+from swarmd.observe.control import CALL_S, ControlRequest, StopReply, short_socket_address
 from swarmd.shell.loop import ObserveEvent
 
 REQUEST_BYTES_MAX = 4096
@@ -48,19 +48,19 @@ def bind_control(path: Path) -> socket.socket:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        with short_address(path) as address:
+        with short_socket_address(path) as address:
             os.fchmod(endpoint.fileno(), 0o600)  # the file takes this mode at bind, so it is never open to others
             endpoint.bind(address)
         path.chmod(0o600)
         endpoint.listen(CONNECTIONS_MAX)
     except OSError as error:
         endpoint.close()
-        fix = remedy(error, path) or "Make room for it, and start the node again"
+        fix = advise_on_path_error(error, path) or "Make room for it, and start the node again"
         raise ControlError(f"the control socket {path} cannot be made: {error.strerror or error}", fix) from error
     return endpoint
 
 
-class Control:
+class ControlServer:
     """Serves the control socket: one JSON request and answer per connection.
 
     `status` gives it as JSON, at once; `stop_when_safe` notes the wish, and says whether the node stops now.
@@ -86,14 +86,14 @@ class Control:
             async with listener, anyio.create_task_group() as answering:
                 while True:
                     try:
-                        await listener.serve(self._answer, answering)
+                        await listener.serve(self._answer_connection, answering)
                     except anyio.BrokenResourceError as error:  # lack of descriptors or memory, which may pass
                         log.warning("a control connection cannot be taken", error=str(error.__cause__ or error))
                     await anyio.sleep(ACCEPT_AGAIN_S)
         finally:
-            remove_left(self._path)
+            remove_leftover(self._path)
 
-    async def _answer(self, stream: SocketStream) -> None:
+    async def _answer_connection(self, stream: SocketStream) -> None:
         async with stream:
             if self._connections >= CONNECTIONS_MAX:
                 return
@@ -101,13 +101,15 @@ class Control:
             lines = BufferedByteReceiveStream(stream)
             try:
                 with anyio.move_on_after(CALL_S):
-                    await stream.send(await self._reply(await lines.receive_until(b"\n", REQUEST_BYTES_MAX)) + b"\n")
+                    await stream.send(
+                        await self._make_reply(await lines.receive_until(b"\n", REQUEST_BYTES_MAX)) + b"\n"
+                    )
             except (anyio.BrokenResourceError, anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
                 log.debug("a control connection ended early", error=str(error))
             finally:
                 self._connections -= 1
 
-    async def _reply(self, line: bytes) -> bytes:
+    async def _make_reply(self, line: bytes) -> bytes:
         try:
             request = msgspec.json.decode(line, type=ControlRequest)
         except DECODE_ERRORS as error:

@@ -23,7 +23,7 @@ import msgspec
 from anyio import to_thread
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.config import Config, StorageConfig, contract_name, settings_of
+from swarmd.config import Config, StorageConfig, contract_name, make_core_settings
 from swarmd.core.events import SpaceFreed, SpaceLow, StopRequested
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
@@ -34,16 +34,16 @@ from swarmd.errors import (
     LogDamaged,
     NoSpaceLeft,
     NotFoundError,
-    OtherSwarm,
     OtherVersion,
+    SwarmMismatch,
 )
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.segment import list_segments
-from swarmd.files import sync_directory, write_durably, write_failure
+from swarmd.files import make_write_error, sync_directory, write_durably
 from swarmd.logger import get_logger
-from swarmd.paths import NodeDirectory, quoted
+from swarmd.paths import NodeDirectory, quote_for_shell
 from swarmd.shell.loop import ObserveEvent
-from swarmd.training.checkpoint_files import newest_bytes
+from swarmd.training.checkpoint_files import measure_newest_checkpoint
 
 if TYPE_CHECKING:
     from swarmd.manifest import Manifest
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 LAYOUT = 1
 
 
-def claim_layout(data: NodeDirectory) -> None:
-    """Write `layout.json` if there is none, before anything else reads the directory. Raises as `refuse_start`."""
-    refuse_start(data)
+def write_layout_if_absent(data: NodeDirectory) -> None:
+    """Write `layout.json` if there is none, before anything else reads the directory. Raises as `check_may_start`."""
+    check_may_start(data)
     if not data.layout.exists():
         write_durably(data.layout, msgspec.json.encode({"layout": LAYOUT}) + b"\n")
 
 
-def refuse_start(data: NodeDirectory) -> None:
+def check_may_start(data: NodeDirectory) -> None:
     """Check that a node may start in a data directory.
 
     Raises OtherVersion for another layout, LogDamaged if a restore was cut off or `layout.json` cannot be read.
@@ -67,11 +67,11 @@ def refuse_start(data: NodeDirectory) -> None:
     if data.restoring.exists():
         raise LogDamaged(
             f"a restore into {data.root} was cut off, or goes on",
-            f"Let it end; if it was cut off, run it again: `swarmd restore FILE {quoted(data.root)}`",
+            f"Let it end; if it was cut off, run it again: `swarmd restore FILE {quote_for_shell(data.root)}`",
         )
     layout = read_layout(data)
     if layout != LAYOUT:
-        raise OtherVersion.of(f"the data directory {data.root}", "layout", layout, LAYOUT)
+        raise OtherVersion.from_numbers(f"the data directory {data.root}", "layout", layout, LAYOUT)
 
 
 def read_layout(data: NodeDirectory) -> int:
@@ -87,10 +87,10 @@ def read_layout(data: NodeDirectory) -> int:
 
 
 NOTE_BYTES_MAX = 64 * 1024
-Note = TypeVar("Note", "Restored", "Moved")
+Note = TypeVar("Note", "RestoreNote", "MoveNote")
 
 
-class Restored(msgspec.Struct, frozen=True):
+class RestoreNote(msgspec.Struct, frozen=True):
     """Note that the directory was restored from a backup; the next start of the node records it and removes this."""
 
     at: float  # POSIX seconds of the restore
@@ -98,7 +98,7 @@ class Restored(msgspec.Struct, frozen=True):
     from_round: int = 0  # first round to take part in, if it is known
 
 
-class Moved(msgspec.Struct, frozen=True):
+class MoveNote(msgspec.Struct, frozen=True):
     """Note that the node's data was moved to another directory."""
 
     at: float
@@ -106,29 +106,29 @@ class Moved(msgspec.Struct, frozen=True):
     to: str = ""  # its new directory on this host
 
 
-def write_note(path: Path, note: Restored | Moved) -> None:
+def write_note(path: Path, note: RestoreNote | MoveNote) -> None:
     """Write a note durably. Raises NoSpaceLeft or LogWriteFailed."""
     write_durably(path, msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
 
 
-def read_restored(data: NodeDirectory) -> Restored | None:
+def read_restore_note(data: NodeDirectory) -> RestoreNote | None:
     """The note of a restore, if there is one. Raises LogDamaged."""
-    return _read(data.restored, Restored)
+    return _read_note(data.restored, RestoreNote)
 
 
-def forget_restored(data: NodeDirectory) -> None:
+def remove_restore_note(data: NodeDirectory) -> None:
     """Remove the note of a restore, which is in the event log now. Raises NoSpaceLeft or LogWriteFailed."""
     try:
         if data.restored.exists():
             data.restored.unlink(missing_ok=True)
             sync_directory(data.root)
     except OSError as error:
-        raise write_failure(error, data.restored, "removal") from error
+        raise make_write_error(error, data.restored, "removal") from error
 
 
 def refuse_moved(data: NodeDirectory) -> None:
     """Raise IdentityInUse if the node has moved to another directory or host."""
-    moved = _read(data.moved, Moved)
+    moved = _read_note(data.moved, MoveNote)
     if moved is not None:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moved.at))
         # Where the node is now, and what to do.
@@ -142,7 +142,7 @@ def refuse_moved(data: NodeDirectory) -> None:
         )
 
 
-def _read(path: Path, kind: type[Note]) -> Note | None:
+def _read_note(path: Path, kind: type[Note]) -> Note | None:
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=kind)
@@ -153,7 +153,7 @@ def _read(path: Path, kind: type[Note]) -> Note | None:
         raise LogDamaged(f"the note {path} cannot be read: {error}", fix) from error
 
 
-class SwarmName(msgspec.Struct, frozen=True):
+class SwarmIdentity(msgspec.Struct, frozen=True):
     """What distinguishes swarms. Parts that are not known are not compared."""
 
     id: str
@@ -166,57 +166,59 @@ class SwarmName(msgspec.Struct, frozen=True):
         known = ", ".join(part for part in (kind, where) if part)
         return f"{self.id} ({known})" if known else self.id
 
-    def differs(self, other: SwarmName) -> bool:
+    def differs_from(self, other: SwarmIdentity) -> bool:
         """Whether they are known to be two swarms."""
         kinds = self.kind and other.kind and self.kind != other.kind
         contracts = None not in (self.contract, other.contract) and self.contract != other.contract
         return self.id != other.id or bool(kinds) or contracts
 
 
-def swarm_of_config(config: Config) -> SwarmName:
+def swarm_of_config(config: Config) -> SwarmIdentity:
     """The swarm that a configuration names."""
-    settings = settings_of(config, "")
-    return SwarmName(settings.swarm, settings.kind, settings.contract)
+    settings = make_core_settings(config, "")
+    return SwarmIdentity(settings.swarm, settings.kind, settings.contract)
 
 
-def swarm_of_manifest(manifest: Manifest) -> SwarmName:
+def swarm_of_manifest(manifest: Manifest) -> SwarmIdentity:
     """The swarm of a manifest."""
     chain = manifest.chain
     contract = "" if chain is None else contract_name(chain.chain_id, chain.contract)
-    return SwarmName(manifest.id, manifest.recipe.kind, contract)
+    return SwarmIdentity(manifest.id, manifest.recipe.kind, contract)
 
 
-def swarm_of_state(state: State) -> SwarmName | None:
+def swarm_of_state(state: State) -> SwarmIdentity | None:
     """The swarm in which the log's node was started last; None if it was never started."""
     settings, chain = state.settings, state.chain
     if settings is None:
         return None
     if settings.kind:
-        return SwarmName(settings.swarm, settings.kind, settings.contract)
+        return SwarmIdentity(settings.swarm, settings.kind, settings.contract)
     followed = contract_name(chain.chain_id, chain.contract) if chain is not None and chain.contract else None
-    return SwarmName(settings.swarm, "", followed)
+    return SwarmIdentity(settings.swarm, "", followed)
 
 
-def swarm_of_log(data: NodeDirectory) -> SwarmName | None:
+def swarm_of_log(data: NodeDirectory) -> SwarmIdentity | None:
     """The swarm of a data directory's log; None if there is none. Raises LogDamaged, LogForeign, OtherVersion."""
     if not data.events.is_dir() or not list_segments(data.events):
         return None
-    return swarm_of_state(load(data.events)[0])
+    return swarm_of_state(load_state(data.events)[0])
 
 
-def refuse_other_swarm(data: NodeDirectory, asked: SwarmName, fix: str = "") -> None:
+def refuse_other_swarm(data: NodeDirectory, asked: SwarmIdentity, fix: str = "") -> None:
     """Raise OtherSwarm if the log of a data directory is of another swarm than the one that is asked for.
 
     `fix` says what to do, by default to join the other swarm from another directory. Raises LogDamaged, LogForeign or
     OtherVersion if the log cannot be read.
     """
-    compare(data, swarm_of_log(data), asked, fix)
+    refuse_other_logged_swarm(data, swarm_of_log(data), asked, fix)
 
 
-def compare(data: NodeDirectory, logged: SwarmName | None, asked: SwarmName, fix: str = "") -> None:
+def refuse_other_logged_swarm(
+    data: NodeDirectory, logged: SwarmIdentity | None, asked: SwarmIdentity, fix: str = ""
+) -> None:
     """As `refuse_other_swarm`, for the swarm of a log that was read already."""
-    if logged is not None and logged.differs(asked):
-        raise OtherSwarm(
+    if logged is not None and logged.differs_from(asked):
+        raise SwarmMismatch(
             f"{data.root} holds the log of a node of the swarm {logged}; what is asked for is the swarm {asked}",
             fix or advise_other_directory(data),
         )
@@ -226,14 +228,14 @@ def advise_other_directory(data: NodeDirectory) -> str:
     """How to join another swarm: from another directory, with the old identity if that is wanted."""
     return (
         "Choose another directory with --dir: a node belongs to one swarm. The identity may be used there, while no "
-        f"node runs here: `swarmd join MANIFEST --dir NEW --identity {quoted(data.identity)}`"
+        f"node runs here: `swarmd join MANIFEST --dir NEW --identity {quote_for_shell(data.identity)}`"
     )
 
 
 log = get_logger("swarmd.daemon")
 
 
-def node_identity(config: Config, data: NodeDirectory) -> Identity:
+def read_or_make_identity(config: Config, data: NodeDirectory) -> Identity:
     """Read the key, or make one when this data directory is new and the configuration pins no peer id.
 
     Before a log begins under its peer id, the key is verified; later the network worker does so. Raises
@@ -249,18 +251,18 @@ def node_identity(config: Config, data: NodeDirectory) -> Identity:
                 f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
             )
         return identity
-    _refuse_to_make(pin, path, data, begun)
+    _refuse_new_key(pin, path, data, begun)
     identity = create_identity(path)
     log.warning("a new identity was made; keep a copy of the file", peer=identity.peer_id, file=str(path))
     return identity
 
 
-def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:
+def _refuse_new_key(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:
     """Raise NotFoundError if a new key would be a mistake."""
     if pin:
         raise NotFoundError(
             f"the identity {path} of {pin}, which dht.peer pins, is missing",
-            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; none is made in its place",
+            f"Bring it back with `swarmd identity restore BACKUP {quote_for_shell(path)}`; none is made in its place",
         )
     if begun:
         raise NotFoundError(
@@ -270,8 +272,8 @@ def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> N
     if not path.resolve().is_relative_to(data.root.resolve()):
         raise NotFoundError(
             f"there is no identity {path}",
-            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; a new node's is made with "
-            f"`swarmd identity new {quoted(path)}`",
+            f"Bring it back with `swarmd identity restore BACKUP {quote_for_shell(path)}`; a new node's is made with "
+            f"`swarmd identity new {quote_for_shell(path)}`",
         )
 
 
@@ -289,7 +291,7 @@ class SpaceBounds(msgspec.Struct, frozen=True):
     stop: int
 
 
-def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
+def make_space_bounds(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
     """The bounds of a configuration, for a node whose next checkpoint takes `checkpoint_bytes`."""
     low = storage.free_bytes_min + checkpoint_bytes if storage.free_bytes_min else 0
     return SpaceBounds(low, int(low * MORE_TO_GO_ON), storage.free_bytes_min // 8)
@@ -297,12 +299,12 @@ def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
 
 def check_space(directory: Path, storage: StorageConfig) -> None:
     """Raise NoSpaceLeft if there is too little space even for the log."""
-    free, stop = shutil.disk_usage(directory).free, bounds_of(storage).stop
+    free, stop = shutil.disk_usage(directory).free, make_space_bounds(storage).stop
     if free < stop:
-        raise NoSpaceLeft(_lack(directory, free, stop), FIX)
+        raise NoSpaceLeft(_describe_lack(directory, free, stop), FIX)
 
 
-def _lack(directory: Path, free: int, stop: int) -> str:
+def _describe_lack(directory: Path, free: int, stop: int) -> str:
     return f"only {free / MIB:.1f} MiB are free for {directory}, the limit is {stop / MIB:.1f} MiB"
 
 
@@ -330,18 +332,18 @@ class SpaceGuard:
     async def watch(self, every_s: float = POLL_S) -> None:
         """Watch until the node has to end."""
         while True:
-            if not await self._look():
+            if not await self._measure_and_report():
                 return
             await anyio.sleep(every_s)
 
-    async def _look(self) -> bool:
+    async def _measure_and_report(self) -> bool:
         """Measure once and observe what changed. False if the node was asked to end, with exit code 73."""
-        free, bounds = await to_thread.run_sync(self._measure)
+        free, bounds = await to_thread.run_sync(self._measure_free_space)
         if free < bounds.low and not self._paused:
             await self._make_room()
-            free, bounds = await to_thread.run_sync(self._measure)
+            free, bounds = await to_thread.run_sync(self._measure_free_space)
         if free < bounds.stop:
-            await self._observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
+            await self._observe(StopRequested(_describe_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
             return False
         if free < bounds.low and not self._paused:
             self._paused = True
@@ -351,5 +353,7 @@ class SpaceGuard:
             await self._observe(SpaceFreed(free))
         return True
 
-    def _measure(self) -> tuple[int, SpaceBounds]:
-        return shutil.disk_usage(self._root).free, bounds_of(self._storage, newest_bytes(self._checkpoints))
+    def _measure_free_space(self) -> tuple[int, SpaceBounds]:
+        return shutil.disk_usage(self._root).free, make_space_bounds(
+            self._storage, measure_newest_checkpoint(self._checkpoints)
+        )

@@ -18,8 +18,8 @@ from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, StopRe
 from swarmd.core.state import State
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.logger import get_logger
-from swarmd.shell.loop import Loop, ObserveEvent
-from swarmd.worker.runtime import ClockWatch, TimeSource
+from swarmd.shell.loop import NodeLoop, ObserveEvent
+from swarmd.worker.runtime import ClockStepDetector, TimeSource
 
 POLL_S = 1.0
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -32,10 +32,10 @@ async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
 
     The daemon does this, because a worker might itself be waiting for a deadline, as before its next start.
     """
-    watch = ClockWatch()
+    watch = ClockStepDetector()
     while True:
         await anyio.sleep(every_s)
-        if step_s := watch.step_s():
+        if step_s := watch.take_clock_step_s():
             await observe(ClockSet(step_s))
 
 
@@ -69,7 +69,7 @@ class Engine:
     Each turn of the loop is reported to the service manager as a sign of life.
     """
 
-    def __init__(self, loop: Loop, clock: TimeSource, notifier: ServiceNotifier) -> None:
+    def __init__(self, loop: NodeLoop, clock: TimeSource, notifier: ServiceNotifier) -> None:
         self.loop = loop
         self._clock = clock
         self._notifier = notifier
@@ -83,42 +83,42 @@ class Engine:
 
     async def observe(self, event: Event) -> None:
         """Offer a fact; waits while the inbox is full."""
-        while not self.loop.offer(event):
+        while not self.loop.offer_fact(event):
             self._room = self._room or anyio.Event()
             await self._room.wait()
         if self._news is not None:
             self._news.set()
 
-    async def begin(self, started: NodeStarted) -> None:
+    async def record_start(self, started: NodeStarted) -> None:
         """Record that a run begins, and act on it."""
-        self.loop.begin(started)
-        await self.commit(self.loop.next_facts(self._clock()))
+        self.loop.start_run(started)
+        await self.commit(self.loop.take_next_facts(self._clock()))
 
     async def run(self) -> NodeStopped:
         """Commit facts until the node has stopped. Raises LogWriteFailed; the facts of that commit had no effect."""
         while self.loop.ended is None:
-            self._notifier.alive()
-            if facts := self.loop.next_facts(self._clock()):
+            self._notifier.notify_alive()
+            if facts := self.loop.take_next_facts(self._clock()):
                 if self._room is not None:
                     self._room.set()
                     self._room = None
                 await self.commit(facts)
             else:
-                await self._wait()
+                await self._wait_for_work()
         return self.loop.ended
 
     async def commit(self, facts: Sequence[Event]) -> None:
         """Make one batch of facts durable, then adopt it and act on it. Only `begin` and `run` call this."""
         failed = self.loop.snapshots.failed
-        written = await to_thread.run_sync(self.loop.write, self._clock(), facts)
-        self.loop.adopt(written)
+        written = await to_thread.run_sync(self.loop.write_commits, self._clock(), facts)
+        self.loop.adopt_commits(written)
         if self.loop.snapshots.failed > failed:
-            log.warning(self.loop.snapshots.note)
-        for gap in GAPS.told():
+            log.warning(self.loop.snapshots.failure_note)
+        for gap in GAPS.take_lines():
             log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.loop.next_seq - 1)
 
-    async def _wait(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Wait until a fact comes, or a deadline or the next sign of life is due."""
         self._news = anyio.Event()
-        with anyio.move_on_after(min(self._notifier.pulse_s, self.loop.idle_s(self._clock()))):
+        with anyio.move_on_after(min(self._notifier.pulse_interval_s, self.loop.idle_s(self._clock()))):
             await self._news.wait()

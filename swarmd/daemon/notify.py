@@ -35,32 +35,32 @@ class ServiceNotifier:
         return cls(environ.get("NOTIFY_SOCKET", ""), watchdog_s)
 
     @property
-    def pulse_s(self) -> float:
+    def pulse_interval_s(self) -> float:
         """How often `alive` must be called: twice within the watchdog's limit; without one, never."""
         return self.watchdog_s / 2 if self.watchdog_s else float("inf")
 
-    def ready(self, status: str) -> None:
+    def notify_ready(self, status: str) -> None:
         """Report that the log is open and the first commit is durable."""
         self._status = status
         self._ready_owed = not self._send(f"READY=1\nSTATUS={status}")
 
-    def status(self, status: str) -> None:
+    def notify_status(self, status: str) -> None:
         """Send a line for `systemctl status` if it changed."""
         if status != self._status and self._send(f"STATUS={status}"):
             self._status = status
 
-    def alive(self) -> None:
+    def notify_alive(self) -> None:
         """Send a sign of life, at most four times within the watchdog's limit. Only the engine's loop calls this.
 
         A READY=1 that failed is sent again: systemd ends a node that never sends it.
         """
         if self._ready_owed:
-            self.ready(self._status)
+            self.notify_ready(self._status)
         now = time.monotonic()
         if self.watchdog_s and now - self._alive_at >= self.watchdog_s / 4 and self._send("WATCHDOG=1"):
             self._alive_at = now
 
-    def stopping(self, longest_s: float) -> None:
+    def notify_stopping(self, longest_s: float) -> None:
         """Report that the orderly stop has begun and takes at most `longest_s`."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(longest_s * 1e6)}")
 

@@ -79,7 +79,7 @@ class LineReader:
             yield from self._add_line(text)
         self._dropped += len(rest) - len(self._rest)
 
-    def end(self) -> Iterator[OutputLine]:
+    def finish(self) -> Iterator[OutputLine]:
         """What is left when the output ends."""
         rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
         yield from self._add_line(rest)
@@ -90,7 +90,7 @@ class LineReader:
         return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
 
     def _add_line(self, text: str) -> Iterator[OutputLine]:
-        text = self._covered(self._bounded(_COLOUR.sub("", text).rstrip()))
+        text = self._redact_line(self._cut_line(_COLOUR.sub("", text).rstrip()))
         if not text:
             return
         self.last.append(text)
@@ -105,7 +105,7 @@ class LineReader:
             own = _OWN.match(text)
             yield OutputLine(level_of(text), re.sub(" {2,}", " ", own["rest"]) if own else text)
 
-    def _covered(self, text: str) -> str:
+    def _redact_line(self, text: str) -> str:
         """A line without secrets; all lines of a private key are covered."""
         if self._key_lines:
             self._key_lines = 0 if _KEY_ENDS.search(text) or self._key_lines >= KEY_LINES_MAX else self._key_lines + 1
@@ -116,7 +116,7 @@ class LineReader:
         self._key_lines = 0 if _KEY_ENDS.search(text, begins.end()) else 1
         return self._cover(text[: begins.start()]) + REDACTED
 
-    def _bounded(self, text: str) -> str:
+    def _cut_line(self, text: str) -> str:
         dropped, self._dropped = self._dropped + max(0, len(text) - LINE_CHARACTERS_MAX), 0
         text = self._cover.cut(text, LINE_CHARACTERS_MAX) if dropped else text
         return f"{text} ... ({dropped} more characters)" if dropped else text
@@ -144,7 +144,7 @@ def node_tag(peer: str, data_dir: Path) -> str:
     return f"{peer}@{data_dir.resolve()}"
 
 
-def tag_of(process: psutil.Process) -> str:
+def read_process_tag(process: psutil.Process) -> str:
     """The tag of a process; empty if it has none, has ended, or is another user's."""
     try:
         return str(process.environ().get(TAG_VARIABLE, ""))
@@ -154,18 +154,18 @@ def tag_of(process: psutil.Process) -> str:
 
 def find_leftovers(tag: str) -> list[int]:
     """Pids of other processes that carry the tag."""
-    return [process.pid for process in _tagged(tag)]
+    return [process.pid for process in _find_tagged_processes(tag)]
 
 
-def _tagged(tag: str) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if each.pid != os.getpid() and tag_of(each) == tag]
+def _find_tagged_processes(tag: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter() if each.pid != os.getpid() and read_process_tag(each) == tag]
 
 
 async def kill_leftovers(tag: str) -> list[int]:
     """Kill the processes of an earlier run, and wait until they are gone. Returns their pids."""
     killed: list[int] = []
     for _ in range(PASSES_MAX):
-        found = _tagged(tag)
+        found = _find_tagged_processes(tag)
         if not found:
             break
         for process in found:
@@ -206,7 +206,7 @@ def worker_environment(
 TAG_VARIABLE = "SWARMD_NODE"
 
 
-def keep_memory_off_disk() -> None:
+def disable_core_dumps() -> None:
     """Forbid core dumps of this process and its children, because their memory holds secrets."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
@@ -236,9 +236,9 @@ class Child:
         for descriptor in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(descriptor, False)
         if sys.platform == "linux":
-            self._watch()
+            self._open_exit_descriptor()
 
-    def _watch(self) -> None:
+    def _open_exit_descriptor(self) -> None:
         """Open the descriptor of its end now, because none may be left later. Raises OSError."""
         try:
             self._end = os.pidfd_open(self.pid)
@@ -258,11 +258,11 @@ class Child:
 
     async def read_stdout(self) -> bytes:
         """The next bytes, empty at the end."""
-        return await _read(self._stdout)
+        return await _read_chunk(self._stdout)
 
     async def read_stderr(self) -> bytes:
         """The next bytes, empty at the end."""
-        return await _read(self._stderr)
+        return await _read_chunk(self._stderr)
 
     async def write(self, frame: bytes) -> None:
         """Write all of it. Raises BrokenPipeError when the worker has closed its stdin."""
@@ -310,7 +310,7 @@ class Child:
             return None
 
 
-async def _read(descriptor: int) -> bytes:
+async def _read_chunk(descriptor: int) -> bytes:
     while True:
         await anyio.wait_readable(descriptor)
         try:

@@ -17,48 +17,48 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from swarmd import __version__
-from swarmd.config import Config, encode, settings_of
+from swarmd.config import Config, encode, make_core_settings
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
-from swarmd.daemon.companion import Companion, is_wanted
-from swarmd.daemon.control import ASKED, Control, bind_control
+from swarmd.daemon.companion import WebProcess, is_web_process_wanted
+from swarmd.daemon.control import ASKED, ControlServer, bind_control
 from swarmd.daemon.directory import (
-    Restored,
+    RestoreNote,
     SpaceGuard,
     check_space,
-    claim_layout,
-    compare,
-    forget_restored,
-    node_identity,
-    read_restored,
+    read_or_make_identity,
+    read_restore_note,
     refuse_moved,
+    refuse_other_logged_swarm,
+    remove_restore_note,
     swarm_of_config,
     swarm_of_state,
+    write_layout_if_absent,
 )
 from swarmd.daemon.engine import HANDLED_SIGNALS, Engine, handle_signals, watch_clock
 from swarmd.daemon.notify import ServiceNotifier
-from swarmd.daemon.process import keep_memory_off_disk, kill_leftovers, node_tag, worker_environment
+from swarmd.daemon.process import disable_core_dumps, kill_leftovers, node_tag, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
-from swarmd.dht.p2p.sockets import remove_short_place
+from swarmd.dht.p2p.sockets import remove_short_directory
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.store import EventLog
-from swarmd.files import remove_left
+from swarmd.files import remove_leftover
 from swarmd.logger import get_logger
 from swarmd.observe.control import StopReply
-from swarmd.observe.layers import Live, muster_words
-from swarmd.observe.logs import EventLines, progress_words
-from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
-from swarmd.observe.status import Status, headline, measure_log, status_of, with_files
+from swarmd.observe.layers import LiveDaemon, describe_member_wait
+from swarmd.observe.logs import EventLogger, describe_progress
+from swarmd.observe.redaction import Redactor, known_secrets, variables_withheld_from
+from swarmd.observe.status import Status, make_headline, measure_log, status_of, with_files
 from swarmd.observe.stopping import find_safe_moment
 from swarmd.paths import NodeDirectory
-from swarmd.shell.loop import Loop
-from swarmd.training.checkpoint_files import drop_older, is_writing
-from swarmd.worker.messages import Start
+from swarmd.shell.loop import NodeLoop
+from swarmd.training.checkpoint_files import is_writing, remove_older_checkpoints
+from swarmd.worker.messages import StartMessage
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "network": (sys.executable, "-m", "swarmd.dht.worker"),
@@ -71,10 +71,12 @@ STOP_SLACK_S = 5.0  # added to twice `workers.stop_s`; then the daemon ends at o
 log = get_logger("swarmd.daemon")
 
 
-def program_of(worker: Worker, argv: Sequence[str], tag: str) -> Program:
+def make_worker_program(worker: Worker, argv: Sequence[str], tag: str) -> Program:
     """The program and environment of a worker. Trainers regenerate each other's questions, and some tasks of
     reasoning-gym draw them from sets of texts, so such sets must have the same order in all trainers."""
-    return Program(argv, worker_environment(os.environ, tag, withheld_from(worker), repeats=worker == "trainer"))
+    return Program(
+        argv, worker_environment(os.environ, tag, variables_withheld_from(worker), repeats=worker == "trainer")
+    )
 
 
 def run_node(
@@ -98,16 +100,16 @@ def run_node(
         with anyio.open_signal_receiver(
             *HANDLED_SIGNALS
         ) as signals:  # first: a signal during the start stops in order too
-            return await serve_inside(config, data, programs, signals, progress_s)
+            return await serve_node(config, data, programs, signals, progress_s)
 
-    keep_memory_off_disk()
+    disable_core_dumps()
     try:
         return anyio.run(serve)
     except BaseExceptionGroup as group:
         raise single_error(group) from None
 
 
-async def serve_inside(
+async def serve_node(
     config: Config,
     data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
@@ -124,56 +126,56 @@ async def serve_inside(
     data.create()
     check_space(data.root, config.storage)
     refuse_moved(data)
-    claim_layout(data)
-    peer = node_identity(config, data).peer_id
+    write_layout_if_absent(data)
+    peer = read_or_make_identity(config, data).peer_id
     run, storage = secrets.token_hex(8), config.storage
     with (
         EventLog.open(data.events, peer, run, bytes_max=storage.log_bytes_max) as event_log,
         contextlib.closing(bind_control(data.control)) as endpoint,
         contextlib.ExitStack() as ending,
     ):
-        ending.callback(remove_short_place, NodeDirectory(data.root.resolve()).sockets)
+        ending.callback(remove_short_directory, NodeDirectory(data.root.resolve()).sockets)
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
-        state = load(data.events)[0] if event_log.next_seq else State()
-        compare(data, swarm_of_state(state), swarm_of_config(config))
+        state = load_state(data.events)[0] if event_log.next_seq else State()
+        refuse_other_logged_swarm(data, swarm_of_state(state), swarm_of_config(config))
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
             log.warning("processes of an earlier life were ended", pids=killed)
         node = Node(config, data, peer, event_log, state, ServiceNotifier.from_environment(os.environ), end)
         async with anyio.create_task_group() as tasks:
-            node.wire(tasks, tag, programs)
-            tasks.start_soon(handle_signals, signals, node.engine.observe, node.end_at_once, tasks)
-            control = Control(
+            node.make_supervisor(tasks, tag, programs)
+            tasks.start_soon(handle_signals, signals, node.engine.observe, node.exit_at_once, tasks)
+            control = ControlServer(
                 data.control, lambda: msgspec.json.encode(node.status()), node.engine.observe, node.stop_when_safe
             )
             tasks.start_soon(control.serve, endpoint)
-            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
+            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.free_disk_space, node.engine.observe)
             tasks.start_soon(guard.watch)
             tasks.start_soon(watch_clock, node.engine.observe)
-            tasks.start_soon(tell_waiting, lambda: node.engine.state)
+            tasks.start_soon(log_waiting, lambda: node.engine.state)
             if progress_s:
-                tasks.start_soon(tell_progress, node.status, progress_s)
-            await node.begin(run, read_restored(data))
+                tasks.start_soon(log_progress, node.status, progress_s)
+            await node.record_start(run, read_restore_note(data))
             begun(node)
             stopped = await node.engine.run()
             tasks.cancel_scope.cancel()
     return stopped.code
 
 
-async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
+async def log_progress(status: Callable[[], Status], every_s: float) -> None:
     """Log the trainer's progress every so often while it is busy."""
     while True:
         await anyio.sleep(every_s)
-        if words := progress_words(status()):
+        if words := describe_progress(status()):
             log.info(words)
 
 
-async def tell_waiting(state: Callable[[], State], every_s: float = WAITING_EVERY_S) -> None:
+async def log_waiting(state: Callable[[], State], every_s: float = WAITING_EVERY_S) -> None:
     """Log every so often that a coordinator waits for members before its first round."""
     while True:
         await anyio.sleep(every_s)
-        if words := muster_words(state(), time.time()):
+        if words := describe_member_wait(state(), time.time()):
             log.info(f"the coordinator {words}")
 
 
@@ -195,38 +197,38 @@ class Node:
         self._data = data
         self._peer = peer
         self._notifier = notifier
-        self._blobs = Blobs(data.blobs)
+        self._blobs = BlobStore(data.blobs)
         self._pruning = False
         self._stop_wished_until = 0.0  # monotonic
         self._supervisor: Supervisor
-        self._companion: Companion | None = None
+        self._companion: WebProcess | None = None
         self._tasks: TaskGroup
-        loop = Loop(event_log, state, (EventLines(), self))
-        loop.connect(self.perform)
+        loop = NodeLoop(event_log, state, (EventLogger(), self))
+        loop.set_command_handler(self.perform)
         self.engine = Engine(loop, time.time, notifier)
 
-    def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
+    def make_supervisor(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
         """Make the supervisor. `tag` marks the node's processes."""
         self._tasks = tasks
         cover = Redactor(known_secrets(self._config, self._data.root, signing=True))
-        start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
+        start = StartMessage(encode(self._config), str(self._data.root.resolve()), self._peer)
         wanted = {
-            worker: program_of(worker, argv, tag)
+            worker: make_worker_program(worker, argv, tag)
             for worker, argv in programs.items()
             if worker != "chain" or self._config.chain is not None
         }
         self._supervisor = Supervisor(wanted, start, self._config.workers, self.engine.observe, tasks, cover)
-        environment = worker_environment(os.environ, tag, withheld_from("web"))
-        if is_wanted(self._config, environment):
-            self._companion = Companion(self._config, self._data.root, environment, cover=cover)
+        environment = worker_environment(os.environ, tag, variables_withheld_from("web"))
+        if is_web_process_wanted(self._config, environment):
+            self._companion = WebProcess(self._config, self._data.root, environment, cover=cover)
 
-    async def begin(self, run: str, restored: Restored | None) -> None:
+    async def record_start(self, run: str, restored: RestoreNote | None) -> None:
         """Record the start in the log, and report it; `run` is the id of this run of the process."""
         from_round = restored.from_round if restored else 0
-        settings = settings_of(self._config, self._peer)
-        await self.engine.begin(NodeStarted(settings, run, __version__, restored is not None, from_round))
-        forget_restored(self._data)
-        self._notifier.ready(headline(self.engine.state))
+        settings = make_core_settings(self._config, self._peer)
+        await self.engine.record_start(NodeStarted(settings, run, __version__, restored is not None, from_round))
+        remove_restore_note(self._data)
+        self._notifier.notify_ready(make_headline(self.engine.state))
         log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
         if self._companion is not None:
             self._tasks.start_soon(self._companion.run)
@@ -238,10 +240,10 @@ class Node:
         log.debug("command", command=command.id)
         self._supervisor.perform(command)
 
-    def end_at_once(self, code: int) -> None:
+    def exit_at_once(self, code: int) -> None:
         """Kill the workers and end this process without another write; the log stays sound, as after any crash."""
         self._supervisor.kill_all()
-        remove_left(self._data.control)
+        remove_leftover(self._data.control)
         with contextlib.suppress(OSError):
             sys.stderr.flush()
         self._end(code)
@@ -250,17 +252,17 @@ class Node:
 
     def apply(self, applied: AppliedEvent) -> None:
         """Report to the service manager, limit the time of a stop, and prune old rollouts."""
-        self._notifier.status(headline(applied.after))
+        self._notifier.notify_status(make_headline(applied.after))
         if self._stop_wished_until > time.monotonic():
             self._stop_if_safe(applied.after)
         if isinstance(applied.event, StopRequested):
-            self._tasks.start_soon(self._limit_stop)
+            self._tasks.start_soon(self._enforce_stop_timeout)
         if any(isinstance(command, StopWorkers) for command in applied.commands):
-            self._notifier.stopping(self._config.workers.stop_s + STOP_SLACK_S)
+            self._notifier.notify_stopping(self._config.workers.stop_s + STOP_SLACK_S)
         before, after = applied.before.clock, applied.after.clock
         if after is not None and before != after and not self._pruning:  # rollouts of earlier stages may be pruned
             self._pruning = True
-            self._tasks.start_soon(self._prune)
+            self._tasks.start_soon(self._prune_rollouts)
 
     def stop_when_safe(self, for_s: float) -> StopReply:
         """Stop now or at the first event within `for_s` after which that costs no round."""
@@ -274,13 +276,13 @@ class Node:
             self._tasks.start_soon(self.engine.observe, StopRequested(ASKED))
         return StopReply(moment.now, moment)
 
-    async def _limit_stop(self) -> None:
+    async def _enforce_stop_timeout(self) -> None:
         """End the process if an orderly stop takes too long."""
         await anyio.sleep(2 * self._config.workers.stop_s + STOP_SLACK_S)
         log.error("the orderly stop took too long, ending at once")
-        self.end_at_once(ExitCode.FAILURE)
+        self.exit_at_once(ExitCode.FAILURE)
 
-    async def _prune(self) -> None:
+    async def _prune_rollouts(self) -> None:
         try:
             await self._prune_blobs(self._config.storage.blob_bytes_max)
         finally:
@@ -296,28 +298,28 @@ class Node:
         if pruned.blobs:
             log.info("old rollouts removed", blobs=pruned.blobs, size_bytes=pruned.size_bytes)
 
-    async def make_room(self) -> None:
+    async def free_disk_space(self) -> None:
         """Space runs low: keep only the rollouts in use and the newest whole checkpoint, whatever the budgets allow."""
         await self._prune_blobs(0)
-        if older := await to_thread.run_sync(drop_older, self._data.checkpoints):
+        if older := await to_thread.run_sync(remove_older_checkpoints, self._data.checkpoints):
             log.info("old checkpoints removed", checkpoints=older)
 
     # --- status ---
 
-    def _live(self) -> Live:
-        return Live(
+    def _live(self) -> LiveDaemon:
+        return LiveDaemon(
             os.getpid(),
             psutil.Process().memory_info().rss,
-            self._supervisor.live("network"),
-            self._supervisor.live("trainer"),
-            self._supervisor.live("chain"),
+            self._supervisor.live_status_of("network"),
+            self._supervisor.live_status_of("trainer"),
+            self._supervisor.live_status_of("chain"),
             is_writing(self._data.checkpoints),
         )
 
     def status(self) -> Status:
         """How the node is, now."""
         log_status = measure_log(self._data.events, self.engine.loop.next_seq)
-        amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
+        amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.failure_note)
         notes = tuple(note for note in amiss if note)
         status = status_of(self.engine.state, time.time(), log_status, self._live(), __version__)
         status = with_files(status, self.engine.state, self._data, self._config)

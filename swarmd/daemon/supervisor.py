@@ -23,8 +23,8 @@ from swarmd.core.values import Worker
 from swarmd.daemon.process import Child, LineReader
 from swarmd.errors import FrameError
 from swarmd.logger import get_logger
-from swarmd.observe.layers import WorkerLive
-from swarmd.observe.logs import LineFolder
+from swarmd.observe.layers import LiveWorker
+from swarmd.observe.logs import LineDeduplicator
 from swarmd.observe.redaction import Redactor
 from swarmd.shell.loop import ObserveEvent
 from swarmd.shell.supervision import (
@@ -32,15 +32,24 @@ from swarmd.shell.supervision import (
     MESSAGES_QUEUED_MAX,
     PINGS_MISSED,
     Action,
-    Execute,
-    Kill,
-    Send,
-    Supervision,
-    Tell,
-    Terminate,
-    worker_of,
+    EmitEventAction,
+    ExecuteAction,
+    KillAction,
+    SendAction,
+    TerminateAction,
+    WorkerSupervision,
+    worker_for_command,
 )
-from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, Progress, Start, ToWorker, encode_frame
+from swarmd.worker.messages import (
+    FrameReader,
+    FromWorker,
+    ObservedMessage,
+    PerformMessage,
+    ProgressMessage,
+    StartMessage,
+    ToWorker,
+    encode_frame,
+)
 
 UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not end
 
@@ -58,10 +67,10 @@ class WorkerProcess:
         self._to_worker, self._messages = anyio.create_memory_object_stream[ToWorker](MESSAGES_QUEUED_MAX)
         self._cover = cover
         self._lines = LineReader(cover)
-        self._folder = LineFolder(self.worker)
+        self._folder = LineDeduplicator(self.worker)
         self._started_at = anyio.current_time()
         self._heard_at = 0.0  # 0 until the first frame
-        self._progress: Progress | None = None
+        self._progress: ProgressMessage | None = None
         self._progress_at = 0.0
         self._killed = anyio.Event()
 
@@ -84,10 +93,10 @@ class WorkerProcess:
         if self.child is not None:
             self.child.terminate()
 
-    def live(self, answering: bool) -> WorkerLive:
+    def make_live_status(self, answering: bool) -> LiveWorker:
         """Process id, age, silence and progress."""
         now = anyio.current_time()
-        return WorkerLive(
+        return LiveWorker(
             pid=self.child.pid if self.child else 0,
             age_s=now - self._started_at,
             silent_s=now - (self._heard_at or self._started_at),
@@ -101,26 +110,26 @@ class WorkerProcess:
         """The end of its output."""
         return self._lines.tail()
 
-    async def run(self, first: Start) -> None:
+    async def run(self, first: StartMessage) -> None:
         """Exchange messages until the process has ended, or was killed `UNKILLABLE_S` ago without ending."""
         child = self.child
         assert child is not None, "the process was executed before"
         async with anyio.create_task_group() as watching:
             readers = anyio.Event()
-            watching.start_soon(self._read, child, readers)
-            watching.start_soon(self._write, child, first)
-            watching.start_soon(self._ping)
-            if not await has_ended(child, self._killed):
+            watching.start_soon(self._read_output, child, readers)
+            watching.start_soon(self._write_messages, child, first)
+            watching.start_soon(self._send_pings)
+            if not await wait_for_end(child, self._killed):
                 log.error("the worker does not go away though it was killed", worker=self.worker, pid=child.pid)
             child.kill()  # the rest of its group, so that the pipes end
             with anyio.move_on_after(DRAIN_S):
                 await readers.wait()
             watching.cancel_scope.cancel()
-        for line in self._lines.end():
+        for line in self._lines.finish():
             self._folder.log(line.level, line.text, anyio.current_time())
         self._folder.flush()
 
-    async def _read(self, child: Child, done: anyio.Event) -> None:
+    async def _read_output(self, child: Child, done: anyio.Event) -> None:
         async with anyio.create_task_group() as reading:
             reading.start_soon(self._read_frames, child)
             reading.start_soon(self._read_lines, child)
@@ -130,21 +139,21 @@ class WorkerProcess:
         reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
         while chunk := await child.read_stdout():
             try:
-                for message in reader.feed(chunk):
-                    if not await self._take(message):
+                for message in reader.read_messages(chunk):
+                    if not await self._handle_message(message):
                         return
             except FrameError as error:
                 self._supervisor.on_broken_output(self.worker, str(error))
                 return
 
-    async def _take(self, message: FromWorker) -> bool:
+    async def _handle_message(self, message: FromWorker) -> bool:
         """Pass a message on. Returns whether to read further."""
         self._heard_at = anyio.current_time()
-        if isinstance(message, Observed):
-            message = Observed(self._cover.within(message.event))
+        if isinstance(message, ObservedMessage):
+            message = ObservedMessage(self._cover.redact_struct(message.event))
         else:
-            message = self._cover.within(message)
-        if isinstance(message, Progress):
+            message = self._cover.redact_struct(message)
+        if isinstance(message, ProgressMessage):
             self._progress, self._progress_at = message, self._heard_at
         return await self._supervisor.on_message(self.worker, message)
 
@@ -153,7 +162,7 @@ class WorkerProcess:
             for line in self._lines.feed(chunk):
                 self._folder.log(line.level, line.text, anyio.current_time())
 
-    async def _write(self, child: Child, first: Start) -> None:
+    async def _write_messages(self, child: Child, first: StartMessage) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is ending, and its exit is reported
             await child.write(encode_frame(first))
             async for message in self._messages:
@@ -161,19 +170,19 @@ class WorkerProcess:
                     frame = encode_frame(message)
                 except FrameError as error:
                     log.error("a message is too large for the worker", worker=self.worker, error=str(error))
-                    if isinstance(message, Perform):
+                    if isinstance(message, PerformMessage):
                         await self._supervisor.observe(CommandFailed(message.command.id, str(error)))
                     continue
                 await child.write(frame)
 
-    async def _ping(self) -> None:
+    async def _send_pings(self) -> None:
         while True:
             await anyio.sleep(self._limits.silent_s / PINGS_MISSED)
-            self._folder.tick(anyio.current_time())
+            self._folder.end_windows(anyio.current_time())
             self._supervisor.ping(self.worker)
 
 
-async def has_ended(child: Child, killed: anyio.Event) -> bool:
+async def wait_for_end(child: Child, killed: anyio.Event) -> bool:
     """Wait until a process has ended. False if it was killed `UNKILLABLE_S` ago and did not."""
 
     async def give_up() -> None:
@@ -213,7 +222,7 @@ class Supervisor:
     def __init__(
         self,
         programs: Mapping[Worker, Program],
-        start: Start,
+        start: StartMessage,
         limits: WorkersConfig,
         observe: ObserveEvent,
         tasks: TaskGroup,
@@ -225,7 +234,7 @@ class Supervisor:
         self.observe = observe
         self._tasks = tasks
         self._cover = cover or Redactor()
-        self._supervision = Supervision(tuple(programs), limits)
+        self._supervision = WorkerSupervision(tuple(programs), limits)
         self._processes: dict[Worker, WorkerProcess] = {}
 
     # --- commands ---
@@ -233,101 +242,101 @@ class Supervisor:
     def perform(self, command: Command) -> None:
         """Start a worker, kill one, stop all, or hand a command to a worker's process; returns at once."""
         if not isinstance(command, SupervisorCommand):
-            self._hand(worker_of(command), command)
+            self._hand_command(worker_for_command(command), command)
             return
-        self._act(self._supervision.perform(command, anyio.current_time()))
+        self._carry_out_all(self._supervision.handle_command(command, anyio.current_time()))
         if isinstance(command, StopWorkers):
-            self._tasks.start_soon(self._end_in_time)
+            self._tasks.start_soon(self._enforce_stop_timeout)
 
-    def _hand(self, worker: Worker, command: Command) -> None:
+    def _hand_command(self, worker: Worker, command: Command) -> None:
         """Hand a command to a worker's process, or drop it."""
-        actions = self._supervision.hand(worker, command)
+        actions = self._supervision.send_command(worker, command)
         if not actions:
             log.debug("the worker does not run, command dropped", worker=worker, command=command.id)
-        self._act(actions)
+        self._carry_out_all(actions)
 
     def kill_all(self) -> None:
         """Kill without waiting for anything: the daemon is about to exit."""
-        self._act(self._supervision.kill_all())
+        self._carry_out_all(self._supervision.kill_all())
 
-    def live(self, worker: Worker) -> WorkerLive | None:
+    def live_status_of(self, worker: Worker) -> LiveWorker | None:
         """What is known of the running process beyond the log; None if none runs."""
         process = self._processes.get(worker)
-        return process.live(self._supervision.is_answering(worker)) if process and process.child else None
+        return process.make_live_status(self._supervision.is_answering(worker)) if process and process.child else None
 
     # --- actions ---
 
-    def _act(self, actions: Sequence[Action]) -> None:
+    def _carry_out_all(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            if isinstance(action, Tell):
+            if isinstance(action, EmitEventAction):
                 self._tasks.start_soon(self.observe, action.event)
             else:
-                self._carry_out(action)
+                self._carry_out_action(action)
 
-    async def _tell(self, actions: Sequence[Action]) -> None:
+    async def _carry_out_in_order(self, actions: Sequence[Action]) -> None:
         """As `_act`, but observes one fact after the other, in order."""
         for action in actions:
-            if isinstance(action, Tell):
+            if isinstance(action, EmitEventAction):
                 await self.observe(action.event)
             else:
-                self._carry_out(action)
+                self._carry_out_action(action)
 
-    def _carry_out(self, action: Execute | Send | Terminate | Kill) -> None:
+    def _carry_out_action(self, action: ExecuteAction | SendAction | TerminateAction | KillAction) -> None:
         match action:
-            case Execute():
+            case ExecuteAction():
                 self._processes[action.worker] = WorkerProcess(action.worker, self._limits, self, self._cover)
-                self._tasks.start_soon(self._run, self._processes[action.worker], action.attempt)
-            case Send():
+                self._tasks.start_soon(self._run_process, self._processes[action.worker], action.attempt)
+            case SendAction():
                 if not self._processes[action.worker].send(action.message):
-                    self._act(self._supervision.unread(action.worker))
-            case Terminate():
+                    self._carry_out_all(self._supervision.on_messages_unread(action.worker))
+            case TerminateAction():
                 log.warning("the worker does not end by itself", worker=action.worker)
                 self._processes[action.worker].terminate()
-            case Kill():
+            case KillAction():
                 self._processes[action.worker].kill()
             case _:
                 assert_never(action)
 
-    async def _end_in_time(self) -> None:
+    async def _enforce_stop_timeout(self) -> None:
         """Wait no longer than `stop_s` for processes that were asked to end."""
-        while (due_at := self._supervision.due_at) < math.inf:
+        while (due_at := self._supervision.next_tick_at) < math.inf:
             await anyio.sleep(max(0.0, due_at - anyio.current_time()))
-            self._act(self._supervision.tick(anyio.current_time()))
+            self._carry_out_all(self._supervision.tick(anyio.current_time()))
 
-    async def _run(self, process: WorkerProcess, attempt: int) -> None:
+    async def _run_process(self, process: WorkerProcess, attempt: int) -> None:
         worker, program = process.worker, self._programs[process.worker]
         try:
             child = Child(program.argv, program.environment)
         except OSError as error:
             del self._processes[worker]
             reason = f"{program.argv[0]}: {error.strerror or error}"
-            await self._tell(self._supervision.start_failed(worker, reason, error.errno in WANTING))
+            await self._carry_out_in_order(self._supervision.on_start_failed(worker, reason, error.errno in WANTING))
             return
         status: int | None = None
         try:
             child.prefer_for_oom(OOM_SCORES[worker])
             process.child = child
-            await self._tell(self._supervision.started(worker, child.pid))
+            await self._carry_out_in_order(self._supervision.on_started(worker, child.pid))
             await process.run(self._first)
         finally:
             status = child.reap()
             del self._processes[worker]
         # Last, so that no process is in the way when the core starts the next one.
-        await self._tell(self._supervision.ended(worker, status, process.tail()))
+        await self._carry_out_in_order(self._supervision.on_exit(worker, status, process.tail()))
 
     # --- messages of its processes ---
 
     async def on_message(self, worker: Worker, message: FromWorker) -> bool:
         """Handle a worker's message; waits while the inbox is full. False if the worker is not to be read any more."""
-        self._supervision.hands_over(worker, True)
-        await self._tell(self._supervision.heard(worker, message))
-        self._supervision.hands_over(worker, False)
-        return self._supervision.listens(worker)
+        self._supervision.set_waiting_for_inbox(worker, True)
+        await self._carry_out_in_order(self._supervision.on_message(worker, message))
+        self._supervision.set_waiting_for_inbox(worker, False)
+        return self._supervision.is_listened_to(worker)
 
     def on_broken_output(self, worker: Worker, reason: str) -> None:
         """Handle output of a worker that cannot be decoded."""
-        self._act(self._supervision.broken(worker, reason))
+        self._carry_out_all(self._supervision.on_broken_output(worker, reason))
 
     def ping(self, worker: Worker) -> None:
         """Send a ping, or kill a worker that has answered none for too long."""
-        self._act(self._supervision.ping(worker))
+        self._carry_out_all(self._supervision.ping_worker(worker))

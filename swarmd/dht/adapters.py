@@ -18,17 +18,26 @@ from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Replicas
 from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, find_at, local, lookup, lookup_each, lookup_of
+from swarmd.dht.store.lookup import (
+    PATIENCE_S,
+    REPLICAS,
+    KeySearch,
+    ask_peer_for_records,
+    look_up_key,
+    look_up_record_by_owner,
+    look_up_records_by_owners,
+    search_locally,
+)
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import LeaderboardBody, check_body, decode_board, deflate, inflate
+from swarmd.dht.wire.bodies import LeaderboardBody, check_body, decode_leaderboard, deflate, inflate
 from swarmd.dht.wire.records import Payload, Record, SignedRecord, as_signed, sign
 from swarmd.errors import NetworkDown, RecordRejected
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import ClockWatch
-from swarmd.worker.tasks import spawn
+from swarmd.worker.runtime import ClockStepDetector
+from swarmd.worker.tasks import spawn_in_background
 
 SHOW_S = 1.5  # for one peer to show a record, which leaves time to ask others
 LOOK_S = 0.5  # between two checks of the routing table and of the clock, which report no changes
@@ -40,7 +49,7 @@ PUBLISH_S = 2.0
 log = get_logger(__name__)
 
 
-class HiveRecords(RecordStore):
+class HivemindRecordStore(RecordStore):
     """Records in hivemind's DHT.
 
     Args:
@@ -53,40 +62,42 @@ class HiveRecords(RecordStore):
         self._node = node
         self._validator = validator
 
-    async def wait_up(self) -> None:
-        await self._node.wait_up()
+    async def wait_until_up(self) -> None:
+        await self._node.wait_until_up()
 
-    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Found:
-        return await self._node.call(lambda run: lookup(run, name, wanted))
+    async def find_records(self, name: str, wanted: Mapping[str, float] | None = None) -> KeySearch:
+        return await self._node.call(lambda run: look_up_key(run, name, wanted))
 
-    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Found:
-        return await self._node.call(lambda run: lookup_each(run, name, owners, wanted))
+    async def find_records_by_owners(
+        self, name: str, owners: Collection[str], wanted: Collection[str] | None = None
+    ) -> KeySearch:
+        return await self._node.call(lambda run: look_up_records_by_owners(run, name, owners, wanted))
 
-    async def find_of(self, name: str, owner: str) -> Found:
-        return await self._node.call(lambda run: lookup_of(run, name, owner))
+    async def find_record_by_owner(self, name: str, owner: str) -> KeySearch:
+        return await self._node.call(lambda run: look_up_record_by_owner(run, name, owner))
 
-    def hold(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: Record) -> None:
         run = self._node.p2pd_run
         if run is not None:
             with suppress(RecordRejected):
-                run.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(name)), record)
+                run.dht.protocol.storage.store_record(DHTID.from_bytes(names.key_id(name)), record)
 
-    def judge(self, name: str, record: Record) -> Record:
+    def check_gossiped_record(self, name: str, record: Record) -> Record:
         signed = as_signed(record)
-        return self._validator.judge(names.key_id(name), signed.owner, signed.value, signed.expiration)
+        return self._validator.verify_record(names.key_id(name), signed.owner, signed.value, signed.expiration)
 
-    async def answers(self, peer: str) -> bool:
+    async def ping_peer(self, peer: str) -> bool:
         found = await self._node.call(lambda run: run.dht.protocol.call_ping(PeerID.from_base58(peer)))
         return found is not None
 
-    def spent_s(self) -> float:
+    def cpu_time_s(self) -> float:
         return time.thread_time()
 
 
-class HiveBodies:
+class HivemindBodies:
     """Bodies in the blob store and at their owners; large ones are handled in threads."""
 
-    def __init__(self, node: DhtNode, blobs: Blobs) -> None:
+    def __init__(self, node: DhtNode, blobs: BlobStore) -> None:
         self._node = node
         self._blobs = blobs
 
@@ -111,33 +122,33 @@ class HiveBodies:
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         await to_thread.run_sync(check_body, body, digest, size_bytes)
 
-    def open_board(self, body: bytes) -> LeaderboardBody:
-        return decode_board(body)
+    def decode_leaderboard(self, body: bytes) -> LeaderboardBody:
+        return decode_leaderboard(body)
 
 
-class HiveReplicas:
+class HivemindReplicas:
     """Peers that may keep records, during one run of p2pd."""
 
     def __init__(self, run: NodeRun) -> None:
         self._run = run
 
-    def admit(self, name: str, record: Record) -> None:
-        self._run.dht.protocol.storage.admit(local(self._run, name).key, record)
+    def store_locally(self, name: str, record: Record) -> None:
+        self._run.dht.protocol.storage.store_record(search_locally(self._run, name).key, record)
 
-    def held(self, name: str, owner: str) -> Record | None:
-        return local(self._run, name).records.get(owner)
+    def get_local_record(self, name: str, owner: str) -> Record | None:
+        return search_locally(self._run, name).records.get(owner)
 
-    def near(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in local(self._run, name).nearest(REPLICAS)]
+    def nearest_peers(self, name: str) -> list[Hashable]:
+        return [peer for _, peer in search_locally(self._run, name).nearest_peers(REPLICAS)]
 
     def trusted_peers(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in local(self._run, name).trusted_peers(())]
+        return [peer for _, peer in search_locally(self._run, name).trusted_peers(())]
 
-    async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+    async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         """Store a record at peers, all at once. Returns when enough have stored it to prove it, or a moment after the
         first has."""
         signed = as_signed(record)
-        pending = {spawn(self._store_at(cast(PeerID, peer), name, signed)) for peer in peers}
+        pending = {spawn_in_background(self._store_at_peer(cast(PeerID, peer), name, signed)) for peer in peers}
         took: list[Hashable] = []
         while pending and len(took) < INDEPENDENT:
             timeout_s = PATIENCE_S if took else None
@@ -147,17 +158,17 @@ class HiveReplicas:
             took += [peer for peer in (task.result() for task in done) if peer is not None]
         return took
 
-    async def _store_at(self, peer: PeerID, name: str, signed: SignedRecord) -> PeerID | None:
+    async def _store_at_peer(self, peer: PeerID, name: str, signed: SignedRecord) -> PeerID | None:
         """Store a record at one peer. Returns the peer if it has taken the record."""
         key = DHTID.from_bytes(names.key_id(name))
         protocol = self._run.dht.protocol
         answer = await protocol.call_store(peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner])
         return peer if answer and answer[0] else None
 
-    async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+    async def read_back(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         key, answer = DHTID.from_bytes(names.key_id(name)), None
         with anyio.move_on_after(SHOW_S):
-            answer = await find_at(self._run.dht.protocol, cast(PeerID, peer), key, (record.owner,))
+            answer = await ask_peer_for_records(self._run.dht.protocol, cast(PeerID, peer), key, (record.owner,))
         if answer is None or not answer.records:
             return False, None
         (held,) = answer.records
@@ -165,44 +176,44 @@ class HiveReplicas:
             return True, None
         return False, held if held.expiration > record.expiration else None
 
-    async def prove_link(self) -> None:
+    async def check_network_link(self) -> None:
         await self._run.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success
 
-    def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
-        spawn(self._store_nearest(name, as_signed(record), stored))
+    def replicate_in_background(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+        spawn_in_background(self._store_at_nearest(name, as_signed(record), stored))
 
-    async def _store_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
+    async def _store_at_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
-            found = await lookup(self._run, name, only=(signed.owner,))  # to find the nearest peers
-            further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
-            await self.spread(name, signed, further)
+            found = await look_up_key(self._run, name, only=(signed.owner,))  # to find the nearest peers
+            further = [peer for _, peer in found.nearest_peers(REPLICAS) if peer not in stored]
+            await self.store_at_peers(name, signed, further)
         except Exception as error:
             log.debug("%s was not stored at further peers: %r", name, error)
 
 
-class HiveNetwork:
+class HivemindNetwork:
     """The network on which an identity's records are published."""
 
     def __init__(self, node: DhtNode, identity: Identity) -> None:
         self._node = node
         self._identity = identity
-        self._clock = ClockWatch()
+        self._clock = ClockStepDetector()
         self._run: NodeRun | None = None  # of p2pd, the latest
 
     async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
-        return await self._node.call(lambda run: operation(HiveReplicas(run)))
+        return await self._node.call(lambda run: operation(HivemindReplicas(run)))
 
-    async def wait_up(self) -> None:
-        self._run = await self._node.wait_up()
+    async def wait_until_up(self) -> None:
+        self._run = await self._node.wait_until_up()
 
-    async def disturbed(self, within_s: float, lonely: bool) -> None:
+    async def wait_for_disturbance(self, within_s: float, lonely: bool) -> None:
         """p2pd's end is noticed at once, new peers and a set clock within `LOOK_S`."""
         run = self._run
         with anyio.move_on_after(within_s):
             while run is not None and self._node.p2pd_run is run:
-                if (lonely and run.peers) or self._clock.step_s():
+                if (lonely and run.peer_count) or self._clock.take_clock_step_s():
                     return
-                lonely = lonely or not run.peers
+                lonely = lonely or not run.peer_count
                 await asyncio.wait({run.gone}, timeout=LOOK_S)
                 if run.gone.done():
                     return
@@ -211,7 +222,7 @@ class HiveNetwork:
         return sign(self._identity, content, expiration)
 
 
-class HiveTopic:
+class HivemindTopic:
     """One gossip topic; received messages are read in order."""
 
     def __init__(self, node: DhtNode, name: str) -> None:
@@ -219,14 +230,14 @@ class HiveTopic:
         self._name = name
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
-        async def attend(run: NodeRun) -> None:
+        async def receive_messages(run: NodeRun) -> None:
             async for sender, message in run.p2p.subscribe(self._name):
                 take(sender, message)
 
-        self._node.attendants.append(attend)
+        self._node.attendants.append(receive_messages)
 
     def publish(self, message: bytes) -> None:
-        spawn(self._send(message))
+        spawn_in_background(self._send(message))
 
     async def _send(self, message: bytes) -> None:
         try:

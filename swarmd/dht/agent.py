@@ -29,7 +29,7 @@ from swarmd.dht.ports import Bodies, OwnNode
 from swarmd.dht.publisher import Publisher
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.report_collector import ReportCollector
-from swarmd.dht.rounds import LeaderboardFollower, Stages, SwarmClock
+from swarmd.dht.rounds import LeaderboardFetcher, StagePublisher, SwarmClock
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.weights import WeightsFetcher
 from swarmd.dht.wire.bodies import LeaderboardBody
@@ -66,61 +66,61 @@ class NetworkAgent:
         self._gossip = gossip
         self._node = node
         self.members = members
-        followed = LeaderboardFollower(view, store, bodies, self._learn)
-        self._clock = SwarmClock(view, store, publisher, gossip, followed.reach)
-        stages = Stages(view, store, publisher, bodies, node, self._learn)
-        gathered = (view, store, gossip, bodies, WaitPolicy(), members.must_be_member)
+        followed = LeaderboardFetcher(view, store, bodies, self._apply_leaderboard)
+        self._clock = SwarmClock(view, store, publisher, gossip, followed.watch_previous_leaderboard)
+        stages = StagePublisher(view, store, publisher, bodies, node, self._apply_leaderboard)
+        gathered = (view, store, gossip, bodies, WaitPolicy(), members.require_member)
         self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self.members.register,
-            ReadClock: self._clock.read,
+            ReadClock: self._clock.read_clock,
             Announce: self._clock.announce,
             Gather: lambda command: Gathering(*gathered, command).run(),
             PublishReport: stages.publish_report,
             CollectReports: ReportCollector(view, store, gossip, members.presences).collect,
             PublishLeaderboard: stages.publish_leaderboard,
-            AdmitPeers: self.members.admit,
-            NoteEvidence: gossip.evidence.note,
+            AdmitPeers: self.members.admit_peers,
+            NoteEvidence: gossip.evidence.note_evidence,
         }
         if weights is not None:
-            self._actions[FetchWeights] = weights.take
+            self._actions[FetchWeights] = weights.handle_command
         self._running: set[str] = set()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start what no command asks for: follow the clock, and watch for another node with this identity."""
         self._view.runtime.start(self.members.watch_for_duplicate())
-        self._clock.follow()
+        self._clock.watch_clock()
 
-    def take(self, command: Command) -> None:
+    def start_command(self, command: Command) -> None:
         """Start a command, unless it is being done already."""
         if command.id in self._running:
             return
         if type(command) not in self._actions:
-            self._fail(command, "this is not a command for the network worker")
+            self._report_failure(command, "this is not a command for the network worker")
         elif len(self._running) >= COMMANDS_MAX:
-            self._fail(command, f"{COMMANDS_MAX} commands are being done already")
+            self._report_failure(command, f"{COMMANDS_MAX} commands are being done already")
         else:
             if isinstance(command, Gather | PublishReport | CollectReports):
-                self._view.policy.reach(command.round)
+                self._view.policy.raise_round(command.round)
             self._running.add(command.id)
-            self._view.runtime.start(self._perform(command))
+            self._view.runtime.start(self._run_command(command))
 
-    async def _perform(self, command: Command) -> None:
+    async def _run_command(self, command: Command) -> None:
         try:
             await self._actions[type(command)](command)
         except (SwarmdError, OSError) as error:
-            self._fail(command, str(error))
+            self._report_failure(command, str(error))
         except Exception as error:
             log.exception("%s failed", command.id)
-            self._fail(command, f"{type(error).__name__}: {error}")
+            self._report_failure(command, f"{type(error).__name__}: {error}")
         finally:
             self._running.discard(command.id)
 
-    def _fail(self, command: Command, reason: str) -> None:
+    def _report_failure(self, command: Command, reason: str) -> None:
         log.info("%s: %s", command.id, reason)
         self._view.emit(CommandFailed(command.id, reason))
 
-    def _learn(self, board: LeaderboardBody) -> None:
+    def _apply_leaderboard(self, board: LeaderboardBody) -> None:
         """Take over a leaderboard: the credit of peers, also for the next start, and the reports that it quotes."""
-        self._view.seniority.learn(board.standings)
-        self._gossip.comparison.read_board(board.reports)
-        self._view.runtime.start(self._node.keep_standings(board))
+        self._view.seniority.update_standings(board.standings)
+        self._gossip.comparison.compare_quoted_reports(board.reports)
+        self._view.runtime.start(self._node.save_standings(board))

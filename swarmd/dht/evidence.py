@@ -1,6 +1,6 @@
 """Evidence that a peer signed two versions of one record: found, gossiped and kept. No hivemind in it.
 
-- `RecordComparison` remembers the first version of each record that this node sees, a bounded number of them, and
+- `EquivocationDetector` remembers the first version of each record that this node sees, a bounded number of them, and
   compares later versions with it.
 - Evidence needs no trust: its two signatures prove it, whichever peer sends it. `EvidenceGossip` forwards what it found
   itself, repeats it now and then while it counts, and keeps a bounded amount against each signer. A node waits for a
@@ -23,14 +23,22 @@ from cachetools import FIFOCache
 from swarmd.bounds import RateLimiter
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated, RoundAnnounced
-from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_banned_by, is_new_evidence
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.p2p.limits import GossipLimits, PeerCheck, Rate
 from swarmd.dht.ports import EvidenceSink, Topic
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.evidence import Charge, ClockPlace, Evidence, check_evidence, contradiction, pair_of, place_of
+from swarmd.dht.wire.evidence import (
+    ClockPlace,
+    Evidence,
+    ProvenEquivocation,
+    announcement_order,
+    check_evidence,
+    contradiction_kind,
+    make_evidence,
+)
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import (
     PAYLOAD_BYTES_MAX,
@@ -45,9 +53,9 @@ from swarmd.dht.wire.records import (
     ReportRecord,
     SignedRecord,
     as_signed,
-    check_payload,
+    decode_payload,
     decode_signed,
-    verifies,
+    is_signature_valid,
 )
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
@@ -78,14 +86,14 @@ RETELL_S = 300.0
 log = get_logger(__name__)
 
 
-class SeenRecord(NamedTuple):
+class DecodedRecord(NamedTuple):
     """A record and what it says."""
 
     signed: SignedRecord
     content: Payload
 
 
-class RecordComparison:
+class EquivocationDetector:
     """Remembers the first version of each record, a bounded number of them, and reports contradictions.
 
     Args:
@@ -98,88 +106,88 @@ class RecordComparison:
         self._coordinator = coordinator
         self._known = known
         self._found = found
-        self._members: FIFOCache[Place, SeenRecord] = FIFOCache(MEMBER_REPORTS_KEPT)
-        self._newcomers: FIFOCache[Place, SeenRecord] = FIFOCache(NEWCOMER_REPORTS_KEPT)
-        self._quoted: FIFOCache[Place, SeenRecord] = FIFOCache(QUOTED_KEPT)
-        self._boards: FIFOCache[Place, SeenRecord] = FIFOCache(BOARDS_KEPT)
-        self._clocks: FIFOCache[Payload, SeenRecord] = FIFOCache(CLOCKS_KEPT)
+        self._members: FIFOCache[Place, DecodedRecord] = FIFOCache(MEMBER_REPORTS_KEPT)
+        self._newcomers: FIFOCache[Place, DecodedRecord] = FIFOCache(NEWCOMER_REPORTS_KEPT)
+        self._quoted: FIFOCache[Place, DecodedRecord] = FIFOCache(QUOTED_KEPT)
+        self._boards: FIFOCache[Place, DecodedRecord] = FIFOCache(BOARDS_KEPT)
+        self._clocks: FIFOCache[Payload, DecodedRecord] = FIFOCache(CLOCKS_KEPT)
         self._last = (-math.inf, BEFORE_ALL)  # greatest expiration and place of all clocks so far
 
-    def see(self, record: Record) -> None:
+    def compare_record(self, record: Record) -> None:
         """Compare a record whose signature has been checked."""
         signed = as_signed(record)
-        self.compare(SeenRecord(signed, signed.content))
+        self.compare_decoded(DecodedRecord(signed, signed.content))
 
-    def compare(self, seen: SeenRecord) -> None:
+    def compare_decoded(self, seen: DecodedRecord) -> None:
         """The same for a record that has been decoded."""
         signed, content = seen
         if isinstance(content, ReportRecord):
-            self._see_report((signed.owner, content.round, content.stage), seen)
+            self._compare_report((signed.owner, content.round, content.stage), seen)
         elif signed.owner != self._coordinator:
             return
         elif isinstance(content, LeaderboardRecord):
-            _compare(self._boards.setdefault((signed.owner, content.round, 0), seen), seen, self._found)
+            _compare_records(self._boards.setdefault((signed.owner, content.round, 0), seen), seen, self._found)
         elif isinstance(content, ClockRecord):
-            self._see_clock(seen)
+            self._compare_clock(seen)
 
-    def _see_report(self, place: Place, seen: SeenRecord) -> None:
+    def _compare_report(self, place: Place, seen: DecodedRecord) -> None:
         before = self._members.get(place) or self._newcomers.get(place)
-        _compare(before, seen, self._found)
+        _compare_records(before, seen, self._found)
         if before is None:
             (self._members if self._known(place[0]) else self._newcomers)[place] = seen
         quoted = self._quoted.get(place)
         if quoted is not None:
             self._compare_quoted(quoted, seen)
 
-    def _see_clock(self, seen: SeenRecord) -> None:
+    def _compare_clock(self, seen: DecodedRecord) -> None:
         """Keep the record of each content that expires first: renewals say nothing new."""
         before = self._clocks.get(seen.content)
         if before is not None and before.signed.expiration <= seen.signed.expiration:
             return
-        if not self._goes_on(seen):
+        if not self._is_later_clock(seen):
             for other in self._clocks.values():
-                _compare(other, seen, self._found)
+                _compare_records(other, seen, self._found)
         self._clocks[seen.content] = seen
 
-    def _goes_on(self, seen: SeenRecord) -> bool:
+    def _is_later_clock(self, seen: DecodedRecord) -> bool:
         """Whether a clock is later than all before it, by expiration and by place, and so contradicts none of them."""
         assert isinstance(seen.content, ClockRecord), "it is a clock"
-        expiration, place = seen.signed.expiration, place_of(seen.content)
+        expiration, place = seen.signed.expiration, announcement_order(seen.content)
         goes_on = expiration > self._last[0] and place > self._last[1]
         self._last = (max(expiration, self._last[0]), max(place, self._last[1]))
         return goes_on
 
-    def read_board(self, reports: Iterable[bytes]) -> None:
+    def compare_quoted_reports(self, reports: Iterable[bytes]) -> None:
         """Compare the reports that a leaderboard quotes, which the coordinator received, with those seen here."""
         for encoded in islice((each for each in reports if len(each) <= QUOTED_BYTES_MAX), QUOTED_KEPT):
             try:
                 signed = decode_signed(encoded)
-                content = check_payload(signed.payload)
+                content = decode_payload(signed.payload)
             except RecordRejected:
                 continue  # `swarmd leaderboard` names it
             if isinstance(content, ReportRecord):
                 place = (signed.owner, content.round, content.stage)
-                quoted = self._quoted[place] = SeenRecord(signed, content)
+                quoted = self._quoted[place] = DecodedRecord(signed, content)
                 seen = self._members.get(place) or self._newcomers.get(place)
                 if seen is not None:
                     self._compare_quoted(quoted, seen)
 
-    def _compare_quoted(self, quoted: SeenRecord, seen: SeenRecord) -> None:
+    def _compare_quoted(self, quoted: DecodedRecord, seen: DecodedRecord) -> None:
         """Compare a quoted report; its signature is verified only if it differs from the one seen here."""
 
-        def found(evidence: Evidence) -> None:
-            if verifies(quoted.signed, names.key_id(quoted.content.key)):
+        def report_if_signed(evidence: Evidence) -> None:
+            if is_signature_valid(quoted.signed, names.key_id(quoted.content.key)):
                 self._found(evidence)
 
-        _compare(quoted, seen, found)
+        _compare_records(quoted, seen, report_if_signed)
 
 
-def _compare(before: SeenRecord | None, seen: SeenRecord, found: EvidenceSink) -> None:
+def _compare_records(before: DecodedRecord | None, seen: DecodedRecord, found: EvidenceSink) -> None:
     if before is None or before.signed == seen.signed:
         return
     one, other = (before, seen) if before.signed.expiration <= seen.signed.expiration else (seen, before)
-    if contradiction(one.content, other.content, one.signed.expiration, other.signed.expiration):
-        found(pair_of(one.signed, other.signed))
+    if contradiction_kind(one.content, other.content, one.signed.expiration, other.signed.expiration):
+        found(make_evidence(one.signed, other.signed))
 
 
 def announcement_of(record: Record) -> RoundAnnounced:
@@ -189,25 +197,25 @@ def announcement_of(record: Record) -> RoundAnnounced:
     return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
 
 
-class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
+class EvidenceMessage(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
     """Two records that contradict each other."""
 
     pair: Evidence
 
 
-def decode_message(encoded: bytes) -> EvidenceTold:
+def decode_evidence_message(encoded: bytes) -> EvidenceMessage:
     """Decode a gossiped message, without checking the records in it. Raises RecordRejected("malformed")."""
     try:
-        return msgspec.msgpack.decode(encoded, type=EvidenceTold)
+        return msgspec.msgpack.decode(encoded, type=EvidenceMessage)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no evidence: {error}") from error
 
 
 @dataclass
-class HeldPair:
+class HeldEvidence:
     """Evidence that is kept: what it shows, and when any peer sent it last."""
 
-    charge: Charge
+    charge: ProvenEquivocation
     told_at: float = -RETELL_S
 
 
@@ -221,7 +229,10 @@ class EvidenceGossip:
     """
 
     def __init__(
-        self, view: SwarmView, topic: Topic, check: Callable[[RecordPolicy, Evidence], Charge] = check_evidence
+        self,
+        view: SwarmView,
+        topic: Topic,
+        check: Callable[[RecordPolicy, Evidence], ProvenEquivocation] = check_evidence,
     ) -> None:
         runtime = view.runtime
         self._view = view
@@ -233,39 +244,39 @@ class EvidenceGossip:
         # Kind and peer → latest round with evidence, also if the core has no more room for it: otherwise evidence that
         # is sent again would be news each time, and the log would take it again and again.
         self._latest: FIFOCache[tuple[str, str], int] = FIFOCache(SIGNERS_MAX)
-        self._pairs: FIFOCache[Evidence, HeldPair] = FIFOCache(KEPT)
+        self._pairs: FIFOCache[Evidence, HeldEvidence] = FIFOCache(KEPT)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
         self._signers = RateLimiter(SIGNER_BURST, SIGNER_PER_S, runtime.now, SIGNERS_MAX)
         self._newcomers = RateLimiter(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
-        topic.listen(self._listen)
+        topic.listen(self._on_message)
 
-    async def note(self, command: NoteEvidence) -> None:
+    async def note_evidence(self, command: NoteEvidence) -> None:
         """Remember evidence that the log holds already."""
-        self._note(*(each for each in command.known if each not in self._noted))
+        self._add_known(*(each for each in command.known if each not in self._noted))
 
-    def _note(self, *known: KnownEvidence) -> None:
+    def _add_known(self, *known: KnownEvidence) -> None:
         self._noted = (*self._noted, *known)[-EQUIVOCATIONS_KEPT:]
         for each in known:
             signer = each.kind, each.peer
             self._latest[signer] = max(each.round, self._latest.get(signer, each.round))
 
-    def bans(self, peer: str, round: int) -> bool:
+    def is_banned(self, peer: str, round: int) -> bool:
         """Is this peer banned in a round, so that none of its records count?"""
-        return bool(self._noted) and any(is_barred_by(each, peer, round) for each in self._noted)
+        return bool(self._noted) and any(is_banned_by(each, peer, round) for each in self._noted)
 
     # --- what this node finds ---
 
-    def found(self, evidence: Evidence) -> None:
+    def on_evidence_found(self, evidence: Evidence) -> None:
         """Keep and send two records that contradict each other; their signatures have been checked."""
         try:
             charge = self._check(self._policy, evidence)
         except RecordRejected as error:
             log.debug("no evidence: %s", error)
             return
-        if self._keep(evidence, charge):
-            self._runtime.start(self._tell_evidence(evidence))
+        if self._keep_evidence(evidence, charge):
+            self._runtime.start(self._send_evidence(evidence))
 
-    def _keep(self, evidence: Evidence, charge: Charge) -> bool:
+    def _keep_evidence(self, evidence: Evidence, charge: ProvenEquivocation) -> bool:
         """Keep evidence and emit it. False if it is known, or more than is kept."""
         before = self._latest.get((charge.kind, charge.peer))
         if before is not None and charge.round < before + APART_ROUNDS:
@@ -274,16 +285,16 @@ class EvidenceGossip:
         if not (self._signers.try_charge(charge.peer) if credited else self._newcomers.try_charge()):
             self._view.rejections.count(charge.peer, "full", "more evidence than is kept")
             return False
-        self._note(KnownEvidence(charge.kind, charge.peer, charge.round))
-        self._pairs[evidence] = HeldPair(charge)
+        self._add_known(KnownEvidence(charge.kind, charge.peer, charge.round))
+        self._pairs[evidence] = HeldEvidence(charge)
         log.warning("%s signed two different records of round %d: %s", charge.peer, charge.round, charge.kind)
         self._view.emit(Equivocated(*charge, evidence.first.encode(), evidence.second.encode()))
         for signed in (evidence.first, evidence.second):
             if isinstance(signed.content, ClockRecord):
-                self._announce(announcement_of(signed))
+                self._emit_announcement(announcement_of(signed))
         return True
 
-    def _announce(self, said: RoundAnnounced) -> None:
+    def _emit_announcement(self, said: RoundAnnounced) -> None:
         """Emit what the coordinator has announced to others, unless it lies too far ahead."""
         reached = self._policy.round
         if reached is None or said.round <= reached + ROUNDS_AHEAD:
@@ -291,31 +302,31 @@ class EvidenceGossip:
 
     # --- gossip ---
 
-    def _listen(self, sender: str, message: bytes) -> None:
-        if not self._policy.admits(sender):
+    def _on_message(self, sender: str, message: bytes) -> None:
+        if not self._policy.is_admitted(sender):
             return
         try:
             if len(message) > MESSAGE_BYTES_MAX:
                 raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
             self._limits.charge(sender, self._view.is_credited(sender))
-            self._hear_evidence(decode_message(message).pair)
+            self._receive_evidence(decode_evidence_message(message).pair)
         except RecordRejected as error:
             self._view.rejections.count(sender, error.reason, error.message)
 
-    def _hear_evidence(self, pair: Evidence) -> None:
+    def _receive_evidence(self, pair: Evidence) -> None:
         """Take evidence that a peer has sent. Raises RecordRejected."""
         held = self._pairs.get(pair)
         charge = self._check(self._policy, pair) if held is None else held.charge
-        if held is None and not self._counts(charge):
+        if held is None and not self._is_still_valid(charge):
             return
         if held is None:
-            self._keep(pair, charge)
+            self._keep_evidence(pair, charge)
         told = (KnownEvidence(charge.kind, charge.peer, charge.round),)
         for each in self._pairs.values():  # one lie makes several pairs: its two records may be renewed
-            if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):
+            if not is_new_evidence(told, each.charge.kind, each.charge.peer, each.charge.round):
                 each.told_at = self._runtime.now()
 
-    def _counts(self, charge: Charge) -> bool:
+    def _is_still_valid(self, charge: ProvenEquivocation) -> bool:
         """Whether evidence is about a round in which it still bans its signer.
 
         Before this node knows the swarm's round, no evidence counts; it will be sent again.
@@ -334,16 +345,16 @@ class EvidenceGossip:
         while True:
             await self._runtime.sleep(RETELL_S * self._view.random.uniform(0.5, 1.0))  # nodes do not send all at once
             for evidence in list(self._pairs):
-                await self._tell_evidence(evidence)
+                await self._send_evidence(evidence)
 
-    async def _tell_evidence(self, evidence: Evidence) -> None:
+    async def _send_evidence(self, evidence: Evidence) -> None:
         if self._is_due(evidence):
             # Another node may send it first: at most 1 + ln(members) times `SPREAD_S` are waited for that.
             members = self._view.random.random() * (math.e * self._view.members - 1.0)
             await self._runtime.sleep(SPREAD_S * math.log1p(members))
         if self._is_due(evidence):
             self._pairs[evidence].told_at = self._runtime.now()
-            self._topic.publish(msgspec.msgpack.encode(EvidenceTold(evidence)))
+            self._topic.publish(msgspec.msgpack.encode(EvidenceMessage(evidence)))
 
     def _is_due(self, evidence: Evidence) -> bool:
         """Whether evidence is kept and no peer has sent it lately."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from swarmd.bounds import Real
-from swarmd.dht.evidence import EvidenceGossip, RecordComparison
+from swarmd.dht.evidence import EquivocationDetector, EvidenceGossip
 from swarmd.dht.p2p.limits import ALL_HINTS, HINTS, GossipLimits, PeerLimits, Rate
 from swarmd.dht.ports import RecordSink, Topic
 from swarmd.dht.swarm_view import SwarmView
@@ -66,10 +66,10 @@ class HintGossip:
         topic.listen(self._on_message)
 
     def _on_message(self, sender: str, message: bytes) -> None:
-        if not self._view.policy.admits(sender):
+        if not self._view.policy.is_admitted(sender):
             return
         try:
-            hint = self._check(sender, message)
+            hint = self._decode_hint(sender, message)
         except RecordRejected:
             return
         if not self._limits.try_charge_all(self._view.is_credited(sender)):
@@ -78,17 +78,17 @@ class HintGossip:
         if hint.sender == sender and not echo:
             self._hinted(hint.key, sender, hint.expiration)
 
-    def _check(self, sender: str, message: bytes) -> Hint:
+    def _decode_hint(self, sender: str, message: bytes) -> Hint:
         """Decode a hint. Raises RecordRejected, which is counted."""
         if len(message) > HINT_BYTES_MAX:
-            raise self._peer_limits.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
+            raise self._peer_limits.count_refusal(sender, "oversized", f"a hint of {len(message)} bytes")
         if not self._limits.try_charge_sender(sender):
             # Any peer can send a signed message again that another peer once sent, when p2pd has forgotten it.
-            raise self._peer_limits.refusal(sender, "hints", "too many hints a second", weight=0)
+            raise self._peer_limits.count_refusal(sender, "hints", "too many hints a second", weight=0)
         try:
             return msgspec.msgpack.decode(message, type=Hint)
         except DECODE_ERRORS as error:
-            raise self._peer_limits.refusal(sender, "malformed", f"not a hint: {error}") from error
+            raise self._peer_limits.count_refusal(sender, "malformed", f"not a hint: {error}") from error
 
     def publish(self, record: Record) -> None:
         """Hint at an own record."""
@@ -125,7 +125,7 @@ class ClockGossip:
             self._heard_lately.append(message)
             self._latest = max(self._latest, signed.expiration)
 
-    def follow(self, heard: RecordSink) -> None:
+    def set_listener(self, heard: RecordSink) -> None:
         """Call `heard` with each record that may be the clock's; it raises RecordRejected if one does not count."""
         self._heard = heard
 
@@ -134,7 +134,7 @@ class ClockGossip:
         self._latest = max(self._latest, record.expiration)
         self._topic.publish(record.encode())
 
-    def pass_on(self, record: Record) -> None:
+    def forward_record(self, record: Record) -> None:
         """Forward a record that was not heard on the topic, unless another peer does so within a moment."""
         if record.expiration > self._latest:
             self._view.runtime.start(self._send_unless_heard(record))
@@ -164,7 +164,7 @@ class Gossip:
         self,
         clock: ClockGossip,
         evidence: EvidenceGossip,
-        comparison: RecordComparison,
+        comparison: EquivocationDetector,
         hint: RecordSink,
         accepted: RecordSink,
     ) -> None:
@@ -174,21 +174,21 @@ class Gossip:
         self._hint = hint
         self._accepted = accepted
 
-    def told(self, record: Record) -> None:
+    def announce_stored(self, record: Record) -> None:
         """Announce an own record that a peer has: send a hint, and look at the record like every other node."""
         if not is_sharded(record.content):  # peers that need it have it, or read its shard
             self._hint(record)
-        self._note_out(record)
+        self._handle_own_record(record)
 
-    def renewed(self, record: Record) -> None:
+    def announce_renewed(self, record: Record) -> None:
         """Announce an own record that was renewed on time; others have it, and find a membership before it expires."""
         if isinstance(record.content, Membership):
-            self._note_out(record)
+            self._handle_own_record(record)
         else:
-            self.told(record)
+            self.announce_stored(record)
 
-    def _note_out(self, record: Record) -> None:
-        self.comparison.see(record)
+    def _handle_own_record(self, record: Record) -> None:
+        self.comparison.compare_record(record)
         if isinstance(record.content, ClockRecord):
             self.clock.publish(record)
         self._accepted(record)

@@ -1,8 +1,8 @@
 """Memberships: this node's own, other peers', and a second node under the same identity. Does not import hivemind.
 
-- `Presences` holds the known members, and limits how many arrivals and departures are emitted.
+- `MemberPresences` holds the known members, and limits how many arrivals and departures are emitted.
 - `MemberLookups` looks up the memberships of single peers, in a swarm too large to read all of them.
-- `MemberKeys` watches the keys that memberships are stored under.
+- `MembershipWatcher` watches the keys that memberships are stored under.
 - `Members` publishes this node's membership, and emits the others'.
 """
 
@@ -23,18 +23,18 @@ from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.ports import OwnNode, RecordsSink
 from swarmd.dht.publisher import RENEWALS, Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
-from swarmd.dht.rounds import find_members_place
-from swarmd.dht.store.seniority import Rank, pick
+from swarmd.dht.rounds import find_member_sharding
+from swarmd.dht.store.seniority import Rank, pick_by_rank
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import LENGTH_MAX, is_loopback
-from swarmd.dht.wire.invitations import chain_of
-from swarmd.dht.wire.names import MembersPlace, member_shard_of
+from swarmd.dht.wire.invitations import invitation_chain
+from swarmd.dht.wire.names import MemberSharding, member_shard_of
 from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PAST_S, PROTOCOL, TTL_MAX_S, Membership, Record
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
-from swarmd.worker.tasks import within
+from swarmd.worker.tasks import run_within
 
 NEWCOMERS_BURST, NEWCOMERS_PER_S = 256.0, 2.0  # arrivals of peers with proof of work but no credit
 IDLE_BURST, IDLE_PER_S = 64.0, 0.2  # arrivals of peers without proof of work
@@ -48,7 +48,7 @@ class Presence(NamedTuple):
     until: float  # expiration of its latest record; a member that is here publishes another before
 
 
-class Presences:
+class MemberPresences:
     """The members that a node knows, by their records."""
 
     def __init__(self, now: TimeSource) -> None:
@@ -61,19 +61,19 @@ class Presences:
         self._returns = RateLimiter(RETURNS_BURST, RETURNS_PER_S, now, MEMBERS_MAX)
 
     @property
-    def workers(self) -> int:
+    def proof_of_work_count(self) -> int:
         """Number of present members with proof of work, or with credit. An attacker can have any number of others."""
         return self.here - sum([self.known[peer].here for peer in self._without_work])
 
-    def choose(self, ranks: Mapping[str, Rank]) -> list[str]:
+    def choose_arrivals(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Of peers that are not known yet, choose those to accept now, by rank and within the rate limits."""
-        return pick(ranks, self._charge_arrival)
+        return pick_by_rank(ranks, self._charge_arrival)
 
     def _charge_arrival(self, rank: Rank) -> bool:
         """Charge an arrival to the rate limit of its kind. Returns whether the limit allowed it."""
         return rank.is_credited or (self._newcomers if rank.has_proof_of_work else self._idle).try_charge()
 
-    def note(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
+    def record_presence(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
         """Note a member's record.
 
         Args:
@@ -91,12 +91,12 @@ class Presences:
             self._without_work.add(peer)
         returns = here and before is not None and not before.here
         if returns and not (self._returns.try_charge(peer) and self._charge_arrival(rank())):
-            self._set(peer, Presence(False, until))
+            self._set_presence(peer, Presence(False, until))
             return None
-        self._set(peer, Presence(here, until))
+        self._set_presence(peer, Presence(here, until))
         return None if (before is not None and before.here) == here else here
 
-    def _set(self, peer: str, presence: Presence) -> None:
+    def _set_presence(self, peer: str, presence: Presence) -> None:
         before = self.known.get(peer)
         self.here += presence.here - (before is not None and before.here)
         self._earliest = min(self._earliest, presence.until)
@@ -115,7 +115,7 @@ class Presences:
             self.forget([peer for peer in self._without_work if not self.known[peer].here])
         return len(self.known) < MEMBERS_MAX and len(self._without_work) < IDLE_MEMBERS_MAX
 
-    def forget_gone(self, now: float) -> list[str]:
+    def forget_expired(self, now: float) -> list[str]:
         """Forget members whose record has expired at `now` (POSIX seconds).
 
         Returns:
@@ -152,14 +152,14 @@ class MemberLookups:
         self._seen = seen
         self._until: FIFOCache[str, float] = FIFOCache(KEPT_MAX)  # member → expiration of its record
 
-    def note(self, records: Mapping[str, Record]) -> None:
+    def remember_members(self, records: Mapping[str, Record]) -> None:
         """Remember the memberships that were read, so that they need not be looked up until they expire."""
         for peer, record in records.items():
             self._until.pop(peer, None)
             if isinstance(record.content, Membership) and not record.content.leaving:
                 self._until[peer] = record.expiration
 
-    async def must_be_member(self, peer: str) -> None:
+    async def require_member(self, peer: str) -> None:
         """Return if the peer is a member. Checks nothing if memberships are not sharded.
 
         Raises:
@@ -170,24 +170,24 @@ class MemberLookups:
             return
         self._until.pop(peer, None)
         for place in dict.fromkeys((view.shards.members, view.shards.members_before)):
-            record = await self._find(peer, place)
+            record = await self._find_membership(peer, place)
             if record is not None:
                 self._seen({peer: record})
                 break
         if peer not in self._until:
             raise NetworkDown(f"no membership of {peer} was found")
 
-    async def _find(self, peer: str, place: MembersPlace) -> Record | None:
+    async def _find_membership(self, peer: str, place: MemberSharding) -> Record | None:
         view, store = self._view, self._store
-        name = names.members(view.swarm, *place, member_shard_of(view.swarm, peer, place))
-        return (await store.find_of(name, peer)).records.get(peer)
+        name = names.members_key(view.swarm, *place, member_shard_of(view.swarm, peer, place))
+        return (await store.find_record_by_owner(name, peer)).records.get(peer)
 
 
 POLLS_BETWEEN_READS = 6  # for all nodes but the coordinator, which alone needs memberships promptly
 AT_ONCE = 8  # shards that the coordinator reads on each poll after memberships have moved
 
 
-class MemberKeys:
+class MembershipWatcher:
     """Watches the keys of memberships, and follows when memberships move to other keys.
 
     A follower of a large swarm watches its own shard, where a duplicate of itself would publish. The coordinator
@@ -203,7 +203,7 @@ class MemberKeys:
         self._view = view
         self._store = store
         self._seen = seen
-        self._place = MembersPlace()
+        self._place = MemberSharding()
         self._watches: dict[int, KeyWatch] = {}  # by shard
         self._counted: dict[int, int] = {}  # shard → members that were found in it
         self._due: dict[int, int] = {}  # shard → poll on which to read it next, after a move
@@ -212,40 +212,40 @@ class MemberKeys:
 
     def watch(self) -> None:
         """Watch for the rest of the session, wherever the clock says that memberships are stored."""
-        self._view.shards.watch_members(self._move)
-        self._move()
+        self._view.shards.set_members_moved_listener(self._watch_new_shards)
+        self._watch_new_shards()
         if self._view.coordinating:
-            self._view.runtime.start(self._read_moved())
+            self._view.runtime.start(self._read_due_shards())
 
-    async def _read_moved(self) -> None:
+    async def _read_due_shards(self) -> None:
         """Read the shards that are due, few at once; one where nobody answered stays due."""
         while True:
             await self._view.runtime.sleep(self._view.config.dht.poll_s)
             self._poll += 1
             for shard in [shard for shard, poll in self._due.items() if poll <= self._poll][:AT_ONCE]:
-                self._watches[shard].look()
+                self._watches[shard].read_now()
 
-    def _wait_longer(self, shard: int) -> None:
+    def _double_interval(self, shard: int) -> None:
         """Double a shard's interval after a read, until the interval of its watch is short enough."""
         if self._due.get(shard, self._poll + 1) > self._poll:
             return
         del self._due[shard]  # to put it behind the others
         self._waits[shard] = 2 * self._waits.get(shard, 0) or 1
-        if self._waits[shard] < self._polls():
+        if self._waits[shard] < self._polls_between_reads():
             self._due[shard] = self._poll + self._waits[shard]
 
-    def look(self) -> None:
+    def read_own_shard_now(self) -> None:
         """Read the key of this node's own membership now."""
         watch = self._watches.get(self._own_shard())
         if watch is not None:
-            watch.look()
+            watch.read_now()
 
-    async def own_place(self) -> tuple[MembersPlace, int]:
+    async def locate_own_membership(self) -> tuple[MemberSharding, int]:
         """Where this node's membership belongs, and its shard. Raises NetworkDown."""
-        place = await find_members_place(self._view, self._store)
+        place = await find_member_sharding(self._view, self._store)
         return place, member_shard_of(self._view.swarm, self._view.peer_id, place)
 
-    def members_about(self, known: int) -> int:
+    def estimate_members(self, known: int) -> int:
         """Estimated number of members: all `known` to this node, or as many in each shard as in its own."""
         if not self._place.shards or self._view.coordinating:
             return known
@@ -254,7 +254,7 @@ class MemberKeys:
     def _own_shard(self) -> int:
         return member_shard_of(self._view.swarm, self._view.peer_id, self._place)
 
-    def _move(self) -> None:
+    def _watch_new_shards(self) -> None:
         view, store = self._view, self._store
         for watch in self._watches.values():
             store.unwatch(watch.name)
@@ -262,22 +262,22 @@ class MemberKeys:
         self._watches, self._counted, self._due, self._waits = {}, {}, {}, {}
         shards = max(1, self._place.shards)
         for shard in range(shards) if view.coordinating else (self._own_shard(),):
-            self._begin(shard)
+            self._watch_shard(shard)
 
-    def _begin(self, shard: int) -> None:
+    def _watch_shard(self, shard: int) -> None:
         view, store, (shards, epoch) = self._view, self._store, self._place
-        name = names.members(view.swarm, shards, epoch, shard)
+        name = names.members_key(view.swarm, shards, epoch, shard)
 
-        def seen(records: Mapping[str, Record]) -> None:
+        def handle_records(records: Mapping[str, Record]) -> None:
             self._counted[shard] = len(records)
-            self._wait_longer(shard)
+            self._double_interval(shard)
             self._seen(records)
 
-        self._watches[shard] = store.watch(name, seen, self._polls(), later=shards > AT_ONCE)
+        self._watches[shard] = store.watch(name, handle_records, self._polls_between_reads(), later=shards > AT_ONCE)
         if view.coordinating and shards:
             self._due[shard] = self._poll
 
-    def _polls(self) -> float:
+    def _polls_between_reads(self) -> float:
         """Polls between two reads of a key."""
         dht = self._view.config.dht
         if not self._view.coordinating:
@@ -303,59 +303,59 @@ class Members:
         self._view = view
         self._publisher = publisher
         self._node = node
-        self._key = names.key_id(names.members(view.swarm))  # breaks ties between newcomers
-        self.presences = Presences(view.runtime.now)
+        self._key = names.key_id(names.members_key(view.swarm))  # breaks ties between newcomers
+        self.presences = MemberPresences(view.runtime.now)
         self._invitations: dict[str, bytes] = {}  # member → its invitation, in a swarm by invitation
         self._published = 0.0  # expiration of the latest own record
         self._withdrawn: bytes | None = b""  # `withdrawn` of that record; None: publish again
         self._offer: bytes | None = b""  # `weights` of that record; None: publish again
-        self._keys = MemberKeys(view, store, self._see)
-        self._lookups = MemberLookups(view, store, self._see)
+        self._keys = MembershipWatcher(view, store, self._handle_memberships)
+        self._lookups = MemberLookups(view, store, self._handle_memberships)
         self.place = view.shards.members
         self._watching = False
         self._alert_until = 0.0
         self._older = ("", 0.0)  # nonce and expiration of an older duplicate's record that ours has replaced
         self._insisting = False
         self._duplicate: IdentityInUse | None = None
-        self._duplicate_seen = view.runtime.signal()
-        self._left = view.runtime.signal()
+        self._duplicate_seen = view.runtime.make_signal()
+        self._left = view.runtime.make_signal()
 
     async def register(self, command: Register) -> None:
         """Publish this node's membership and begin to watch the others'. Raises NetworkDown."""
-        await self._publish(leaving=False)
+        await self._publish_membership(leaving=False)
         if not self._watching:
-            self.follow()
-            self._view.runtime.start(self._keep_alert())
-            self._view.runtime.start(self._tell_changes())
+            self.watch_others()
+            self._view.runtime.start(self._read_often_while_alert())
+            self._view.runtime.start(self._publish_changes())
         self._view.emit(Registered(command.id))
 
-    def follow(self) -> None:
+    def watch_others(self) -> None:
         """Watch the others' memberships without publishing one."""
         self._watching = True
         self._keys.watch()
 
-    async def must_be_member(self, peer: str) -> None:
+    async def require_member(self, peer: str) -> None:
         """Return if a peer is a member. Checks nothing while this node does not watch memberships.
 
         Raises:
             NetworkDown: no membership of it was found.
         """
         if self._watching:
-            await self._lookups.must_be_member(peer)
+            await self._lookups.require_member(peer)
 
-    async def _publish(self, leaving: bool) -> None:
+    async def _publish_membership(self, leaving: bool) -> None:
         view, publisher, node = self._view, self._publisher, self._node
-        withdrawn = self._withdrawn = await self._read_withdrawn()
+        withdrawn = self._withdrawn = await self._read_withdrawn_invitations()
         offer = self._offer = await node.weights_offer()
-        place, shard = await self._keys.own_place()
+        place, shard = await self._keys.locate_own_membership()
         content = Membership(
             swarm=view.swarm,
-            name=_printable(view.config.name),
+            name=_printable_name(view.config.name),
             nonce=view.nonce,
             joined_at=view.started_at,
             leaving=leaving,
-            addresses=_useful(await node.addresses()),
-            work=await node.work(),
+            addresses=_publishable_addresses(await node.addresses()),
+            work=await node.proof_of_work(),
             invitation=view.invitation,
             protocol=PROTOCOL,
             withdrawn=withdrawn,
@@ -367,51 +367,51 @@ class Members:
         record = await publisher.publish(content)
         self._published, self.place = record.expiration, place
 
-    async def _read_withdrawn(self) -> bytes:
+    async def _read_withdrawn_invitations(self) -> bytes:
         """The encoded invitations that this node's operator has withdrawn."""
         if self._view.config.dht.admission != "invitation":
             return b""
-        return await self._node.withdrawn()
+        return await self._node.withdrawn_invitations()
 
-    async def _tell_changes(self) -> None:
+    async def _publish_changes(self) -> None:
         """Publish the membership again when the operator withdraws an invitation, the trainer offers weights, or
         memberships have moved."""
         while True:
             await self._view.runtime.sleep(self._view.config.dht.poll_s)
-            now = (await self._read_withdrawn(), await self._node.weights_offer())
+            now = (await self._read_withdrawn_invitations(), await self._node.weights_offer())
             if now != (self._withdrawn, self._offer) or self.place != self._view.shards.members:
                 try:
-                    await self._publish(leaving=False)
+                    await self._publish_membership(leaving=False)
                 except (NetworkDown, RecordRejected) as error:
                     self._withdrawn = self._offer = None
                     log.info("the membership was not published again: %s", error)
 
-    async def _keep_alert(self) -> None:
+    async def _read_often_while_alert(self) -> None:
         """Read memberships often while there may be a duplicate, so that one of the two soon ends."""
         self._alert_until = self._view.runtime.now() + ALERT_S
         while True:
             await self._view.runtime.sleep(self._view.config.dht.poll_s)
             if self._view.runtime.now() < self._alert_until:
-                self._keys.look()
+                self._keys.read_own_shard_now()
 
-    async def admit(self, command: AdmitPeers) -> None:
+    async def admit_peers(self, command: AdmitPeers) -> None:
         """Take records of the listed peers only, or of those that the configuration admits. Raises RecordRejected."""
         if command.open:
             self._view.policy.admit_configured()
         else:
-            self._view.policy.admit(command.peers)
+            self._view.policy.admit_only(command.peers)
 
     async def leave(self) -> None:
         """Announce the departure if this node has registered, and wait until it can be read, within `LEAVE_S`."""
         if not self._watching or self._duplicate is not None:
             return
         try:
-            await within(self._view.runtime, LEAVE_S, self._announce_leaving)
+            await run_within(self._view.runtime, LEAVE_S, self._announce_leaving)
         except (NetworkDown, RecordRejected, TimeoutError) as error:
             log.info("the departure was not announced: %s", error)
 
     async def _announce_leaving(self) -> None:
-        await self._publish(leaving=True)
+        await self._publish_membership(leaving=True)
         await self._left.wait()  # else this process may end before its hints are sent
 
     async def watch_for_duplicate(self) -> None:
@@ -424,10 +424,10 @@ class Members:
         assert self._duplicate is not None
         raise self._duplicate
 
-    def _see(self, records: Mapping[str, Record]) -> None:
+    def _handle_memberships(self, records: Mapping[str, Record]) -> None:
         heard = False
-        self._lookups.note(records)
-        for peer in self._chosen(records):
+        self._lookups.remember_members(records)
+        for peer in self._choose_members(records):
             record = records[peer]
             content = record.content
             if not isinstance(content, Membership):
@@ -436,37 +436,37 @@ class Members:
                 self._look_for_duplicate(content, record.expiration)
             else:
                 self._node.remember_addresses(peer, content.addresses, self._view.is_credited(peer))
-            self._note(peer, content, record)
-            self._view.offers.hear(peer, content)
-            heard |= self._hear_withdrawn(peer, content, record.expiration)
-        gone = self.presences.forget_gone(self._view.policy.now())
-        for peer in (*gone, *(self.presences.forget(self._void()) if heard else ())):
+            self._update_presence(peer, content, record)
+            self._view.offers.update_offer(peer, content)
+            heard |= self._handle_withdrawals(peer, content, record.expiration)
+        gone = self.presences.forget_expired(self._view.policy.now())
+        for peer in (*gone, *(self.presences.forget(self._uninvited_members()) if heard else ())):
             self._view.emit(MemberLeft(peer))
         known = self.presences.known
-        self._view.offers.keep(known)
+        self._view.offers.keep_only(known)
         self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
-        self._view.note_members(self._keys.members_about(self.presences.workers))
+        self._view.set_member_count(self._keys.estimate_members(self.presences.proof_of_work_count))
 
-    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
+    def _choose_members(self, records: Mapping[str, Record]) -> list[str]:
         """Known members, and of the others those to accept now."""
         known = self.presences.known
         fresh = {peer: record for peer, record in records.items() if peer not in known}
         ranks = self._view.seniority.ranks_of(fresh, self._key)
-        return [*(peer for peer in records if peer in known), *self.presences.choose(ranks)]
+        return [*(peer for peer in records if peer in known), *self.presences.choose_arrivals(ranks)]
 
-    def _note(self, peer: str, content: Membership, record: Record) -> None:
+    def _update_presence(self, peer: str, content: Membership, record: Record) -> None:
         """Emit an arrival, a return or a departure once, within the rate limits."""
         view, here, known = self._view, not content.leaving, peer in self.presences.known
         if peer != view.peer_id and self.presences.known.get(peer) == (here, record.expiration):
             return  # unchanged, the usual case: a key of a thousand members is read often
         rank = partial(view.seniority.rank_of, record, self._key)
-        told = self.presences.note(peer, here, record.expiration, rank)
+        told = self.presences.record_presence(peer, here, record.expiration, rank)
         if peer == view.peer_id and not here and known:
             self._left.set()
         if told is not None:
             view.emit(MemberSeen(peer, content.name, not rank().no_proof_of_work) if told else MemberLeft(peer))
 
-    def _hear_withdrawn(self, peer: str, content: Membership, expiration: float) -> bool:
+    def _handle_withdrawals(self, peer: str, content: Membership, expiration: float) -> bool:
         """Note the invitations that a host has withdrawn. Returns whether any was not known; all records are then
         checked again.
 
@@ -478,25 +478,26 @@ class Members:
             return False
         self._invitations[peer] = content.invitation
         latest = view.policy.now() + TTL_MAX_S + PAST_S
-        if not self._may_host(peer) or not view.withdrawals.learn(peer, content.withdrawn, expiration, latest):
+        if not self._may_invite(peer) or not view.withdrawals.update_host(peer, content.withdrawn, expiration, latest):
             return False
-        self._node.keep_withdrawn()
-        view.must_be_invited()
+        self._node.save_withdrawals()
+        view.require_own_invitation()
         return True
 
-    def _may_host(self, peer: str) -> bool:
+    def _may_invite(self, peer: str) -> bool:
         """Whether this peer may have made invitations: the coordinator, and peers that it has invited itself."""
         view = self._view
-        if peer == view.coordinator or view.policy.lists(peer):
+        if peer == view.coordinator or view.policy.is_listed(peer):
             return peer == view.coordinator
-        invitations = chain_of(self._invitations[peer])  # empty if the peer was listed when its record was taken
+        # empty if the peer was listed when its record was taken
+        invitations = invitation_chain(self._invitations[peer])
         return bool(invitations) and invitations[0].host == view.coordinator
 
-    def _void(self) -> list[str]:
+    def _uninvited_members(self) -> list[str]:
         """Members whose invitation was withdrawn, and whose records are refused from now on."""
         view, known = self._view, self.presences.known
-        invited = {peer: own for peer, own in self._invitations.items() if not view.policy.lists(peer)}
-        void = [peer for peer, own in invited.items() if any(map(view.withdrawals.has, chain_of(own)))]
+        invited = {peer: own for peer, own in self._invitations.items() if not view.policy.is_listed(peer)}
+        void = [peer for peer, own in invited.items() if any(map(view.withdrawals.is_withdrawn, invitation_chain(own)))]
         return [peer for peer in void if peer in known]
 
     def _look_for_duplicate(self, content: Membership, expiration: float) -> None:
@@ -521,15 +522,15 @@ class Members:
             self._duplicate_seen.set()
         else:
             self._insisting = True
-            view.runtime.start(self._insist(content.nonce if older else "", expiration))
+            view.runtime.start(self._republish_over_duplicate(content.nonce if older else "", expiration))
 
-    async def _insist(self, older: str, expiration: float) -> None:
+    async def _republish_over_duplicate(self, older: str, expiration: float) -> None:
         """Replace a duplicate's record: a younger duplicate shall notice, an older one shall show that it runs.
 
         The record of an earlier run that had a longer lifetime looks like an older duplicate's, but never comes back.
         """
         try:
-            await self._publish(leaving=False)
+            await self._publish_membership(leaving=False)
             self._older = (older, expiration)
         except (NetworkDown, RecordRejected) as error:
             log.debug("the membership was not published again: %s", error)
@@ -537,12 +538,12 @@ class Members:
             self._insisting = False
 
 
-def _printable(name: str) -> str:
+def _printable_name(name: str) -> str:
     """A name that peers accept: characters that cannot be printed, such as emoji joiners, become blanks."""
     return "".join(letter if letter.isprintable() else " " for letter in name)[:NAME_LENGTH_MAX]
 
 
-def _useful(addresses: tuple[str, ...]) -> tuple[str, ...]:
+def _publishable_addresses(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """The addresses to publish: loopback ones only if there are no others, and none that peers refuse."""
     short = tuple(address for address in addresses if len(address) <= LENGTH_MAX)
     public = tuple(address for address in short if not is_loopback(address))

@@ -25,7 +25,7 @@ EvidenceSink = Callable[[Evidence], None]  # takes two records that contradict e
 ReportCheck = Callable[[bytes, str], bool]  # whether a report of an owner under a key id is wanted
 
 
-class Findings(Protocol):
+class LookupResult(Protocol):
     """The result of a look-up."""
 
     @property
@@ -36,7 +36,7 @@ class Findings(Protocol):
     def answered(self) -> bool:
         """Whether any other peer has answered."""
 
-    def has(self, wanted: Mapping[str, float]) -> bool:
+    def has_all(self, wanted: Mapping[str, float]) -> bool:
         """Is there a record at least as late as wanted, of every owner in `wanted`? False if nothing is wanted."""
 
 
@@ -69,7 +69,7 @@ class Bodies(Protocol):
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         """Check that this is the announced body. Raises RecordRejected."""
 
-    def open_board(self, body: bytes) -> LeaderboardBody:
+    def decode_leaderboard(self, body: bytes) -> LeaderboardBody:
         """Decode a leaderboard's body. Raises RecordRejected("malformed")."""
 
 
@@ -79,10 +79,10 @@ class OwnNode(Protocol):
     async def addresses(self) -> tuple[str, ...]:
         """Where others can reach this node."""
 
-    async def work(self) -> int:
+    async def proof_of_work(self) -> int:
         """The number that proves the work of this identity; found once."""
 
-    async def withdrawn(self) -> bytes:
+    async def withdrawn_invitations(self) -> bytes:
         """The invitations that this node's operator has withdrawn, encoded for the wire."""
 
     async def weights_offer(self) -> bytes:
@@ -91,38 +91,38 @@ class OwnNode(Protocol):
     def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
         """Remember where a member can be reached."""
 
-    def keep_withdrawn(self) -> None:
+    def save_withdrawals(self) -> None:
         """Judge all records again, and keep for the next start which invitations are withdrawn."""
 
-    async def keep_standings(self, board: LeaderboardBody) -> None:
+    async def save_standings(self, board: LeaderboardBody) -> None:
         """Keep a leaderboard's standings for the next start."""
 
 
 class Replicas(Protocol):
     """Peers that may keep this node's records, during one run of p2pd."""
 
-    def admit(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: Record) -> None:
         """Store an own record here. Raises RecordRejected if a later one is held, or there is no room."""
 
-    def held(self, name: str, owner: str) -> Record | None:
+    def get_local_record(self, name: str, owner: str) -> Record | None:
         """The record of an owner that this node itself holds."""
 
-    def near(self, name: str) -> list[Hashable]:
+    def nearest_peers(self, name: str) -> list[Hashable]:
         """The known peers nearest to a key, which should keep its records."""
 
     def trusted_peers(self, name: str) -> list[Hashable]:
         """Peers that this node trusts most."""
 
-    async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+    async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         """Store a record at peers. Returns those that have stored it, without waiting for all of them."""
 
-    async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+    async def read_back(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         """Read a record back from a peer: (is it there, the later one of its owner that is there instead)."""
 
-    async def prove_link(self) -> None:
+    async def check_network_link(self) -> None:
         """Return when p2pd answers: with a dead one a record is stored here only."""
 
-    def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+    def replicate_in_background(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
         """Search for the peers nearest to the key and store the record there too, in the background."""
 
 
@@ -132,10 +132,10 @@ class Network(Protocol):
     async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
         """Do something with the replicas. Raises NetworkDown: the network is down, dies meanwhile, or is too slow."""
 
-    async def wait_up(self) -> None:
+    async def wait_until_up(self) -> None:
         """Return when the network is up."""
 
-    async def disturbed(self, within_s: float, lonely: bool) -> None:
+    async def wait_for_disturbance(self, within_s: float, lonely: bool) -> None:
         """Wait until records have to be published again, at most `within_s`.
 
         They have to if p2pd has ended, if a node without peers has some again, or if this machine's clock was set.

@@ -28,13 +28,13 @@ from swarmd.dht.wire.records import (
     Record,
     ReportRecord,
     RolloutsRecord,
-    check_payload,
-    is_far,
+    decode_payload,
+    is_too_far_ahead,
 )
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.worker.tasks import Limiter
+from swarmd.worker.tasks import ConcurrencyLimiter
 
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
 
@@ -48,7 +48,7 @@ COMPANY_S = 5.0  # after a start, for peers to be found before records are publi
 log = get_logger(__name__)
 
 
-class Kept(NamedTuple):
+class KeptRecord(NamedTuple):
     """One own record.
 
     Attributes:
@@ -69,28 +69,28 @@ class OwnRecords:
         kept: what was saved last.
     """
 
-    def __init__(self, swarm: str, kept: Iterable[Kept] = ()) -> None:
+    def __init__(self, swarm: str, kept: Iterable[KeptRecord] = ()) -> None:
         self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
 
     def __contains__(self, key: str) -> bool:
         """Is there a record under a key?"""
         return key in self._kept
 
-    def floors(self, key: str) -> tuple[float, float]:
+    def used_expirations(self, key: str) -> tuple[float, float]:
         """Expirations used under a key so far, 0 for none: the last, and the latest of those before."""
         kept = self._kept.get(key)
         return (kept.expiration, kept.before) if kept else (0.0, 0.0)
 
     @property
-    def kept(self) -> list[Kept]:
+    def all_records(self) -> list[KeptRecord]:
         """All records, oldest first."""
         return list(self._kept.values())
 
-    def keep(self, content: Payload, expiration: float) -> None:
+    def keep_record(self, content: Payload, expiration: float) -> None:
         """Keep a record in place of the one under the same key; `save` makes it durable."""
-        before = max(self.floors(content.key))
+        before = max(self.used_expirations(content.key))
         self._kept.pop(content.key, None)
-        self._kept[content.key] = Kept(content, expiration, before)
+        self._kept[content.key] = KeptRecord(content, expiration, before)
         same = [key for key, kept in self._kept.items() if isinstance(kept.content, type(content))]
         for key in same[: -KEPT[type(content)]]:
             del self._kept[key]
@@ -99,7 +99,7 @@ class OwnRecords:
         """Make all of it durable, as far as the store can."""
 
 
-class OwnRecord(msgspec.Struct, array_like=True):
+class OwnRecordEntry(msgspec.Struct, array_like=True):
     """One own record in the file: its payload, the expiration it was published with last, and the latest before."""
 
     payload: bytes
@@ -121,7 +121,10 @@ class OwnRecordFile(OwnRecords):
 
     async def save(self) -> None:
         """Write the file. If the disk is full, records do not survive a restart; the network goes on."""
-        entries = [OwnRecord(msgspec.msgpack.encode(each.content), each.expiration, each.before) for each in self.kept]
+        entries = [
+            OwnRecordEntry(msgspec.msgpack.encode(each.content), each.expiration, each.before)
+            for each in self.all_records
+        ]
         async with self._saving:
             try:
                 write = partial(replace_durably, self._path, msgspec.msgpack.encode(entries), mode=0o600)
@@ -130,10 +133,10 @@ class OwnRecordFile(OwnRecords):
                 log.warning("own records cannot be written to %s: %s", self._path, error)
 
 
-def _read_own_records(path: Path) -> list[Kept]:
+def _read_own_records(path: Path) -> list[KeptRecord]:
     try:
-        entries = msgspec.msgpack.decode(path.read_bytes(), type=list[OwnRecord])
-        return [Kept(check_payload(entry.payload), entry.expiration, entry.before) for entry in entries]
+        entries = msgspec.msgpack.decode(path.read_bytes(), type=list[OwnRecordEntry])
+        return [KeptRecord(decode_payload(entry.payload), entry.expiration, entry.before) for entry in entries]
     except FileNotFoundError:
         return []
     except (OSError, *DECODE_ERRORS, RecordRejected) as error:
@@ -160,12 +163,14 @@ class Publisher:
         self._alone = view.coordinating  # the swarm's first node: its own storage is enough while there is no peer
         self._gossip = gossip
         self._floors: dict[str, float] = {}
-        self._locks: dict[str, Limiter] = {}
+        self._locks: dict[str, ConcurrencyLimiter] = {}
         self._live: dict[str, Payload] = {
-            kept.content.key: kept.content for kept in own_records.kept if not isinstance(kept.content, Membership)
+            kept.content.key: kept.content
+            for kept in own_records.all_records
+            if not isinstance(kept.content, Membership)
         }
 
-    def remembers(self, kind: type[Payload]) -> bool:
+    def has_published(self, kind: type[Payload]) -> bool:
         """Whether this data directory holds a record of this kind that was published lately."""
         return any(isinstance(content, kind) for content in self._live.values())
 
@@ -176,71 +181,73 @@ class Publisher:
             NetworkDown: the network is down, or too few peers could show the record; it may be published again.
             RecordRejected: the record itself does not count.
         """
-        async with self._lock_of(content.key):
-            return await self._publish(content, self._gossip.told)
+        async with self._lock_for_key(content.key):
+            return await self._publish_until_proven(content, self._gossip.announce_stored)
 
-    def _lock_of(self, key: str) -> Limiter:
+    def _lock_for_key(self, key: str) -> ConcurrencyLimiter:
         """Publish one record of a key at a time: a renewal must not overtake the record that replaces it."""
         if key not in self._locks:
             self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.is_used}
-            self._locks[key] = Limiter(self._runtime, 1)
+            self._locks[key] = ConcurrencyLimiter(self._runtime, 1)
         return self._locks[key]
 
-    async def _publish(self, content: Payload, told: RecordSink) -> Record:
+    async def _publish_until_proven(self, content: Payload, told: RecordSink) -> Record:
         for _ in range(ATTEMPTS):
-            record = self._network.sign(content, self._expiration(content.key))
-            await self._remember(content, record)  # first: some peer may have it, though none shows it in time
-            later = await self._network.call(partial(self._place, content.key, record, told))
+            record = self._network.sign(content, self._next_expiration(content.key))
+            await self._remember_record(content, record)  # first: some peer may have it, though none shows it in time
+            later = await self._network.call(partial(self._store_and_prove, content.key, record, told))
             if later is None:
                 return record
             self._floors[content.key] = later.expiration
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
-    def _expiration(self, key: str) -> float:
+    def _next_expiration(self, key: str) -> float:
         """An expiration later than all before under this key, except those of a clock that was ahead, which no peer
         takes yet."""
         now = self._runtime.time()
-        before = (self._floors.get(key, 0.0), *self._own_records.floors(key))
-        return max(now + self._ttl_s, *(floor + STEP_S for floor in before if not is_far(floor + STEP_S, now)))
+        before = (self._floors.get(key, 0.0), *self._own_records.used_expirations(key))
+        return max(
+            now + self._ttl_s, *(floor + STEP_S for floor in before if not is_too_far_ahead(floor + STEP_S, now))
+        )
 
-    async def _remember(self, content: Payload, record: Record) -> None:
+    async def _remember_record(self, content: Payload, record: Record) -> None:
         """Have this record renewed from now on, after a restart too, and nothing older under its key."""
         self._floors.pop(content.key, None)
         self._live.pop(content.key, None)
         self._live[content.key] = content
-        self._own_records.keep(content, record.expiration)
+        self._own_records.keep_record(content, record.expiration)
         self._live = {key: content for key, content in self._live.items() if key in self._own_records}
         await self._own_records.save()
 
-    async def _place(self, key: str, record: Record, told: RecordSink, replicas: Replicas) -> Record | None:
+    async def _store_and_prove(self, key: str, record: Record, told: RecordSink, replicas: Replicas) -> Record | None:
         """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
         try:
-            replicas.admit(key, record)
+            replicas.store_locally(key, record)
         except RecordRejected:
-            held = replicas.held(key, record.owner)
+            held = replicas.get_local_record(key, record.owner)
             if held is not None:
                 return held
             raise
-        near = replicas.near(key)
+        near = replicas.nearest_peers(key)
         if not near:
             if not self._alone:
                 raise NetworkDown("there is no peer to keep a record")
-            await replicas.prove_link()
+            await replicas.check_network_link()
             told(record)  # nodes in client mode are in no routing table, and listen to gossip
             return None
         trusted = replicas.trusted_peers(key)
         peers = list(dict.fromkeys((*near, *trusted)))
-        took = await replicas.spread(key, record, peers)
+        took = await replicas.store_at_peers(key, record, peers)
         if took:
             told(record)
         others = [peer for peer in peers if peer not in took]
         asked = [peer for part in (took, others) for peer in sorted(part, key=lambda peer: peer not in trusted)]
-        later = await self._prove(replicas, key, record, asked, trusted, alone=len(took or peers) == 1)
+        later = await self._prove_stored(replicas, key, record, asked, trusted, alone=len(took or peers) == 1)
         if later is None:
-            replicas.settle(key, record, peers)
+            replicas.replicate_in_background(key, record, peers)
         return later
 
-    async def _prove(
+    async def _prove_stored(
         self, replicas: Replicas, key: str, record: Record, peers: list[Hashable], trusted: list[Hashable], alone: bool
     ) -> Record | None:
         """Read the record back from a trusted peer, or from two others.
@@ -259,7 +266,7 @@ class Publisher:
         """
         shown = 0
         for peer in peers:
-            seen, later = await replicas.shows(peer, key, record)
+            seen, later = await replicas.read_back(peer, key, record)
             if later is not None:
                 return later
             shown += seen
@@ -271,24 +278,24 @@ class Publisher:
     async def run(self) -> None:
         """Renew every record three times before it expires, and when p2pd was restarted, when peers are back after
         there were none, and when this machine's clock was set."""
-        told = self._gossip.told
+        told = self._gossip.announce_stored
         while True:
-            await self._network.wait_up()
-            await self._network.disturbed(COMPANY_S, lonely=True)
+            await self._network.wait_until_up()
+            await self._network.wait_for_disturbance(COMPANY_S, lonely=True)
             whole = await self._renew_all(told)
             pause_s, began = self._ttl_s / RENEWALS if whole else FAILED_S, self._runtime.now()
-            await self._network.disturbed(pause_s, lonely=False)
+            await self._network.wait_for_disturbance(pause_s, lonely=False)
             is_quiet = whole and self._runtime.now() >= began + pause_s
-            told = self._gossip.renewed if is_quiet else self._gossip.told
+            told = self._gossip.announce_renewed if is_quiet else self._gossip.announce_stored
 
     async def _renew_all(self, told: RecordSink) -> bool:
         """Renew all records. Returns whether all that still count were renewed."""
         whole = True
         for content in list(self._live.values()):
             try:
-                async with self._lock_of(content.key):
+                async with self._lock_for_key(content.key):
                     if self._live.get(content.key) is content:  # it may have been replaced meanwhile
-                        await self._publish(content, told)
+                        await self._publish_until_proven(content, told)
             except (NetworkDown, RecordRejected) as error:
                 whole = whole and not isinstance(error, NetworkDown)  # what cannot count does not count later either
                 log.info("%s was not renewed: %s", content.key, error)

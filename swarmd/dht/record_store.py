@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 
-from swarmd.dht.ports import Findings, RecordsSink, ReportCheck
+from swarmd.dht.ports import LookupResult, RecordsSink, ReportCheck
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire.records import Record
 from swarmd.errors import NetworkDown
@@ -47,19 +47,19 @@ class KeyWatch:
         self._seen = seen
         self._wanted: dict[str, float] = {}  # owners that were hinted at → expiration
         self._whole_at = -math.inf  # when all records were asked for last
-        self._woken = view.runtime.signal()
+        self._woken = view.runtime.make_signal()
 
-    def want(self, owner: str, expiration: float) -> None:
+    def request_record(self, owner: str, expiration: float) -> None:
         """Read the record of `owner` soon, which is said to expire then; of too many such hints some are dropped."""
         if owner in self._wanted or len(self._wanted) < WANTED_MAX:
             self._wanted[owner] = max(expiration, self._wanted.get(owner, 0.0))
             self._woken.set()
 
-    def read_every(self, poll_s: float) -> None:
+    def set_poll_interval(self, poll_s: float) -> None:
         """Set the longest time between two reads, from the next read on."""
         self._poll_s = poll_s
 
-    def look(self) -> None:
+    def read_now(self) -> None:
         """Read the key now."""
         self._woken.set()
 
@@ -72,26 +72,26 @@ class KeyWatch:
         if later:
             await self._woken.wait(self._poll_s * self._random.random())
         while True:
-            await self._records.wait_up()
-            began_s = self._records.spent_s()
+            await self._records.wait_until_up()
+            began_s = self._records.cpu_time_s()
             try:
-                await self._read()
+                await self._read_key()
             except NetworkDown as error:
                 log.debug("%s was not read: %s", self.name, error)
-            spent_s = self._records.spent_s() - began_s
+            spent_s = self._records.cpu_time_s() - began_s
             await self._runtime.sleep(min(max(GAP_S, REST * spent_s), self._poll_s))
             await self._woken.wait(self._poll_s * self._random.uniform(0.8, 1.2))
 
-    async def _read(self) -> None:
+    async def _read_key(self) -> None:
         wanted, self._wanted = self._wanted, {}
         for _ in range(HINT_TRIES):
             now = self._runtime.now()
             whole = not wanted or now >= self._whole_at + WHOLE_POLLS * self._poll_s
-            found = await self._records.find(self.name, {} if whole else wanted)
+            found = await self._records.find_records(self.name, {} if whole else wanted)
             if whole:
                 self._whole_at = now
             self._seen(found.records)
-            if not wanted or found.has(wanted):
+            if not wanted or found.has_all(wanted):
                 return
             await self._runtime.sleep(AGAIN_S)
 
@@ -113,11 +113,11 @@ class RecordStore(ABC):
     # --- what the network does ---
 
     @abstractmethod
-    async def wait_up(self) -> None:
+    async def wait_until_up(self) -> None:
         """Return when the network is up."""
 
     @abstractmethod
-    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Findings:
+    async def find_records(self, name: str, wanted: Mapping[str, float] | None = None) -> LookupResult:
         """Look a key up.
 
         Args:
@@ -129,7 +129,9 @@ class RecordStore(ABC):
         """
 
     @abstractmethod
-    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Findings:
+    async def find_records_by_owners(
+        self, name: str, owners: Collection[str], wanted: Collection[str] | None = None
+    ) -> LookupResult:
         """Look up the records of these owners only, each at one of the peers that keep it: they may be large.
 
         Args:
@@ -140,23 +142,23 @@ class RecordStore(ABC):
         """
 
     @abstractmethod
-    async def find_of(self, name: str, owner: str) -> Findings:
+    async def find_record_by_owner(self, name: str, owner: str) -> LookupResult:
         """Ask an owner for its record under a key, then the peers that keep it. Raises NetworkDown."""
 
     @abstractmethod
-    def hold(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: Record) -> None:
         """Keep a gossiped record for peers that ask this node, if there is room and no later one."""
 
     @abstractmethod
-    def judge(self, name: str, record: Record) -> Record:
+    def check_gossiped_record(self, name: str, record: Record) -> Record:
         """Return a gossiped record if it counts under a key. Raises RecordRejected."""
 
     @abstractmethod
-    async def answers(self, peer: str) -> bool:
+    async def ping_peer(self, peer: str) -> bool:
         """Whether a peer itself answers this node. Raises NetworkDown."""
 
     @abstractmethod
-    def spent_s(self) -> float:
+    def cpu_time_s(self) -> float:
         """Processor time that this thread has used."""
 
     # --- keys under watch ---
@@ -178,15 +180,15 @@ class RecordStore(ABC):
         if self.watches.pop(name, None) is not None:
             self._watching.pop(name)()
 
-    def hinted(self, key: str, owner: str, expiration: float) -> None:
+    def handle_hint(self, key: str, owner: str, expiration: float) -> None:
         """Take a hint at a record: its key is read soon if it is watched."""
         watch = self.watches.get(key)
         if watch is not None:
-            watch.want(owner, expiration)
+            watch.request_record(owner, expiration)
 
     # --- records that are stored with this node ---
 
-    def deliver_reports(self, awaits: ReportCheck, take: Callable[[Record], bool]) -> None:
+    def set_report_handlers(self, awaits: ReportCheck, take: Callable[[Record], bool]) -> None:
         """Give reports that are stored here to `take`, which returns whether it collects them.
 
         Args:
@@ -194,7 +196,7 @@ class RecordStore(ABC):
         """
         self.awaits, self._take_report = awaits, take
 
-    def accepted(self, record: Record) -> None:
+    def handle_stored_record(self, record: Record) -> None:
         """Take a record that a peer has stored with this node: a report if it is collected, else as a hint."""
         if not self._take_report(record):
-            self.hinted(record.content.key, record.owner, record.expiration)
+            self.handle_hint(record.content.key, record.owner, record.expiration)

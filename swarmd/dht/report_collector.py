@@ -12,10 +12,10 @@ from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.membership import Presences
+from swarmd.dht.membership import MemberPresences
 from swarmd.dht.record_store import KeyWatch, RecordStore
-from swarmd.dht.rounds import find_shards
-from swarmd.dht.store.seniority import Slots, pick
+from swarmd.dht.rounds import find_shard_count
+from swarmd.dht.store.seniority import PeerSlots, pick_by_rank
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
@@ -32,7 +32,7 @@ EARLY_POLLS = 4  # polls between two reads while most reports are missing: most 
 TOGETHER_S = 0.05  # stored reports that arrive within this time are taken together
 
 
-class ChangeLimit:
+class ReportChangeLimiter:
     """Limits how often one peer's report of one stage may change.
 
     Args:
@@ -48,7 +48,7 @@ class ChangeLimit:
         self._taken: dict[str, tuple[object, int, float]] = {}  # peer → (latest, changes, when)
         self._waiting: dict[str, object] = {}  # peer → value seen too early; accepted if it is still there later
 
-    def admit(self, peer: str, content: object) -> bool:
+    def try_accept(self, peer: str, content: object) -> bool:
         """Note a value and return whether it is new; False if it is unchanged, or changes too early.
 
         Raises:
@@ -72,7 +72,7 @@ class ChangeLimit:
         return False
 
 
-class SeenReports:
+class ReportEmitter:
     """Emits each report of one stage once, for a bounded number of peers.
 
     Attributes:
@@ -83,29 +83,29 @@ class SeenReports:
         self.peers: set[str] = set()
         self._view = view
         self._evidence = gossip.evidence
-        self._key = names.key_id(names.reports(view.swarm, round, stage))  # breaks ties between newcomers
+        self._key = names.key_id(names.reports_key(view.swarm, round, stage))  # breaks ties between newcomers
         self._with_work: set[str] = set()  # of `peers`, those with credit or proof of work
-        self._slots = Slots(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
-        self._changes = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, view.runtime.now)
+        self._slots = PeerSlots(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
+        self._changes = ReportChangeLimiter(CHANGES_MAX, CHANGES_APART_S, view.runtime.now)
 
-    def see(self, records: Mapping[str, Record]) -> None:
+    def emit_new(self, records: Mapping[str, Record]) -> None:
         """Take records, by owner, whether they are new or seen before."""
-        self._choose({peer: record for peer, record in records.items() if peer not in self.peers})
+        self._choose_peers({peer: record for peer, record in records.items() if peer not in self.peers})
         for peer, record in records.items():
             content = record.content
-            if peer in self.peers and isinstance(content, ReportRecord) and self._admit(peer, content):
+            if peer in self.peers and isinstance(content, ReportRecord) and self._try_accept(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
                 self._view.emit(ReportSeen(*place, record=record.encode(), worked=peer in self._with_work))
 
-    def _choose(self, fresh: Mapping[str, Record]) -> None:
+    def _choose_peers(self, fresh: Mapping[str, Record]) -> None:
         ranks = self._view.seniority.ranks_of(fresh, self._key)
-        chosen = pick(ranks, self._slots.try_occupy)
+        chosen = pick_by_rank(ranks, self._slots.try_occupy)
         self.peers.update(chosen)
         self._with_work.update(peer for peer in chosen if not ranks[peer].no_proof_of_work)
 
-    def _admit(self, peer: str, content: ReportRecord) -> bool:
+    def _try_accept(self, peer: str, content: ReportRecord) -> bool:
         try:
-            return not self._evidence.bans(peer, content.round) and self._changes.admit(peer, content)
+            return not self._evidence.is_banned(peer, content.round) and self._changes.try_accept(peer, content)
         except RecordRejected as error:
             self._view.rejections.count(peer, error.reason, error.message)
             return False
@@ -121,13 +121,13 @@ class ReportCollector:
         presences: the members that this node knows.
     """
 
-    def __init__(self, view: SwarmView, store: RecordStore, gossip: Gossip, presences: Presences) -> None:
+    def __init__(self, view: SwarmView, store: RecordStore, gossip: Gossip, presences: MemberPresences) -> None:
         self._view = view
         self._store = store
         self._gossip = gossip
         self._presences = presences
         self._command: CollectReports | None = None
-        self._seen = SeenReports(view, gossip, -1, -1)
+        self._seen = ReportEmitter(view, gossip, -1, -1)
         self._keys: dict[str, KeyWatch] = {}  # name → its watch; in order of shards if there are any
         self._awaited_keys: frozenset[bytes] = frozenset()  # of the shards
         self._shards = 0
@@ -135,22 +135,22 @@ class ReportCollector:
         self._turns: list[int] = []  # shards, the one read longest ago first
         self._stop_reading: Stopper | None = None
         self._stored: dict[str, Record] = {}  # reports stored with this node, by owner, until `_hand_on` takes them
-        store.deliver_reports(self.awaits, self.take)
+        store.set_report_handlers(self.is_expected, self.accept_stored_report)
 
     async def collect(self, command: CollectReports) -> None:
         """Emit every member's report of a stage, also those emitted before. Raises NetworkDown."""
-        shards = await find_shards(self._view, self._store, command.round)
-        self._end(command)
+        shards = await find_shard_count(self._view, self._store, command.round)
+        self._stop_collecting(command)
         begins = self._command is None  # reports stored with this node before it restarted are only in the shards
         self._command, self._shards = command, shards
-        self._seen = SeenReports(self._view, self._gossip, command.round, command.stage)
+        self._seen = ReportEmitter(self._view, self._gossip, command.round, command.stage)
         if shards:
             self._collect_shards(command, begins)
         else:
-            name = names.reports(self._view.swarm, command.round, command.stage)
-            self._keys = {name: self._store.watch(name, self._seen.see)}
+            name = names.reports_key(self._view.swarm, command.round, command.stage)
+            self._keys = {name: self._store.watch(name, self._seen.emit_new)}
 
-    def _end(self, next: CollectReports) -> None:
+    def _stop_collecting(self, next: CollectReports) -> None:
         """Stop collecting the stage before `next`."""
         view, store, before = self._view, self._store, self._command
         for name in self._keys:
@@ -160,7 +160,7 @@ class ReportCollector:
         self._keys, self._awaited_keys, self._stop_reading = {}, frozenset(), None
         if before is not None and (before.round, before.stage) != (next.round, next.stage):
             self._stored = {}
-            view.contact.closed(bool(self._seen.peers - {view.peer_id}), view.members - 1)
+            view.contact.record_stage_end(bool(self._seen.peers - {view.peer_id}), view.members - 1)
 
     def _collect_shards(self, command: CollectReports, begins: bool) -> None:
         view, store, dht = self._view, self._store, self._view.config.dht
@@ -169,49 +169,49 @@ class ReportCollector:
         self._turns = list(range(self._shards))
         self._unread = set(self._turns) if begins else set()
         for shard in self._turns:
-            name = names.reports(view.swarm, command.round, command.stage, self._shards, shard)
-            seen = partial(self._see_shard, shard)
+            name = names.reports_key(view.swarm, command.round, command.stage, self._shards, shard)
+            seen = partial(self._handle_shard_records, shard)
             self._keys[name] = store.watch(name, seen, polls, later=stored_here or self._shards > READ_AT_ONCE)
         if stored_here:
             self._awaited_keys = frozenset(map(names.key_id, self._keys))
-            self._stop_reading = view.runtime.start(self._read_shards())
+            self._stop_reading = view.runtime.start(self._poll_missing_shards())
 
     # --- reports stored with this node ---
 
-    def awaits(self, key: bytes, owner: str) -> bool:
+    def is_expected(self, key: bytes, owner: str) -> bool:
         """Whether this owner's report under this key is waited for: it is a member, and none has arrived yet."""
         if key not in self._awaited_keys or owner in self._seen.peers or owner in self._stored:
             return False
         member = self._presences.known.get(owner)
         return (member is not None and member.here) or self._view.is_credited(owner)
 
-    def take(self, record: Record) -> bool:
+    def accept_stored_report(self, record: Record) -> bool:
         """Take a report that was stored with this node. Returns whether its stage is collected from shards."""
         if not self._shards or record.content.key not in self._keys:
             return False
         if not self._stored:
-            self._view.runtime.start(self._hand_on())
+            self._view.runtime.start(self._emit_stored_reports())
         self._stored[record.owner] = record
         return True
 
-    async def _hand_on(self) -> None:
+    async def _emit_stored_reports(self) -> None:
         await self._view.runtime.sleep(TOGETHER_S)
         stored, self._stored = self._stored, {}
-        self._seen.see(stored)
+        self._seen.emit_new(stored)
 
     # --- reports in shards ---
 
-    async def _read_shards(self) -> None:
+    async def _poll_missing_shards(self) -> None:
         """Read the shards in which reports are missing, until stopped."""
         poll, poll_s = 0, self._view.config.dht.poll_s
         while True:
-            missing, late = self._missing()
+            missing, late = self._shards_with_missing_reports()
             if late <= len(self._seen.peers) or self._unread or poll % EARLY_POLLS == EARLY_POLLS - 1:
-                self._read(missing | self._unread)
+                self._read_shards_in_turn(missing | self._unread)
             poll += 1
             await self._view.runtime.sleep(poll_s)
 
-    def _missing(self) -> tuple[set[int], int]:
+    def _shards_with_missing_reports(self) -> tuple[set[int], int]:
         """The shards in which reports of known members are missing, and the number of these members."""
         command, here = self._command, self._presences.known.items()
         assert command is not None
@@ -219,14 +219,14 @@ class ReportCollector:
         place = (command.round, command.stage, self._shards)
         return {shard_of(self._view.swarm, peer, *place) for peer in late}, len(late)
 
-    def _read(self, wanted: set[int]) -> None:
+    def _read_shards_in_turn(self, wanted: set[int]) -> None:
         """Read some of these shards, those read longest ago first."""
         watches = list(self._keys.values())
         due = [shard for shard in self._turns if shard in wanted][:READ_AT_ONCE]
         self._turns = [*(shard for shard in self._turns if shard not in due), *due]
         for shard in due:
-            watches[shard].look()
+            watches[shard].read_now()
 
-    def _see_shard(self, shard: int, records: Mapping[str, Record]) -> None:
+    def _handle_shard_records(self, shard: int, records: Mapping[str, Record]) -> None:
         self._unread.discard(shard)
-        self._seen.see(records)
+        self._seen.emit_new(records)

@@ -2,8 +2,8 @@
 
 - `SwarmClock`: the coordinator announces the open stage; every node, including the coordinator, follows the
   announcements.
-- `Stages`: publishes a stage's rollouts, the report that names them, and the coordinator's leaderboards.
-- `LeaderboardFollower`: fetches the leaderboard of the previous round.
+- `StagePublisher`: publishes a stage's rollouts, the report that names them, and the coordinator's leaderboards.
+- `LeaderboardFetcher`: fetches the leaderboard of the previous round.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from swarmd.dht.publisher import Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import LeaderboardBody, encode_board
-from swarmd.dht.wire.names import MembersPlace, shard_of
+from swarmd.dht.wire.bodies import LeaderboardBody, encode_leaderboard
+from swarmd.dht.wire.names import MemberSharding, shard_of
 from swarmd.dht.wire.records import (
     BODY_BYTES_MAX,
     ClockRecord,
@@ -31,7 +31,7 @@ from swarmd.dht.wire.records import (
     Record,
     ReportRecord,
     RolloutsRecord,
-    is_far,
+    is_too_far_ahead,
 )
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
@@ -65,20 +65,20 @@ class SwarmClock:
         self._publisher = publisher
         self._gossip = gossip
         self._reached = reached
-        self._name = names.clock(view.swarm)
+        self._name = names.clock_key(view.swarm)
         self._watch: KeyWatch | None = None  # set by `follow`
         self._deadline_at = math.inf  # of the stage announced last, POSIX seconds
         self._latest: Record | None = None
         self._told: RoundAnnounced | None = None
-        gossip.clock.follow(self._hear)
+        gossip.clock.set_listener(self._on_gossiped_record)
 
-    def follow(self) -> None:
+    def watch_clock(self) -> None:
         """Watch the clock for the rest of the session, and check that the coordinator can be reached."""
         view, store = self._view, self._store
-        self._watch = store.watch(self._name, self._see)
+        self._watch = store.watch(self._name, self._handle_records)
         if not view.coordinating and view.coordinator:
             view.runtime.start(self._call_coordinator())
-            view.runtime.start(self._look_when_overdue(self._watch))
+            view.runtime.start(self._read_when_overdue(self._watch))
 
     async def _call_coordinator(self) -> None:
         """Ask the coordinator itself from time to time whether it is there: records can come from any other node.
@@ -89,27 +89,27 @@ class SwarmClock:
         while True:
             await view.runtime.sleep(pause_s)
             pause_s = min(2 * pause_s, max(CALL_EVERY_S, view.members / CALLS_PER_S))
-            view.contact.asked_every(pause_s)
+            view.contact.set_call_interval(pause_s)
             try:
-                if await store.answers(view.coordinator):
-                    view.contact.answered()
+                if await store.ping_peer(view.coordinator):
+                    view.contact.record_answer()
             except NetworkDown:
                 continue
 
-    async def _look_when_overdue(self, watch: KeyWatch) -> None:
+    async def _read_when_overdue(self, watch: KeyWatch) -> None:
         """In a large swarm, read the clock on every poll while a stage is overdue and the next is not announced."""
         view = self._view
         while True:
             await view.runtime.sleep(view.config.dht.poll_s)
-            if view.shards.is_large and view.policy.now() > self._deadline_at:
-                watch.look()
+            if view.shards.is_large_swarm and view.policy.now() > self._deadline_at:
+                watch.read_now()
 
-    def _hear(self, record: Record) -> None:
+    def _on_gossiped_record(self, record: Record) -> None:
         """Take a gossiped record. Raises RecordRejected if it is not valid."""
         view, store = self._view, self._store
         if record.owner != view.coordinator:
             raise RecordRejected("not-the-coordinator", f"{record.owner} is not the coordinator")
-        self._see({record.owner: store.judge(self._name, record)})
+        self._handle_records({record.owner: store.check_gossiped_record(self._name, record)})
 
     async def announce(self, command: Announce) -> None:
         """Publish the open stage. Raises NetworkDown."""
@@ -120,34 +120,34 @@ class SwarmClock:
             opened_at=command.opened_at,
             deadline_at=command.deadline_at,
             final=command.final,
-            opening=command.opening,
+            opening=command.announcement_number,
             shards=command.shards,
             sharded_since=command.sharded_since,
             shards_before=command.shards_before,
             steady_min=command.steady_min,
         )
-        self._view.shards.note(content)
+        self._view.shards.apply_clock(content)
         await self._publisher.publish(content)
         self._view.emit(RoundPublished(command.id, command.round, command.stage))
 
-    async def read(self, command: ReadClock) -> None:
+    async def read_clock(self, command: ReadClock) -> None:
         """Read the clock and emit it, even if it was emitted before.
 
         Raises:
             NetworkDown: nobody answered, so it is unknown whether there is a round.
         """
-        found = await self._store.find(self._name)
+        found = await self._store.find_records(self._name)
         self._keep_if_later(found.records)
         if self._latest is not None:
-            self._report(self._latest)
+            self._emit_announcement(self._latest)
         elif found.answered or self._view.coordinating:
             self._view.emit(NoRoundYet())
         else:
             raise NetworkDown("no peer answered when the clock was read")
 
-    def _see(self, records: Mapping[str, Record]) -> None:
+    def _handle_records(self, records: Mapping[str, Record]) -> None:
         if self._keep_if_later(records) and self._latest is not None and announcement_of(self._latest) != self._told:
-            self._report(self._latest)
+            self._emit_announcement(self._latest)
 
     def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
         """Keep the coordinator's record if it is later than the known one. Returns whether it was kept.
@@ -155,70 +155,72 @@ class SwarmClock:
         A known record that lies far in the future does not count: it is from before a clock was set back.
         """
         record, known = records.get(self._view.coordinator), self._latest
-        if known is not None and is_far(known.expiration, self._view.policy.now()):
+        if known is not None and is_too_far_ahead(known.expiration, self._view.policy.now()):
             known = None
         if record is None or (known is not None and record.expiration <= known.expiration):
             return False
         self._latest = record
-        self._pass_on(record)
+        self._forward_record(record)
         return True
 
-    def _pass_on(self, record: Record) -> None:
+    def _forward_record(self, record: Record) -> None:
         """Store the record for peers that ask for it, and gossip it unless it came by gossip."""
         view, store, gossip, content = self._view, self._store, self._gossip, record.content
         if isinstance(content, ClockRecord):
-            view.contact.announced(content.deadline_at, content.final)
-            view.shards.note(content)
+            view.contact.record_announcement(content.deadline_at, content.final)
+            view.shards.apply_clock(content)
             self._deadline_at = math.inf if content.final else content.deadline_at
             if self._watch is not None:
-                self._watch.read_every(view.config.dht.poll_s * (POLLS_BETWEEN_READS if view.shards.is_large else 1))
-        store.hold(self._name, record)
-        gossip.clock.pass_on(record)
+                self._watch.set_poll_interval(
+                    view.config.dht.poll_s * (POLLS_BETWEEN_READS if view.shards.is_large_swarm else 1)
+                )
+        store.store_locally(self._name, record)
+        gossip.clock.forward_record(record)
 
-    def _report(self, record: Record) -> None:
+    def _emit_announcement(self, record: Record) -> None:
         self._told = announcement_of(record)
-        self._view.policy.announce(self._told.round)
+        self._view.policy.set_round(self._told.round)
         self._view.emit(self._told)
         self._reached(self._told.round)
 
 
-class Shard(NamedTuple):
+class StageShard(NamedTuple):
     """The shard of a stage that holds a peer's records."""
 
     shards: int  # number of shards of the stage; 0 if it is not sharded
     shard: int
 
 
-async def find_shards(view: SwarmView, store: RecordStore, round: int) -> int:
+async def find_shard_count(view: SwarmView, store: RecordStore, round: int) -> int:
     """Number of shards of a round's stages. Reads the clock if this node does not know it yet.
 
     Raises:
         NetworkDown: nobody answered, so the number is unknown.
     """
-    known = view.shards.of(round)
+    known = view.shards.known_shards_of(round)
     if known is not None:
         return known
     await _read_clock(view, store, f"for the shards of round {round}")
-    return view.shards.latest_of(round)
+    return view.shards.latest_shards_of(round)
 
 
-async def find_members_place(view: SwarmView, store: RecordStore) -> MembersPlace:
+async def find_member_sharding(view: SwarmView, store: RecordStore) -> MemberSharding:
     """Where memberships are stored. Reads the clock if this node does not know it yet. Raises NetworkDown."""
-    if view.shards.awaits_place:
+    if view.shards.needs_clock:
         await _read_clock(view, store, "for the shards of memberships")
     return view.shards.members
 
 
 async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None:
-    found = await store.find(names.clock(view.swarm))
+    found = await store.find_records(names.clock_key(view.swarm))
     clock = found.records.get(view.coordinator)
     if clock is not None and isinstance(clock.content, ClockRecord):
-        view.shards.note(clock.content)
+        view.shards.apply_clock(clock.content)
     elif not found.answered and not view.coordinating:
         raise NetworkDown(f"no peer answered when the clock was read {purpose}")
 
 
-class Stages:
+class StagePublisher:
     """Publishes reports, rollouts and leaderboards.
 
     Args:
@@ -240,7 +242,7 @@ class Stages:
         self._bodies = bodies
         self._node = node
         self._learn = learn
-        self._remembers = publisher.remembers(ReportRecord)
+        self._remembers = publisher.has_published(ReportRecord)
         self._too_large: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts no peer stored with their body
 
     async def publish_report(self, command: PublishReport) -> None:
@@ -251,14 +253,14 @@ class Stages:
             SwarmdError: the rollouts are not in the blob store, or too large.
         """
         view, round, stage = self._view, command.round, command.stage
-        shards = await find_shards(view, self._store, round)
-        place = Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
-        if not await self._look_for_other_report(command, place):
+        shards = await find_shard_count(view, self._store, round)
+        place = StageShard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
+        if not await self._has_other_report(command, place):
             await self._publish_rollouts(command, place)
             await self._publish_report(command, place)
         view.emit(ReportPublished(command.id, round, stage))
 
-    async def _publish_report(self, command: PublishReport, place: Shard) -> None:
+    async def _publish_report(self, command: PublishReport, place: StageShard) -> None:
         view, rollouts = self._view, command.rollouts
         report = ReportRecord(
             swarm=view.swarm,
@@ -268,7 +270,7 @@ class Stages:
             digest=rollouts.digest,
             size_bytes=rollouts.size_bytes,
             groups=rollouts.groups,
-            work=await self._node.work(),
+            work=await self._node.proof_of_work(),
             invitation=view.invitation,
             shards=place.shards,
             shard=place.shard,
@@ -276,7 +278,7 @@ class Stages:
         await self._publisher.publish(report)
         self._remembers = True
 
-    async def _look_for_other_report(self, command: PublishReport, place: Shard) -> bool:
+    async def _has_other_report(self, command: PublishReport, place: StageShard) -> bool:
         """Whether peers hold a different report of this node for this stage; it then counts and no other is signed.
 
         Only asked if this node remembers no report of its own: its data directory may be new while its key is not, or
@@ -284,23 +286,24 @@ class Stages:
         """
         if self._remembers:
             return False
-        name = names.reports(self._view.swarm, command.round, command.stage, *place)
+        name = names.reports_key(self._view.swarm, command.round, command.stage, *place)
         own = self._view.peer_id
-        found = await self._store.find(name, {own: math.inf})  # asks every peer near the key, for this record only
+        # asks every peer near the key, for this record only
+        found = await self._store.find_records(name, {own: math.inf})
         standing = found.records[own].content if own in found.records else None
         if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
             return False
         log.warning("%s holds another report of this node; it stands, this directory's is not published", name)
         return True
 
-    async def _publish_rollouts(self, command: PublishReport, shard: Shard) -> None:
+    async def _publish_rollouts(self, command: PublishReport, shard: StageShard) -> None:
         rollouts = command.rollouts
         if not rollouts.groups:  # nothing to share
             return
         body = await self._bodies.get(rollouts.digest)
-        _check_size(len(body))
+        _check_body_size(len(body))
         place = (command.round, command.stage)
-        inline = b"" if place == self._too_large else await self._inline(body, shard)
+        inline = b"" if place == self._too_large else await self._compress_inline_body(body, shard)
         content = RolloutsRecord(
             swarm=self._view.swarm,
             round=command.round,
@@ -309,7 +312,7 @@ class Stages:
             size_bytes=len(body),
             groups=rollouts.groups,
             body=inline,
-            work=await self._node.work(),
+            work=await self._node.proof_of_work(),
             invitation=self._view.invitation,
             shards=shard.shards,
             shard=shard.shard,
@@ -320,7 +323,7 @@ class Stages:
             self._too_large = place  # next time without the body: peers then fetch it from this node
             raise
 
-    async def _inline(self, body: bytes, shard: Shard) -> bytes:
+    async def _compress_inline_body(self, body: bytes, shard: StageShard) -> bytes:
         """The compressed body to put into the record, or b"" for none.
 
         None in a sharded stage, where a reader wants all records of a shard but only some bodies. A node in client mode
@@ -336,8 +339,8 @@ class Stages:
         """Publish the standings and reports of a round. Raises NetworkDown."""
         board = LeaderboardBody(command.round, command.standings, command.reports)
         self._learn(board)
-        body = encode_board(board)
-        _check_size(len(body))
+        body = encode_leaderboard(board)
+        _check_body_size(len(body))
         digest = await self._bodies.put(body)
         assert digest == hashlib.sha256(body).hexdigest()
         record = LeaderboardRecord(
@@ -351,12 +354,12 @@ class Stages:
         self._view.emit(LeaderboardPublished(command.id, command.round))
 
 
-def _check_size(size_bytes: int) -> None:
+def _check_body_size(size_bytes: int) -> None:
     if size_bytes > BODY_BYTES_MAX:
         raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {BODY_BYTES_MAX}")
 
 
-class LeaderboardFollower:
+class LeaderboardFetcher:
     """Fetches each round's leaderboard.
 
     Args:
@@ -372,27 +375,27 @@ class LeaderboardFollower:
         self._take = take
         self._name = ""
 
-    def reach(self, round: int) -> None:
+    def watch_previous_leaderboard(self, round: int) -> None:
         """Look for the leaderboard of the round before this one until it is found.
 
         Does nothing on the coordinator, which makes the leaderboards, and with a contract, where there are none.
         """
         view, store = self._view, self._store
-        name = names.leaderboard(view.swarm, round - 1)
+        name = names.leaderboard_key(view.swarm, round - 1)
         follows = bool(view.coordinator) and not view.coordinating and view.config.chain is None
         if round < 1 or name == self._name or not follows:
             return
         store.unwatch(self._name)
         self._name = name
-        store.watch(name, self._see)
+        store.watch(name, self._handle_records)
 
-    def _see(self, records: Mapping[str, Record]) -> None:
+    def _handle_records(self, records: Mapping[str, Record]) -> None:
         record = records.get(self._view.coordinator)
         if record is not None and isinstance(record.content, LeaderboardRecord):
             self._store.unwatch(self._name)
-            self._view.runtime.start(self._fetch(record.content))
+            self._view.runtime.start(self._fetch_leaderboard(record.content))
 
-    async def _fetch(self, record: LeaderboardRecord) -> None:
+    async def _fetch_leaderboard(self, record: LeaderboardRecord) -> None:
         """Fetch a leaderboard's body. On failure it is skipped: the next round has another."""
         coordinator, bodies = self._view.coordinator, self._bodies
         try:
@@ -401,7 +404,7 @@ class LeaderboardFollower:
             else:
                 body = await bodies.fetch(coordinator, record.digest, record.size_bytes, FETCH_S)
             await bodies.check(body, record.digest, record.size_bytes)
-            board = bodies.open_board(body)
+            board = bodies.decode_leaderboard(body)
             if board.round != record.round:
                 raise RecordRejected("malformed", f"it says of itself that it is of round {board.round}")
         except SwarmdError as error:

@@ -15,31 +15,31 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.adapters import HiveBodies, HiveNetwork, HiveRecords, HiveTopic
-from swarmd.dht.evidence import EvidenceGossip, RecordComparison
+from swarmd.dht.adapters import HivemindBodies, HivemindNetwork, HivemindRecordStore, HivemindTopic
+from swarmd.dht.evidence import EquivocationDetector, EvidenceGossip
 from swarmd.dht.gossip import ClockGossip, Gossip, HintGossip
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.identity.proof_of_work import WORK_BITS, take_work
+from swarmd.dht.identity.proof_of_work import WORK_BITS, load_or_find_work
 from swarmd.dht.p2p.body_streams import WEIGHTS, BodyServer, fetch_body
-from swarmd.dht.p2p.connections import Connections, LinkReporter
+from swarmd.dht.p2p.connections import ConnectionLimiter, LinkReporter
 from swarmd.dht.p2p.hivemind_api import Multiaddr
 from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.p2p.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
-from swarmd.dht.p2p.peers import AddressBook, Rejoin
+from swarmd.dht.p2p.peers import AddressBook, RejoinLoop
 from swarmd.dht.ports import MemberCheck
 from swarmd.dht.publisher import OwnRecordFile, Publisher
 from swarmd.dht.store.seniority import choose_trusted_peers
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.weights import FetchListener, GivenWeights, WeightsFetcher
+from swarmd.dht.weights import FetchListener, ServedWeights, WeightsFetcher
 from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import check_addresses, is_loopback
-from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings, read_standings
-from swarmd.dht.wire.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
+from swarmd.dht.wire.bodies import LeaderboardBody, read_standings, save_standings
+from swarmd.dht.wire.invitations import OwnInvitations, read_withdrawals, save_withdrawals
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import FetchedWeights, OfferedWeights
@@ -58,7 +58,7 @@ class SessionRuntime(LoopRuntime):
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[TaskGroup]:
+    async def open_task_group(self) -> AsyncIterator[TaskGroup]:
         """Run the coroutines that are started inside the `async with` block."""
         async with anyio.create_task_group() as self._tasks:
             yield self._tasks
@@ -100,52 +100,52 @@ class Session:
         config: Config,
         paths: NodeDirectory,
         identity: Identity,
-        blobs: Blobs,
+        blobs: BlobStore,
         observe: EventSink,
         fills_process: bool = True,
     ) -> None:
-        _check(config)
+        _check_config(config)
         install_guards()
         dht, peer_id = config.dht, identity.peer_id
         self._paths = paths
         self._observe = observe
         self._runtime = SessionRuntime()
         withdrawn = read_withdrawals(paths.withdrawn, config.swarm.id)
-        parts = (config, peer_id, secrets.token_hex(8), self._runtime, Random(), self._emit, withdrawn, self._knows)
+        parts = (config, peer_id, secrets.token_hex(8), self._runtime, Random(), self._emit, withdrawn, self._is_known)
         view = self.view = SwarmView(*parts)
-        view.must_be_invited()
+        view.require_own_invitation()
         kept = read_standings(paths.standings, view.swarm)
         if kept is not None:
-            view.seniority.learn(kept.standings)
+            view.seniority.update_standings(kept.standings)
         named = (*dht.bootstrap, *dht.listen, *dht.announce)
         self._book = AddressBook(paths.peers, dht.bootstrap, peer_id, any(map(is_loopback, named)))
-        self.peer_limits = PeerLimits(view.rejections.count, self._named(), view.is_credited)
+        self.peer_limits = PeerLimits(view.rejections.count, self._configured_peers(), view.is_credited)
         self._validator = Validator(
             view.policy,
             view.rejections,
-            lambda record: self.store.accepted(record),
+            lambda record: self.store.handle_stored_record(record),
             view.seniority,
             self._trusted_peers,
             lambda key, owner: self.store.awaits(key, owner),
-            lambda record: self.gossip.comparison.see(record),
+            lambda record: self.gossip.comparison.compare_record(record),
         )
         settings = NodeSettings(paths.root / dht.identity, paths.sockets, peer_id, dht, port=self._book.port)
-        self.node = DhtNode(settings, self._validator, self._down, self.peer_limits)
-        self.store = HiveRecords(view, self.node, self._validator)
-        self.bodies = HiveBodies(self.node, blobs)
+        self.node = DhtNode(settings, self._validator, self._on_network_down, self.peer_limits)
+        self.store = HivemindRecordStore(view, self.node, self._validator)
+        self.bodies = HivemindBodies(self.node, blobs)
         self.gossip = self._make_gossip()
-        own_records, network = OwnRecordFile(paths.records, view.swarm), HiveNetwork(self.node, identity)
+        own_records, network = OwnRecordFile(paths.records, view.swarm), HivemindNetwork(self.node, identity)
         self.publisher = Publisher(view, network, own_records, self.gossip)
         self.offered = OfferedWeights(paths.weights)
-        self.fetched_weights = FetchedWeights(paths.peer_weights, view.offers.names)
-        admits, given = view.policy.admits, GivenWeights(self.offered, self.fetched_weights)
+        self.fetched_weights = FetchedWeights(paths.peer_weights, view.offers.has_manifest)
+        admits, given = view.policy.is_admitted, ServedWeights(self.offered, self.fetched_weights)
         BodyServer(self.node, blobs, admits)
-        BodyServer(self.node, given, admits, WEIGHTS, given.part_of)
-        rejoin = Rejoin(self.node, self._book)
-        self.link = LinkReporter(self.node, rejoin, view.coordinating, view.emit, view.contact.isolation)
-        connections = Connections(self.node, self.peer_limits, CONNECTIONS_MAX)
+        BodyServer(self.node, given, admits, WEIGHTS, given.file_digest_of)
+        rejoin = RejoinLoop(self.node, self._book)
+        self.link = LinkReporter(self.node, rejoin, view.coordinating, view.emit, view.contact.isolation_reason)
+        connections = ConnectionLimiter(self.node, self.peer_limits, CONNECTIONS_MAX)
         marks = MemoryThresholds(dht.memory_bytes_max, FILES_MAX, TASKS_MAX)
-        self._memory = MemoryWatch(self.node, marks, connections.make_room, fills_process)
+        self._memory = MemoryWatch(self.node, marks, connections.disconnect_unknown_peers, fills_process)
         self._invitations = OwnInvitations(paths.invitations)
         self._work: int | None = None
         self._working = anyio.Lock()
@@ -153,18 +153,21 @@ class Session:
     def _make_gossip(self) -> Gossip:
         view = self.view
         hints, clock, told = (
-            HiveTopic(self.node, name(view.swarm)) for name in (names.hints, names.clock_topic, names.evidence_topic)
+            HivemindTopic(self.node, name(view.swarm))
+            for name in (names.hints_topic, names.clock_topic, names.evidence_topic)
         )
         evidence = EvidenceGossip(view, told)
         return Gossip(
             ClockGossip(view, clock),
             evidence,
-            RecordComparison(view.coordinator, view.is_credited, evidence.found),
-            HintGossip(view, hints, self.peer_limits, self.store.hinted).publish,
-            self.store.accepted,
+            EquivocationDetector(view.coordinator, view.is_credited, evidence.on_evidence_found),
+            HintGossip(view, hints, self.peer_limits, self.store.handle_hint).publish,
+            self.store.handle_stored_record,
         )
 
-    def weights(self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None) -> WeightsFetcher:
+    def make_weights_fetcher(
+        self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None
+    ) -> WeightsFetcher:
         """Create the part that fetches peers' weights.
 
         Args:
@@ -181,22 +184,22 @@ class Session:
         elders = view.seniority.elders
         return choose_trusted_peers(view.peer_id, view.coordinator, bootstrap, elders, view.random.sample)
 
-    def _named(self) -> set[str]:
+    def _configured_peers(self) -> set[str]:
         """Peers that the configuration names."""
         members = self.view.config.dht.members
         named = {peer for _, peer in self._book.bootstrap} | set(members) | {self.view.coordinator}
         return named - {self.view.peer_id}
 
-    def _knows(self, peer: str) -> bool:
-        return self.peer_limits.caller(peer).known
+    def _is_known(self, peer: str) -> bool:
+        return self.peer_limits.remote_peer_of(peer).known
 
-    def _down(self, reason: str) -> None:
+    def _on_network_down(self, reason: str) -> None:
         log.warning("%s", reason)
-        self.link.down(reason)
+        self.link.report_down(reason)
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, MemberSeen) and event.worked:  # anybody can publish a membership without proof of work
-            self.peer_limits.meet(event.peer)
+            self.peer_limits.mark_known(event.peer)
         self._observe(event)
 
     # --- this node, see `swarmd.dht.ports.OwnNode` ---
@@ -205,16 +208,16 @@ class Session:
         return await self.node.addresses()
 
     def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
-        self._book.meet(peer, addresses, credited)
+        self._book.remember_peer(peer, addresses, credited)
 
-    async def withdrawn(self) -> bytes:
-        return await to_thread.run_sync(self._invitations.packed_lately)
+    async def withdrawn_invitations(self) -> bytes:
+        return await to_thread.run_sync(self._invitations.latest_packed_withdrawals)
 
-    def keep_withdrawn(self) -> None:
+    def save_withdrawals(self) -> None:
         """Written at once: this node's own invitation may be among them, and the node would then end."""
-        self._validator.forget()
+        self._validator.clear_caches()
         try:
-            keep_withdrawals(self._paths.withdrawn, self.view.swarm, self.view.withdrawals.told)
+            save_withdrawals(self._paths.withdrawn, self.view.swarm, self.view.withdrawals.all_withdrawals)
         except SwarmdError as error:
             log.warning("withdrawn invitations are not kept: %s", error)
 
@@ -222,20 +225,20 @@ class Session:
         offer = await to_thread.run_sync(self.offered.current)
         return b"" if offer is None else offer.encode()
 
-    async def keep_standings(self, board: LeaderboardBody) -> None:
+    async def save_standings(self, board: LeaderboardBody) -> None:
         try:
-            await to_thread.run_sync(keep_standings, self._paths.standings, self.view.swarm, board)
+            await to_thread.run_sync(save_standings, self._paths.standings, self.view.swarm, board)
         except SwarmdError as error:
             log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
 
-    async def work(self) -> int:
+    async def proof_of_work(self) -> int:
         """The proof of work of this identity: read from its file, or computed now. Stops at once when cancelled."""
         dht = self.view.config.dht
         bits = max(WORK_BITS, dht.work_bits) if dht.admission == "work" else WORK_BITS
         async with self._working:
             if self._work is None:
                 sought = (self._paths.work, self.view.swarm, self.view.peer_id, bits)
-                self._work = await to_thread.run_sync(take_work, *sought, from_thread.check_cancelled)
+                self._work = await to_thread.run_sync(load_or_find_work, *sought, from_thread.check_cancelled)
         return self._work
 
     # --- running ---
@@ -249,21 +252,21 @@ class Session:
         """
         evidence = self.gossip.evidence
         parts = (self.node, self.link, self.publisher, evidence, self._memory)
-        async with self._runtime.running() as tasks:
+        async with self._runtime.open_task_group() as tasks:
             for part in parts:
                 tasks.start_soon(part.run)
-            tasks.start_soon(self._tell_rejections)
+            tasks.start_soon(self._report_rejections)
             await body()
             tasks.cancel_scope.cancel()
 
-    async def _tell_rejections(self) -> None:
+    async def _report_rejections(self) -> None:
         while True:
             await anyio.sleep(TELL_REJECTIONS_S)
-            for event in self.view.rejections.due():
+            for event in self.view.rejections.take_due_events():
                 self.view.emit(event)
 
 
-def _check(config: Config) -> None:
+def _check_config(config: Config) -> None:
     check_addresses(config)
     for key in ("bootstrap", "listen", "announce"):
         for address in getattr(config.dht, key):

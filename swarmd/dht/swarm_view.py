@@ -3,7 +3,7 @@
 - `SwarmView` holds all of it: members, credit, records that count, and the role of this node.
 - `CoordinatorContact` says whether the node hears its coordinator: it may be connected to many peers, all of which
   withhold the coordinator's records.
-- `MembersOffers` holds the weights that members offer, as their memberships say.
+- `WeightsOffers` holds the weights that members offer, as their memberships say.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Iterable
 from random import Random
 
 from swarmd.config import Config
-from swarmd.dht.p2p.limits import PeerCheck, RefusalCounter, Rejections
+from swarmd.dht.p2p.limits import PeerCheck, RefusalCounter, RejectionCounter
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire.invitations import (
-    Admission,
+    AdmissionRule,
     HostWithdrawals,
     Withdrawals,
-    must_be_invited,
-    read_invitation,
+    invitation_from_text,
+    require_invitation,
 )
 from swarmd.dht.wire.records import AnnouncedShards, Membership, RecordPolicy
 from swarmd.errors import RecordRejected
@@ -55,21 +55,21 @@ class CoordinatorContact:
         self._silent_s = SILENT_S
         self._unanswered = 0  # stages of this coordinator, one after another, without a report of a member
 
-    def asked_every(self, s: float) -> None:
+    def set_call_interval(self, s: float) -> None:
         """Set the seconds between two calls to the coordinator: a single missing answer says nothing."""
         self._silent_s = max(SILENT_S, MISSED_MIN * s)
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """Record that the coordinator itself answered; it is called now and then."""
         self._heard_at = self._steady()
         self._reached = True
 
-    def announced(self, deadline_at: float, final: bool) -> None:
+    def record_announcement(self, deadline_at: float, final: bool) -> None:
         """Record a newer announcement, from whichever peer: it is signed."""
         self._heard_at = self._steady()
         self._deadline_at, self._final = deadline_at, final
 
-    def closed(self, others_reported: bool, others: int) -> None:
+    def record_stage_end(self, others_reported: bool, others: int) -> None:
         """Record the end of a stage of this coordinator.
 
         Args:
@@ -77,7 +77,7 @@ class CoordinatorContact:
         """
         self._unanswered = 0 if others_reported or not others else self._unanswered + 1
 
-    def isolation(self, peers: int) -> str:
+    def isolation_reason(self, peers: int) -> str:
         """Why this node counts as cut off although it is connected; empty if it does not.
 
         If the coordinator used to answer calls, its silence is enough. If it never did, this node may hear it through
@@ -101,7 +101,7 @@ class CoordinatorContact:
         )
 
 
-class MembersOffers:
+class WeightsOffers:
     """The weights that members offer now.
 
     Args:
@@ -113,7 +113,7 @@ class MembersOffers:
         self._unread: dict[str, bytes] = {}  # member → offer that cannot be read
         self.by_member: dict[str, WeightsOffer] = {}
 
-    def hear(self, peer: str, content: Membership) -> None:
+    def update_offer(self, peer: str, content: Membership) -> None:
         """Remember what a member offers; an offer that cannot be read is counted and dropped."""
         self.by_member.pop(peer, None)
         if content.leaving or not content.weights:
@@ -125,11 +125,11 @@ class MembersOffers:
                 self._refused(peer, error.reason, error.message)
             self._unread[peer] = content.weights
 
-    def names(self, manifest: str) -> bool:
+    def has_manifest(self, manifest: str) -> bool:
         """Does a member offer the manifest with this digest now?"""
         return any(offer.manifest.hex() == manifest for offer in self.by_member.values())
 
-    def keep(self, members: Collection[str]) -> None:
+    def keep_only(self, members: Collection[str]) -> None:
         """Drop the offers of all other peers."""
         self._unread = {peer: packed for peer, packed in self._unread.items() if peer in members}
         self.by_member = {peer: offer for peer, offer in self.by_member.items() if peer in members}
@@ -182,36 +182,38 @@ class SwarmView:
         self.started_at = runtime.time()
         self.members = 1
         self.slow: Counter[str] = Counter()
-        self.rejections = Rejections(runtime.now)
-        self.offers = MembersOffers(self.rejections.count)
+        self.rejections = RejectionCounter(runtime.now)
+        self.offers = WeightsOffers(self.rejections.count)
         follows = bool(self.coordinator) and not self.coordinating
         self.contact = CoordinatorContact(follows, runtime.time, runtime.now)
         self.shards = AnnouncedShards(None if config.chain is None else config.chain.shards, dht.admission)
         self.withdrawals = Withdrawals(self.coordinator, withdrawn, runtime.now)
-        admission = Admission(dht.admission, self.swarm, self.coordinator, dht.work_bits, self.withdrawals.has)
+        admission = AdmissionRule(
+            dht.admission, self.swarm, self.coordinator, dht.work_bits, self.withdrawals.is_withdrawn
+        )
         self.policy = RecordPolicy(
             self.swarm, self.coordinator, dht.members, peer_id, runtime.time, admission, self.shards
         )
-        self.seniority = seniority(self.policy.lists)
+        self.seniority = seniority(self.policy.is_listed)
         self.knows = knows or self.is_credited
-        self.invitation = read_invitation(dht.invitation)
+        self.invitation = invitation_from_text(dht.invitation)
 
-    def must_be_invited(self) -> None:
+    def require_own_invitation(self) -> None:
         """Raise ConfigError if the swarm asks for an invitation, and this node has no valid one."""
         dht = self.config.dht
         if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
-            parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.has)
-            must_be_invited(*parts)
+            parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.is_withdrawn)
+            require_invitation(*parts)
 
     def is_credited(self, peer: str) -> bool:
         """Has the swarm credited this peer?"""
         return self.seniority.rounds_of(peer) > 0
 
-    def note_members(self, count: int) -> None:
+    def set_member_count(self, count: int) -> None:
         """Set the number of members that are present, as far as is known."""
         self.members = max(1, count)
 
-    def note_slow(self, peer: str) -> None:
+    def mark_slow(self, peer: str) -> None:
         """Remember that a body of this peer stopped coming, so that it is not waited for next time.
 
         Of too many such peers an unknown one is dropped first: a crowd has other identities anyway.

@@ -33,13 +33,13 @@ from swarmd.errors import (
     WeightsUnavailable,
     WeightsUnfinished,
 )
-from swarmd.files import write_failure
+from swarmd.files import make_write_error
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
 from swarmd.weights.offered import MANIFEST, PARTIAL, SUFFIX, FetchedWeights, OfferedWeights, PartialFile, is_intact
 
 
-class GivenWeights:
+class ServedWeights:
     """The weights that this node serves: its own and those it has fetched. Implements `BodySource`."""
 
     def __init__(self, offered: OfferedWeights, fetched: FetchedWeights) -> None:
@@ -53,10 +53,10 @@ class GivenWeights:
         """A chunk or manifest, checked. Raises NotFoundError, OSError."""
         return self._offered.get(digest) if self._offered.has(digest) else self._fetched.get(digest)
 
-    def part_of(self, digest: str) -> str:
+    def file_digest_of(self, digest: str) -> str:
         """The digest of the file that a chunk belongs to; the chunk's own digest if that is unknown."""
-        part = self._offered.part_of(digest)
-        return self._fetched.part_of(digest) if part == digest else part
+        part = self._offered.file_digest_of(digest)
+        return self._fetched.file_digest_of(digest) if part == digest else part
 
 
 CHUNK_S = 60.0  # timeout for one chunk: 4 MiB at 70 KiB a second
@@ -81,7 +81,7 @@ async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: Weigh
         WeightsUnavailable: none did; the message is that of the last failure.
     """
     reason, liars, slow = "nobody offers it", set[str](), Counter[str]()
-    for peer, within_s, pause_s in _in_turn(peers):
+    for peer, within_s, pause_s in _manifest_request_order(peers):
         if peer in liars or slow[peer] == MANIFEST_ATTEMPTS:
             continue
         await anyio.sleep(pause_s)
@@ -102,7 +102,7 @@ async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: Weigh
     raise WeightsUnavailable(f"the manifest of the weights of round {offer.round} cannot be fetched: {reason}")
 
 
-def _in_turn(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
+def _manifest_request_order(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
     """The peers to ask for a manifest, each with a timeout and a pause before the request, in seconds.
 
     An owner may refuse because it is serving as many chunks as it may, so it is asked a few times, and again after each
@@ -151,7 +151,7 @@ async def fetch_weights(
     try:
         await to_thread.run_sync(apply_delta, base, change, made.partial)
     except OSError as error:
-        raise write_failure(error, path, "writing") from error
+        raise make_write_error(error, path, "writing") from error
     change.unlink()
     made.missing.clear()
     return await to_thread.run_sync(made.finish)
@@ -184,15 +184,15 @@ async def fetch_chunks(fetch: ChunkFetch, peers: Collection[str], into: PartialF
     Raises:
         NoSpaceLeft, LogWriteFailed: a chunk cannot be written.
     """
-    lanes = _Lanes(fetch, into, next(iter(peers), ""))
+    lanes = _ChunkFetcher(fetch, into, next(iter(peers), ""))
     async with anyio.create_task_group() as tasks:
         for peer in [*peers] * LANES:
-            tasks.start_soon(lanes.run, peer)
+            tasks.start_soon(lanes.fetch_from_peer, peer)
     if lanes.failed:
         raise lanes.failed[0]
 
 
-class _Lanes:
+class _ChunkFetcher:
     """Fetches chunks, each from one peer, and also from others if that takes long."""
 
     def __init__(self, fetch: ChunkFetch, into: PartialFile, owner: str) -> None:
@@ -207,17 +207,17 @@ class _Lanes:
         self._over = anyio.Event()
         self.failed: list[Exception] = []  # errors of the local disk, which end the fetch
 
-    async def run(self, peer: str) -> None:
+    async def fetch_from_peer(self, peer: str) -> None:
         """Fetch from a peer until nothing is missing, or the peer is dropped."""
         failures = 0
         self._gave_at[peer] = anyio.current_time()
         while self._into.missing and peer not in self._dropped and not self.failed:
-            index = self._choose(peer)
+            index = self._choose_chunk(peer)
             if index is None:
                 changed = self._changed
                 with anyio.move_on_after(SLOW_S):
                     await changed.wait()
-            elif await self._fetch(peer, index):
+            elif await self._fetch_chunk_from(peer, index):
                 failures = 0
             elif (failures := failures + 1) >= FAILURES_MAX and anyio.current_time() - self._gave_at[peer] >= GIVE_UP_S:
                 self._dropped.add(peer)
@@ -225,7 +225,7 @@ class _Lanes:
                 with anyio.move_on_after(AGAIN.after(failures)):
                     await self._over.wait()
 
-    def _choose(self, peer: str) -> int | None:
+    def _choose_chunk(self, peer: str) -> int | None:
         """A chunk that is not being fetched, else one that all peers asked for it are slow with; None if there is none.
 
         The owner also takes a chunk that a single peer is slow with: others may stall it in turns.
@@ -241,12 +241,12 @@ class _Lanes:
                 return index
         return None
 
-    async def _fetch(self, peer: str, index: int) -> bool:
+    async def _fetch_chunk_from(self, peer: str, index: int) -> bool:
         """Fetch one chunk from a peer. Returns whether it came, or another peer was faster."""
         askers = self._under_way.setdefault(index, {})
         with anyio.CancelScope() as scope:
             askers[peer] = anyio.current_time(), scope
-            came = await self._try(peer, index)
+            came = await self._try_fetch_chunk(peer, index)
         askers.pop(peer)
         if index not in self._into.missing:
             for _, other in askers.values():
@@ -261,7 +261,7 @@ class _Lanes:
         self._changed = anyio.Event()
         return scope.cancelled_caught or came
 
-    async def _try(self, peer: str, index: int) -> bool:
+    async def _try_fetch_chunk(self, peer: str, index: int) -> bool:
         file = self._into.file
         try:
             chunk = await self._fetch_chunk(peer, file.chunk_digest(index), file.chunk_size(index), CHUNK_S)
@@ -305,7 +305,7 @@ class FetchProgress(msgspec.Struct, frozen=True):
 FetchListener = Callable[[FetchProgress], None]  # called in the event loop, after every chunk
 
 
-class CountedFetch:
+class CountingFetch:
     """A `ChunkFetch` that counts its bytes."""
 
     def __init__(self, fetch: ChunkFetch, told: FetchListener) -> None:
@@ -316,7 +316,7 @@ class CountedFetch:
         self._peers: set[str] = set()
         self.received_bytes = 0
 
-    def expect(self, manifest: WeightsManifest) -> None:
+    def set_manifest(self, manifest: WeightsManifest) -> None:
         """Set the manifest whose files are fetched next."""
         for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
             self._files |= {file.chunk_digest(index): file for index in range(len(file))}
@@ -362,19 +362,19 @@ class WeightsFetcher:
         self._current: anyio.CancelScope | None = None
         self._directory_lock = anyio.Lock()  # two fetches would remove each other's files
 
-    async def take(self, command: FetchWeights) -> None:
+    async def handle_command(self, command: FetchWeights) -> None:
         """Fetch weights, and emit the result. An earlier command that is not finished is cancelled without an answer:
         its sender has given it up too."""
         if self._current is not None:
             self._current.cancel()
         with anyio.CancelScope() as self._current:
             async with self._directory_lock:
-                self._view.emit(await self._take(command))
+                self._view.emit(await self._fetch_best_offer(command))
 
-    async def _take(self, command: FetchWeights) -> Event:
+    async def _fetch_best_offer(self, command: FetchWeights) -> Event:
         view, tried = self._view, set[bytes]()  # claims of offers
         unfinished = set[bytes]()  # of them, those to try again: an owner that many ask at once refuses some of them
-        source, began_at = CountedFetch(self._fetch_chunk, self._told), view.runtime.now()
+        source, began_at = CountingFetch(self._fetch_chunk, self._told), view.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         taken = list[PeerWeights]()
         wanted, tries = (MEAN_OFFERS, MEAN_OFFERS_MAX) if command.average else (1, OFFERS_MAX)
@@ -384,27 +384,27 @@ class WeightsFetcher:
             if look:
                 await view.runtime.sleep(AGAIN_S)
             offers = await self._read_offers()
-            ranks = self._ranks(offers)
+            ranks = self._rank_peers(offers)
             fitting = choose_offers(offers, ranks, command)
             if command.average:  # in random order, to average with other peers each time
-                if fitting and not (fitting := drop_spent(fitting, command)):
+                if fitting and not (fitting := drop_used_offers(fitting, command)):
                     return msgspec.structs.replace(refused, reason=SPENT)
                 fitting = [
                     (peer, offers[peer]) for peer in view.random.sample([peer for peer, _ in fitting], len(fitting))
                 ]
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
-            fresh = drop_tried(fitting, tried) or drop_tried(fitting, tried - unfinished)
+            fresh = drop_tried_offers(fitting, tried) or drop_tried_offers(fitting, tried - unfinished)
             for peer, offer in fresh[:tries]:
-                tried.add(claims_of(offer))
+                tried.add(encode_without_accuracy(offer))
                 try:
-                    manifest, damaged = await self._fetch_in_time(
+                    manifest, damaged = await self._fetch_until_deadline(
                         source, holders_of(peer, offers), offer, command, kept
                     )
                 except SwarmdError as error:
-                    refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
+                    refused = WeightsRefused(command.id, _refusal_cause_of(error), str(error), peer)
                     if isinstance(error, WeightsUnfinished):
-                        unfinished.add(claims_of(offer))
+                        unfinished.add(encode_without_accuracy(offer))
                     log.info("cannot fetch the weights of %s: %s", peer, error)
                     if refused.cause == "no-room":
                         break
@@ -429,18 +429,18 @@ class WeightsFetcher:
         view, heard, place = self._view, self._view.offers, self._view.shards.members
         shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]  # of a large swarm
         try:
-            found = await self._store.find(names.members(view.swarm, *place, int(shard)))
+            found = await self._store.find_records(names.members_key(view.swarm, *place, int(shard)))
         except NetworkDown as error:
             log.info("the memberships cannot be read: %s", error)
             return dict(heard.by_member)
         for peer, record in found.records.items():
             content = record.content
             if isinstance(content, Membership):
-                heard.hear(peer, content)
-        await self._look_for_trusted()
+                heard.update_offer(peer, content)
+        await self._look_up_configured_peers()
         return dict(heard.by_member)
 
-    async def _look_for_trusted(self) -> None:
+    async def _look_up_configured_peers(self) -> None:
         """In a large swarm, look up the membership of each peer that the configuration names."""
         view = self._view
         named = dict.fromkeys((view.coordinator, *view.config.training.weights_from))
@@ -448,7 +448,7 @@ class WeightsFetcher:
             with suppress(NetworkDown):
                 await self._must_be_member(peer)
 
-    def _ranks(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
+    def _rank_peers(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
         """The ranks of the trusted peers among those that offer weights; the greatest comes first.
 
         Peers excluded for signing two reports of one stage are left out.
@@ -459,21 +459,21 @@ class WeightsFetcher:
             credit = view.seniority.rounds_of(peer)
             words = {peer, *([COORDINATOR] if peer == view.coordinator else ()), *([CREDITED] if credit else ())}
             places = [-place for place, word in enumerate(view.config.training.weights_from) if word in words]
-            if places and peer != view.peer_id and not self._evidence.bans(peer, now):
+            if places and peer != view.peer_id and not self._evidence.is_banned(peer, now):
                 ranks[peer] = (places[0], credit)
         return ranks
 
-    async def _fetch_in_time(
-        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
+    async def _fetch_until_deadline(
+        self, source: CountingFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
         left_s = max(0.0, command.until_at - self._view.runtime.time())
         # Of several offers one that hangs must not make what has come too late.
         with anyio.move_on_after(left_s / 2 if command.average else left_s):
-            return await self._fetch(source, holders, offer, command, kept)
+            return await self._fetch_offer(source, holders, offer, command, kept)
         raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
-    async def _fetch(
-        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
+    async def _fetch_offer(
+        self, source: CountingFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
         """Fetch the weights of one offer, serve them to others, and remove other files from the directory.
 
@@ -484,24 +484,24 @@ class WeightsFetcher:
         spent = {each.digest for each in command.averaged} | {name.removesuffix(SUFFIX) for name in kept}
         if manifest.whole.digest in spent:
             raise WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
-        source.expect(manifest)
+        source.set_manifest(manifest)
         path = self._fetched.directory / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
             raise WeightsUnavailable(
                 f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
                 f"{command.size_bytes_max}"
             )
-        damaged = await to_thread.run_sync(_drop_damaged, path, manifest)
-        base = await to_thread.run_sync(self._make_room, path, manifest, frozenset(kept))
-        if not await to_thread.run_sync(_is_there, path, manifest.whole):
+        damaged = await to_thread.run_sync(_remove_damaged_files, path, manifest)
+        base = await to_thread.run_sync(self._make_disk_space, path, manifest, frozenset(kept))
+        if not await to_thread.run_sync(_is_file_present, path, manifest.whole):
             damaged = await self._fetch_file(source, holders, manifest, path, command, base) or damaged
-        kept |= await to_thread.run_sync(self._fetched.keep, manifest, offer.manifest.hex(), bool(kept))
-        await to_thread.run_sync(_keep_only, path.parent, kept)
+        kept |= await to_thread.run_sync(self._fetched.forward_file, manifest, offer.manifest.hex(), bool(kept))
+        await to_thread.run_sync(_remove_other_files, path.parent, kept)
         return manifest, damaged
 
     async def _fetch_file(
         self,
-        source: CountedFetch,
+        source: CountingFetch,
         holders: list[str],
         manifest: WeightsManifest,
         path: Path,
@@ -529,7 +529,7 @@ class WeightsFetcher:
         await fetch(None)
         return "delta" if damaged else ""
 
-    def _make_room(self, path: Path, manifest: WeightsManifest, kept: frozenset[str]) -> Path | None:
+    def _make_disk_space(self, path: Path, manifest: WeightsManifest, kept: frozenset[str]) -> Path | None:
         """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any.
 
         Raises:
@@ -541,9 +541,10 @@ class WeightsFetcher:
         needed = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole), *kept}
         fetched = {each.name for each in path.parent.iterdir() if each.suffix in (SUFFIX, MANIFEST)}
         least = self._view.config.storage.free_bytes_min
-        _keep_only(path.parent, needed | fetched)  # earlier weights are served to others, and may be a base again
+        # earlier weights are served to others, and may be a base again
+        _remove_other_files(path.parent, needed | fetched)
         if _free_bytes(path, change) - manifest.whole.size_bytes < least:
-            _keep_only(path.parent, needed)
+            _remove_other_files(path.parent, needed)
         free = _free_bytes(path, change)
         delta = manifest.delta_from(whole[0].stem) if whole else None
         if delta is not None and free - manifest.whole.size_bytes - delta.file.size_bytes < least:
@@ -573,20 +574,22 @@ def choose_offers(
     return sorted(fitting, key=lambda each: (ranks[each[0]], each[1].round, each[0]), reverse=True)
 
 
-def claims_of(offer: WeightsOffer) -> bytes:
+def encode_without_accuracy(offer: WeightsOffer) -> bytes:
     """An offer without its accuracy, encoded; offers are compared by this."""
     return msgspec.structs.replace(offer, accuracy=None).encode()
 
 
-def drop_tried(offers: Sequence[tuple[str, WeightsOffer]], tried: Set[bytes]) -> list[tuple[str, WeightsOffer]]:
+def drop_tried_offers(offers: Sequence[tuple[str, WeightsOffer]], tried: Set[bytes]) -> list[tuple[str, WeightsOffer]]:
     """The offers whose claims were not tried; the first of several with the same claims."""
     first: dict[bytes, tuple[str, WeightsOffer]] = {}
     for peer, offer in offers:
-        first.setdefault(claims_of(offer), (peer, offer))
+        first.setdefault(encode_without_accuracy(offer), (peer, offer))
     return [each for claims, each in first.items() if claims not in tried]
 
 
-def drop_spent(offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights) -> list[tuple[str, WeightsOffer]]:
+def drop_used_offers(
+    offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights
+) -> list[tuple[str, WeightsOffer]]:
     """The offers that are not too old to be averaged with, and newer than those already used of the same peer."""
     return [
         (peer, offer)
@@ -602,7 +605,7 @@ def holders_of(peer: str, offers: Mapping[str, WeightsOffer]) -> list[str]:
     return [peer, *(other for other, same in offers.items() if other != peer and same.manifest == wanted)][:HOLDERS_MAX]
 
 
-def _is_there(path: Path, file: ChunkedFile) -> bool:
+def _is_file_present(path: Path, file: ChunkedFile) -> bool:
     """Whether the file exists. Raises RecordRejected if its size is not that of the manifest."""
     size_bytes = path.stat().st_size if path.exists() else file.size_bytes
     if size_bytes != file.size_bytes:
@@ -610,7 +613,7 @@ def _is_there(path: Path, file: ChunkedFile) -> bool:
     return path.exists()
 
 
-def _drop_damaged(path: Path, manifest: WeightsManifest) -> WeightsDamage:
+def _remove_damaged_files(path: Path, manifest: WeightsManifest) -> WeightsDamage:
     """Remove the file, and bases of its deltas, if their digests are wrong. Returns which was damaged, if any."""
     damaged: WeightsDamage = ""
     for each in path.parent.glob(f"*{SUFFIX}"):
@@ -632,13 +635,13 @@ def _free_bytes(*paths: Path) -> int:
     return free
 
 
-def _cause_of(error: SwarmdError) -> WeightsCause:
+def _refusal_cause_of(error: SwarmdError) -> WeightsCause:
     if isinstance(error, NoSpaceLeft | LogWriteFailed):
         return "no-room"
     return "damaged" if isinstance(error, RecordRejected) else "unavailable"
 
 
-def _keep_only(directory: Path, names_kept: set[str]) -> None:
+def _remove_other_files(directory: Path, names_kept: set[str]) -> None:
     for path in directory.iterdir():
         if path.name not in names_kept:
             path.unlink(missing_ok=True)

@@ -15,41 +15,41 @@ import anyio
 
 from swarmd.config import Config, decode
 from swarmd.dht.agent import NetworkAgent
-from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
+from swarmd.dht.identity.identity import Identity, load_identity, lock_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
-from swarmd.dht.p2p.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
+from swarmd.dht.p2p.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, set_open_files_limit
 from swarmd.dht.p2p.p2pd import find_p2pd
-from swarmd.dht.p2p.sockets import make_place
+from swarmd.dht.p2p.sockets import make_socket_directory
 from swarmd.dht.session import Session
 from swarmd.errors import IdentityDamaged, IdentityInUse, single_error
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox.confinement import AllowedAccess, confine
-from swarmd.worker.child import Inbox, Outbox, log_lines, serve
-from swarmd.worker.messages import Start, Stop
+from swarmd.worker.child import Inbox, Outbox, log_lines_to_stderr, run_worker
+from swarmd.worker.messages import StartMessage, StopMessage
 
 HOLD_S = 5.0  # for a predecessor that is just ending to release the identity
 
 log = get_logger(__name__)
 
 
-async def follow(session: Session, inbox: Inbox) -> None:
-    """Give the daemon's commands to the agent until `Stop`; then announce the leaving."""
+async def run_agent(session: Session, inbox: Inbox) -> None:
+    """Give the daemon's commands to the agent until `StopMessage`; then announce the leaving."""
     members = Members(session.view, session.store, session.publisher, session)
-    weights = session.weights(members.must_be_member)
+    weights = session.make_weights_fetcher(members.require_member)
     parts = (session.view, session.store, session.publisher, session.gossip, session.bodies)
     agent = NetworkAgent(*parts, session, members, weights)
-    agent.begin()
+    agent.start()
     async for message in inbox:
-        if isinstance(message, Stop):
+        if isinstance(message, StopMessage):
             break
-        agent.take(message.command)
+        agent.start_command(message.command)
     await members.leave()
 
 
-def prepare(start: Start) -> None:
+def confine_process(start: StartMessage) -> None:
     """Confine this process to the network's part of the data directory, and to p2pd as a program (docs/adr/0019)."""
     config = decode(start.config)
     log_to_stderr(config)
@@ -57,7 +57,7 @@ def prepare(start: Start) -> None:
     own = (paths.network, paths.blobs)
     for directory in (*own, paths.weights):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    changes = (*own, make_place(paths.sockets))
+    changes = (*own, make_socket_directory(paths.sockets))
     bounds = AllowedAccess(
         reads=(paths.root / config.dht.identity, paths.weights), changes=changes, runs=(find_p2pd(),)
     )
@@ -65,7 +65,7 @@ def prepare(start: Start) -> None:
         log.warning("not confined: %s", what)
 
 
-async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
     """Run the network worker; called by `serve`.
 
     Raises:
@@ -74,19 +74,19 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     config = decode(start.config)
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
     os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * COLLECTED)))
-    bound_files(FILES_MAX)
+    set_open_files_limit(FILES_MAX)
     paths = NodeDirectory(Path(start.data_dir))
-    outbox.progress("connecting")
+    outbox.report_progress("connecting")
     try:
         with ExitStack() as held:
-            identity = await _take_identity(paths.root / config.dht.identity, start.peer, held)
-            session = Session(config, paths, identity, Blobs(paths.blobs), outbox.observe)
-            await session.run(lambda: follow(session, inbox))
+            identity = await _load_and_lock_identity(paths.root / config.dht.identity, start.peer, held)
+            session = Session(config, paths, identity, BlobStore(paths.blobs), outbox.report_event)
+            await session.run(lambda: run_agent(session, inbox))
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
 
 
-async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
+async def _load_and_lock_identity(path: Path, peer: str, held: ExitStack) -> Identity:
     """Load the key and hold it for this process, after a predecessor that is just ending has released it.
 
     Raises:
@@ -100,7 +100,7 @@ async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
     deadline = anyio.current_time() + HOLD_S
     while True:
         try:
-            held.enter_context(hold_identity(path))
+            held.enter_context(lock_identity(path))
             return identity
         except IdentityInUse:
             if anyio.current_time() > deadline:
@@ -111,15 +111,15 @@ async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
 def log_to_stderr(config: Config) -> None:
     """Log to stderr, without hivemind's own handler and its complaints about a dead p2pd."""
     use_hivemind_log_handler("nowhere")
-    log_lines(config.logs.level)
+    log_lines_to_stderr(config.logs.level)
     logging.getLogger("hivemind").setLevel(logging.ERROR)
-    logging.getLogger("asyncio").addFilter(_is_news)
+    logging.getLogger("asyncio").addFilter(_is_worth_logging)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     """False for asyncio's complaint about a task's error that was not retrieved: hivemind leaves such tasks."""
     return "never retrieved" not in record.getMessage()
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main, prepare)
+    anyio.run(run_worker, main, confine_process)

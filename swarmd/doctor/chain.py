@@ -10,16 +10,23 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc, Throttled, chain_id_at, endpoint_of, name_of, read_urls
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import quote
+from swarmd.chain.coordinator import CoordinatorContract
+from swarmd.chain.endpoints import (
+    EndpointThrottled,
+    RpcPool,
+    make_endpoint,
+    read_endpoint_chain_id,
+    read_endpoint_urls,
+    url_without_secrets,
+)
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import quote_gas_price
 from swarmd.chain.keystore import load_account
 from swarmd.chain.logs import BlockHeader
 from swarmd.config import ChainConfig
-from swarmd.core.values import day_of
-from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
-from swarmd.doctor.node import read_key
+from swarmd.core.values import utc_day_of
+from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, ok_finding, warning
+from swarmd.doctor.node import read_peer_id
 from swarmd.errors import (
     ChainError,
     ChainMismatch,
@@ -36,7 +43,7 @@ from swarmd.gas import (
     REGISTER_GAS,
     REWARD_GAS,
     ROUNDS_WANTED,
-    coins,
+    format_coins,
     round_gas,
     rounds_paid,
 )
@@ -67,24 +74,24 @@ class EndpointReplies(msgspec.Struct, frozen=True):
 
 async def check_rpc(subject: Subject) -> list[Finding]:
     """Ask every endpoint for its chain, its head and its first block."""
-    chain, data = subject.whole[0].chain, subject.whole[1]
+    chain, data = subject.config_and_data[0].chain, subject.config_and_data[1]
     assert chain is not None
     try:
-        urls = await in_thread(read_urls, chain.rpc, data.root)
+        urls = await in_thread(read_endpoint_urls, chain.rpc, data.root)
     except ConfigError as failure:
         return [error("rpc.url", "The endpoints cannot be read", failure.message, failure.fix)]
-    seen = await asyncio.gather(*(_look_at(url, CALL_S) for url in urls))
+    seen = await asyncio.gather(*(_query_endpoint(url, CALL_S) for url in urls))
     heads = ", ".join(f"{each.name} at block {each.number}" for each in seen)
-    return [*judge_endpoints(seen, chain.chain_id, time.time()), well(f"chain {chain.chain_id}: {heads}")]
+    return [*judge_endpoints(seen, chain.chain_id, time.time()), ok_finding(f"chain {chain.chain_id}: {heads}")]
 
 
-async def _look_at(url: str, call_s: float) -> EndpointReplies:
-    endpoint, seen = endpoint_of(url, call_s), EndpointReplies(url, name_of(url))
+async def _query_endpoint(url: str, call_s: float) -> EndpointReplies:
+    endpoint, seen = make_endpoint(url, call_s), EndpointReplies(url, url_without_secrets(url))
     try:
-        chain_id = await chain_id_at(endpoint)
-        head = (await endpoint.ask("eth_getBlockByNumber", ["latest", False], BlockHeader)).ref()
-        genesis = await endpoint.ask("eth_getBlockByNumber", ["0x0", False], BlockHeader)
-    except Throttled as failure:
+        chain_id = await read_endpoint_chain_id(endpoint)
+        head = (await endpoint.call("eth_getBlockByNumber", ["latest", False], BlockHeader)).to_block_ref()
+        genesis = await endpoint.call("eth_getBlockByNumber", ["0x0", False], BlockHeader)
+    except EndpointThrottled as failure:
         return msgspec.structs.replace(seen, failure=failure.message, throttled=True)
     except (EndpointFailed, RpcRefused) as failure:
         return msgspec.structs.replace(seen, failure=f"{seen.name}: {failure.message}")
@@ -97,7 +104,7 @@ def judge_endpoints(seen: Sequence[EndpointReplies], chain_id: int, now: float) 
     """Findings from the answers of all endpoints."""
     for each in seen:
         if each.failure:
-            yield _failure_of(each)
+            yield _failure_finding(each)
         elif each.chain_id != chain_id:
             evidence = f"{each.name} is of chain {each.chain_id}, chain.chain_id is {chain_id}"
             fix = "Name endpoints of chain.chain_id, or correct chain.chain_id"
@@ -129,7 +136,7 @@ def judge_endpoints(seen: Sequence[EndpointReplies], chain_id: int, now: float) 
         yield warning("rpc.stale", "No new blocks come", evidence, fix)
 
 
-def _failure_of(seen: EndpointReplies) -> Finding:
+def _failure_finding(seen: EndpointReplies) -> Finding:
     if DENIED.search(seen.failure):
         fix = "Get a valid key from the provider, and put the URL into a private file that chain.rpc names as file:PATH"
         return warning("rpc.denied", "An endpoint refuses to serve", seen.failure, fix)
@@ -145,18 +152,18 @@ def _failure_of(seen: EndpointReplies) -> Finding:
 
 async def check_account(subject: Subject) -> list[Finding]:
     """The account's key; and if the chain may be asked, the contract, what it knows of this peer, and the coins."""
-    config, data = subject.whole
+    config, data = subject.config_and_data
     chain = config.chain
     assert chain is not None
     address, found = await _open_account(subject, chain)
     if subject.offline:
-        return [*found, well(f"account {address}" if address else f'chain.sender is "{chain.sender}"')]
+        return [*found, ok_finding(f"account {address}" if address else f'chain.sender is "{chain.sender}"')]
     try:
-        rpc = Rpc(await in_thread(read_urls, chain.rpc, data.root), chain.chain_id, CALL_S)
+        rpc = RpcPool(await in_thread(read_endpoint_urls, chain.rpc, data.root), chain.chain_id, CALL_S)
     except ConfigError:
         return found  # the check of the endpoints says so
     try:
-        coordinator = Coordinator(rpc, chain.contract, chain.from_block)
+        coordinator = CoordinatorContract(rpc, chain.contract, chain.from_block)
         found += await _examine_contract(subject, coordinator, chain)
         if chain.sender != "none":
             found += await _examine_registration(subject, coordinator, address)
@@ -180,42 +187,42 @@ async def _open_account(subject: Subject, chain: ChainConfig) -> tuple[str, list
     if any(named.startswith(CREDENTIAL) for named in (chain.keystore, chain.passphrase)):
         return "", []  # only a start by systemd has it
     try:
-        account = await in_thread(load_account, chain, subject.whole[1])
+        account = await in_thread(load_account, chain, subject.config_and_data[1])
     except KeystoreError as failure:
         fix = failure.fix or "Correct chain.keystore and chain.passphrase, or restore the files from a copy"
         return "", [error("account.keystore", "The account's key cannot be used", failure.message, fix)]
     return str(account.address), []
 
 
-async def _examine_contract(subject: Subject, coordinator: Coordinator, chain: ChainConfig) -> list[Finding]:
-    await coordinator.check()
-    stages, wanted = await coordinator.stages(), subject.whole[0].swarm.stages
+async def _examine_contract(subject: Subject, coordinator: CoordinatorContract, chain: ChainConfig) -> list[Finding]:
+    await coordinator.check_contract()
+    stages, wanted = await coordinator.stage_count(), subject.config_and_data[0].swarm.stages
     found = []
     if stages != wanted:
         evidence = f"{chain.contract} counts {stages} stages in a round, swarm.stages is {wanted}"
         fix = "Compare [chain] and [swarm] with the swarm's manifest"
         found.append(error("contract.stages", "The contract counts other stages", evidence, fix))
     state = await in_thread(lambda: subject.state)
-    genesis, logged = (await coordinator.blocks.at(0)).hash, state.chain.genesis if state and state.chain else ""
+    genesis, logged = (await coordinator.blocks.get_block(0)).hash, state.chain.genesis if state and state.chain else ""
     if logged and genesis != logged:
         evidence = f"the chain begins with block {genesis}, the log began on {logged}"
         fix = "See that chain.rpc is right; on a chain that was reset on purpose begin with an empty data directory"
         found.append(error("contract.reset", "The chain was reset, or is another one", evidence, fix))
-    round, stage = await coordinator.place()
-    version = await coordinator.extensions()
-    return [*found, well(f"{chain.contract}: round {round}, stage {stage} of {stages}, extensions {version}")]
+    round, stage = await coordinator.round_and_stage()
+    version = await coordinator.extensions_version()
+    return [*found, ok_finding(f"{chain.contract}: round {round}, stage {stage} of {stages}, extensions {version}")]
 
 
-async def _examine_registration(subject: Subject, coordinator: Coordinator, address: str) -> list[Finding]:
-    peer = subject.whole[0].dht.peer or await in_thread(read_key, subject)
+async def _examine_registration(subject: Subject, coordinator: CoordinatorContract, address: str) -> list[Finding]:
+    peer = subject.config_and_data[0].dht.peer or await in_thread(read_peer_id, subject)
     if not peer:
         return []
-    (allowed,) = await coordinator.members([peer])
+    (allowed,) = await coordinator.are_members([peer])
     if not allowed:
         evidence = f"{coordinator.contract} does not have {peer} on its list"
         fix = f"Ask the swarm's creator for `swarmd swarm allow swarm.toml {peer}`"
         return [error("account.allowed", "The peer id is not on the allow-list", evidence, fix)]
-    holder = await coordinator.eoa(peer)
+    holder = await coordinator.account_of_peer(peer)
     if not holder:
         fix = "Nothing: the node registers by itself when it runs, as soon as it can pay"
         evidence = f"{coordinator.contract} does not know {peer}"
@@ -227,22 +234,22 @@ async def _examine_registration(subject: Subject, coordinator: Coordinator, addr
     return []
 
 
-async def _examine_coins(subject: Subject, rpc: Rpc, address: str) -> list[Finding]:
+async def _examine_coins(subject: Subject, rpc: RpcPool, address: str) -> list[Finding]:
     """Compare the balance, and the day's budget, with the cost of rounds."""
-    config = subject.whole[0]
-    chain, ethereum = config.chain, Ethereum(rpc)
+    config = subject.config_and_data[0]
+    chain, ethereum = config.chain, EthereumClient(rpc)
     assert chain is not None
     balance = await ethereum.balance_wei(address)
     try:
-        price = (await quote(ethereum, chain.fees)).fee_wei
+        price = (await quote_gas_price(ethereum, chain.fees)).fee_wei
     except GasTooDear as failure:
         fix = "Wait, or raise chain.fees.max_gwei and restart"
         return [warning("account.fees", "Gas is dearer than the configuration allows", failure.message, fix)]
     gas = round_gas(chain, config.swarm.stages)
-    if scarce := await in_thread(_scarce_budget, subject, chain, price, gas):
+    if scarce := await in_thread(_describe_budget_problem, subject, chain, price, gas):
         fix = "Raise chain.fees.day_coins_max and restart; what it has no room for waits until 00:00 UTC"
         return [warning("account.budget", "The day's budget of gas is too small, or nearly spent", scarce, fix)]
-    evidence = f"{address} has {coins(balance)}, a round costs {coins(price * gas)} at most"
+    evidence = f"{address} has {format_coins(balance)}, a round costs {format_coins(price * gas)} at most"
     fix = f"Send coins to {address} on chain {chain.chain_id}"
     if balance < price * max(REWARD_GAS, REGISTER_GAS):
         return [error("account.empty", "The account cannot pay", evidence, fix)]
@@ -251,15 +258,20 @@ async def _examine_coins(subject: Subject, rpc: Rpc, address: str) -> list[Findi
     return []
 
 
-def _scarce_budget(subject: Subject, chain: ChainConfig, price_wei: int, gas: int) -> str:
+def _describe_budget_problem(subject: Subject, chain: ChainConfig, price_wei: int, gas: int) -> str:
     """What is wrong with the day's budget; empty if it has room, or there is none."""
     most_wei = round(chain.fees.day_coins_max * COIN_WEI)
     if not most_wei:
         return ""
     if rounds_paid(most_wei, price_wei, gas) < ROUNDS_WANTED:
-        cost = coins(price_wei * gas)
-        return f"chain.fees.day_coins_max is {coins(most_wei)}, and a round may cost {cost} by the present price of gas"
+        cost = format_coins(price_wei * gas)
+        limit = format_coins(most_wei)
+        return f"chain.fees.day_coins_max is {limit}, and a round may cost {cost} by the present price of gas"
     known = subject.state.chain if subject.state else None
-    if known is None or known.spent_day < day_of(time.time()) or int(known.spent_wei) < BUDGET_TOLD_SHARE * most_wei:
+    if (
+        known is None
+        or known.spent_day < utc_day_of(time.time())
+        or int(known.spent_wei) < BUDGET_TOLD_SHARE * most_wei
+    ):
         return ""
-    return f"{coins(int(known.spent_wei))} of {coins(most_wei)} are signed for today"
+    return f"{format_coins(int(known.spent_wei))} of {format_coins(most_wei)} are signed for today"

@@ -26,7 +26,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
-from swarmd.dht.wire.addresses import split_address, tcp_place
+from swarmd.dht.wire.addresses import split_address, tcp_endpoint
 from swarmd.errors import SwarmdError
 
 T = TypeVar("T")
@@ -128,20 +128,20 @@ def main(what: str) -> None:
     question = sys.stdin.buffer.read()
     answers: Sequence[msgspec.Struct]
     if what == "torch":
-        answers = [look_at_model(each) for each in msgspec.json.decode(question, type=list[ProbeQuestion])]
+        answers = [probe_model(each) for each in msgspec.json.decode(question, type=list[ProbeQuestion])]
     else:
         answers = asyncio.run(dial_all(msgspec.json.decode(question, type=list[str])[:ADDRESSES_MAX]))
     with out:
         out.write(msgspec.json.encode(answers))
 
 
-def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
+def probe_model(question: ProbeQuestion) -> ProbeAnswer:
     """Choose a device, then estimate the model's memory."""
     import torch
 
     from swarmd.training.library_logging import silence_libraries
     from swarmd.training.models.device import choose_device, choose_precision
-    from swarmd.training.models.memory import measure_room
+    from swarmd.training.models.memory import measure_device_memory
 
     silence_libraries()
     training = question.training
@@ -149,7 +149,7 @@ def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
     names = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     try:
         device = choose_device(training.device)
-        numbers, room = choose_precision(training, device), measure_room(device)
+        numbers, room = choose_precision(training, device), measure_device_memory(device)
     except (SwarmdError, RuntimeError) as error:
         fix = error.fix if isinstance(error, SwarmdError) else ""
         return ProbeAnswer(
@@ -160,29 +160,29 @@ def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
         cuda=cuda,
         device=device,
         names=names,
-        numbers=numbers.text,
+        numbers=numbers.description,
         free=room.free,
         total=room.total,
         limit=room.limit,
     )
     try:
-        return msgspec.structs.replace(found, weighed=_weigh(question, numbers, room))
+        return msgspec.structs.replace(found, weighed=_estimate_fits(question, numbers, room))
     except SwarmdError as error:
         return msgspec.structs.replace(found, unknown=error.message, fix=error.fix)
 
 
-def _weigh(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[ModelFit, ...]:
-    from swarmd.training.models.model import inspect_model
-    from swarmd.training.models.pool import list_pool, weigh
+def _estimate_fits(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[ModelFit, ...]:
+    from swarmd.training.models.model import read_model_shape
+    from swarmd.training.models.pool import estimate_fit, list_pool
     from swarmd.training.models.source import AUTO
 
     training = question.training
     if training.model != AUTO or question.kept:
         training = msgspec.structs.replace(training, pool=(question.kept or training.model,))
-    rows = list_pool(training, lambda source: inspect_model(source, source))
-    fits = [weigh(row, training, numbers, room) for row in rows]
+    rows = list_pool(training, lambda source: read_model_shape(source, source))
+    fits = [estimate_fit(row, training, numbers, room) for row in rows]
     return tuple(
-        ModelFit(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits, fit.why)
+        ModelFit(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits_memory, fit.why)
         for fit in fits
     )
 
@@ -197,7 +197,7 @@ async def dial_all(addresses: list[str]) -> list[DialResult]:
 
 
 async def _try_tcp(address: str) -> DialResult:
-    place = tcp_place(split_address(address)[0])
+    place = tcp_endpoint(split_address(address)[0])
     if place is None:
         return DialResult(address)
     try:
@@ -225,13 +225,13 @@ async def _dial_peers(reached: list[DialResult], place: Path) -> list[DialResult
         host_maddrs=[], dht_mode="client", no_listen=True, check_if_identity_free=False, startup_timeout=START_S
     )
     try:
-        return list(await asyncio.gather(*(_meet(p2p, each) for each in reached)))
+        return list(await asyncio.gather(*(_connect_peer(p2p, each) for each in reached)))
     finally:
         await p2p.shutdown()
         sockets.close()
 
 
-async def _meet(p2p: Any, reached: DialResult) -> DialResult:
+async def _connect_peer(p2p: Any, reached: DialResult) -> DialResult:
     """Connect as a peer and ask for its time."""
     from swarmd.dht.p2p.hivemind_api import Multiaddr, P2PDaemonError, PeerID
 
@@ -241,7 +241,7 @@ async def _meet(p2p: Any, reached: DialResult) -> DialResult:
     try:
         async with asyncio.timeout(DIAL_S):
             await p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(place)])
-            rtt_s, skew_s = await _ask_time(p2p, PeerID.from_base58(peer))
+            rtt_s, skew_s = await _measure_peer_clock(p2p, PeerID.from_base58(peer))
     except TimeoutError:
         return msgspec.structs.replace(reached, reason=f"it does not answer as a peer within {DIAL_S:g} s")
     except (P2PDaemonError, OSError, EOFError, ValueError) as error:
@@ -249,7 +249,7 @@ async def _meet(p2p: Any, reached: DialResult) -> DialResult:
     return msgspec.structs.replace(reached, peer=True, rtt_s=rtt_s, skew_s=skew_s)
 
 
-async def _ask_time(p2p: Any, peer: Any) -> tuple[float, float | None]:
+async def _measure_peer_clock(p2p: Any, peer: Any) -> tuple[float, float | None]:
     """(round trip, peer's clock minus ours) of the quickest of some pings; no clock if it does not answer them."""
     from swarmd.dht.p2p.hivemind_api import P2PDaemonError, P2PHandlerError, dht_pb2, protocol_module
 

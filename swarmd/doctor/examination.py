@@ -32,9 +32,9 @@ from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.core.state import State
 from swarmd.doctor.children import DialResult, ProbeAnswer, ProbeQuestion, ask_dialler, ask_torch
 from swarmd.errors import ExitCode, SwarmdError
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.segment import list_segments
-from swarmd.files import refusal
+from swarmd.files import make_path_error
 from swarmd.observe.control import DaemonReply, ask_status
 from swarmd.observe.redaction import (
     Redactor,
@@ -70,21 +70,21 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-def well(evidence: str) -> Finding:
+def ok_finding(evidence: str) -> Finding:
     """A finding that all is well; dropped if the check has found a warning or an error."""
-    return _finding("ok", "", "", evidence)
+    return _make_finding("ok", "", "", evidence)
 
 
-def _finding(severity: Severity, id: str, title: str, evidence: str, fix: str = "") -> Finding:
+def _make_finding(severity: Severity, id: str, title: str, evidence: str, fix: str = "") -> Finding:
     return Finding("doctor", id, severity, title, redact_text(evidence[:EVIDENCE_LENGTH_MAX]), redact_text(fix))
 
 
-note = partial(_finding, "note")  # worth knowing; nothing is wrong
-warning = partial(_finding, "warning")  # the node may fail later, or is worse off than need be
-error = partial(_finding, "error")  # the node does not start, or cannot take part
+note = partial(_make_finding, "note")  # worth knowing; nothing is wrong
+warning = partial(_make_finding, "warning")  # the node may fail later, or is worse off than need be
+error = partial(_make_finding, "error")  # the node does not start, or cannot take part
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedCheck(msgspec.Struct, frozen=True):
     """A check that was not made."""
 
     check: str
@@ -101,7 +101,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     data: str
     offline: bool
     findings: tuple[Finding, ...]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedCheck, ...] = ()
     format: int = 1  # raised when a field changes its meaning
 
     @property
@@ -118,7 +118,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run a function in a daemon thread, which does not keep the process from ending if it hangs."""
     outcome: futures.Future[T] = futures.Future()
 
-    def work() -> None:
+    def run_function() -> None:
         if not outcome.set_running_or_notify_cancel():
             return
         try:
@@ -126,7 +126,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
         except Exception as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=run_function, daemon=True).start()
     return await asyncio.wrap_future(outcome)
 
 
@@ -152,7 +152,7 @@ class Subject:
         self.data = NodeDirectory(data) if data is not None else None
 
     @property
-    def whole(self) -> tuple[Config, NodeDirectory]:
+    def config_and_data(self) -> tuple[Config, NodeDirectory]:
         """Configuration and data directory; only for checks that need both."""
         assert self.config is not None and self.data is not None, "such a check is left out without them"
         return self.config, self.data
@@ -160,24 +160,24 @@ class Subject:
     # Made once for all checks, which await them through `asyncio.shield`; a failure is kept as well.
 
     @cached_property
-    def probe(self) -> asyncio.Future[ProbeAnswer]:
+    def torch_probe(self) -> asyncio.Future[ProbeAnswer]:
         """Devices and the model's memory."""
         return asyncio.ensure_future(self._ask_torch())
 
     @cached_property
-    def dialled(self) -> asyncio.Future[list[DialResult]]:
+    def dial_results(self) -> asyncio.Future[list[DialResult]]:
         """The results of dialling the bootstrap nodes."""
         return asyncio.ensure_future(self._dial())
 
     # The rest reads the disk, which may hang: for threads only.
 
     @property
-    def begun(self) -> bool:
+    def has_log(self) -> bool:
         """Whether the data directory holds a node's log."""
         return self.data is not None and self.data.events.is_dir() and bool(list_segments(self.data.events))
 
     @property
-    def user(self) -> int:
+    def user_id(self) -> int:
         """Uid of the node's user: if root examines it, the owner of the data directory."""
         place = self.data.root if self.data else Path()
         return place.stat().st_uid if os.geteuid() == 0 and place.exists() else os.geteuid()
@@ -186,7 +186,7 @@ class Subject:
     def state(self) -> State | None:
         """The state in the log; None if there is no log, or it cannot be read, which its check reports."""
         try:
-            return load(self.data.events)[0] if self.data is not None and self.begun else None
+            return load_state(self.data.events)[0] if self.data is not None and self.has_log else None
         except SwarmdError:
             return None
 
@@ -198,11 +198,11 @@ class Subject:
     async def _ask_torch(self) -> ProbeAnswer:
         """Devices and the model's weight, from a child process. Raises ChildFailed."""
         training = self.config.training if self.config else TrainingConfig()
-        kept = await in_thread(self._kept_model) if training.model == AUTO else ""
+        kept = await in_thread(self._read_chosen_model) if training.model == AUTO else ""
         (answer,) = await ask_torch([ProbeQuestion(training, kept)])
         return answer
 
-    def _kept_model(self) -> str:
+    def _read_chosen_model(self) -> str:
         """The model that `auto` has chosen, empty if none yet."""
         if self.data is None:
             return ""
@@ -213,7 +213,7 @@ class Subject:
 
     async def _dial(self) -> list[DialResult]:
         """Dial the bootstrap nodes, except this one. Raises ChildFailed."""
-        dht = self.whole[0].dht
+        dht = self.config_and_data[0].dht
         addresses = [each for each in dht.bootstrap if not (dht.peer and each.endswith(f"/p2p/{dht.peer}"))]
         return await ask_dialler(addresses) if addresses else []
 
@@ -231,7 +231,7 @@ class Check(NamedTuple):
     online: bool = False
 
 
-def obstacle(check: Check, subject: Subject) -> str:
+def find_skip_reason(check: Check, subject: Subject) -> str:
     """Why a check is skipped; empty if it is not."""
     if check.group != "machine" and subject.config is None:
         return "there is no configuration" if subject.fault is None else "the configuration cannot be used"
@@ -245,11 +245,11 @@ async def examine(
 ) -> DoctorReport:
     """Run the checks and report. `tell` is called when each check begins and ends."""
     findings: list[Finding] = []
-    obstacles = {check.name: obstacle(check, subject) for check in checks}
+    obstacles = {check.name: find_skip_reason(check, subject) for check in checks}
 
-    async def make(check: Check) -> None:
+    async def run_check(check: Check) -> None:
         tell(check.name, False)
-        found = await _findings_of(check, subject)
+        found = await _run_check_safely(check, subject)
         if any(each.severity in ("warning", "error") for each in found):
             found = [each for each in found if each.severity != "ok"]
         findings.extend(msgspec.structs.replace(each, check=check.name, id=each.id or check.name) for each in found)
@@ -258,10 +258,10 @@ async def examine(
     async with anyio.create_task_group() as tasks:
         for check in checks:
             if not obstacles[check.name]:
-                tasks.start_soon(make, check)
-    secrets, unread = await _secrets_of(subject)
+                tasks.start_soon(run_check, check)
+    secrets, unread = await _collect_secrets(subject)
     order = [*(check.name for check in checks), "doctor"]
-    hide = Redactor(secrets).hide
+    hide = Redactor(secrets).redact_known
     findings = [
         msgspec.structs.replace(each, evidence=hide(each.evidence), fix=hide(each.fix)) for each in (*findings, *unread)
     ]
@@ -274,11 +274,11 @@ async def examine(
         data=str(subject.data.root if subject.data else ""),
         offline=subject.offline,
         findings=tuple(findings),
-        skipped=tuple(Skipped(name, reason) for name, reason in obstacles.items() if reason),
+        skipped=tuple(SkippedCheck(name, reason) for name, reason in obstacles.items() if reason),
     )
 
 
-async def _findings_of(check: Check, subject: Subject) -> list[Finding]:
+async def _run_check_safely(check: Check, subject: Subject) -> list[Finding]:
     """Run one check; that it failed or hung is a finding, too."""
     try:
         with anyio.fail_after(check.deadline_s):
@@ -286,45 +286,45 @@ async def _findings_of(check: Check, subject: Subject) -> list[Finding]:
                 found = await check.run(subject)
             else:
                 found = await in_thread(lambda: list(check.run(subject)))  # type: ignore[arg-type]
-            return found or [well("nothing to object to")]
+            return found or [ok_finding("nothing to object to")]
     except TimeoutError:
         evidence = f"the check {check.name} gave no result within {check.deadline_s:g} s"
-        if await _is_answering(subject):
-            return [late(evidence)]
+        if await _is_disk_answering(subject):
+            return [late_finding(evidence)]
         root = subject.data.root if subject.data else ""
-        return [late(f"{evidence}: {root} does not answer", f"Check the disk that {root} is on")]
+        return [late_finding(f"{evidence}: {root} does not answer", f"Check the disk that {root} is on")]
     except Exception as failure:
-        known = failure if isinstance(failure, SwarmdError) else refusal(failure)
+        known = failure if isinstance(failure, SwarmdError) else make_path_error(failure)
         where = traceback.extract_tb(failure.__traceback__)[-1]
         words = known.message if known else f"{type(failure).__name__}: {failure} ({where.filename}:{where.lineno})"
         fix = known.fix if known else "Please report it with the evidence"
         return [warning("doctor.crashed", "A check failed itself", f"the check {check.name} failed: {words}", fix)]
 
 
-def late(evidence: str, fix: str = "") -> Finding:
+def late_finding(evidence: str, fix: str = "") -> Finding:
     fix = fix or "Try again with `swarmd doctor --only` and the check's name, when the machine is quieter"
     return warning("doctor.late", "A check did not end in time", evidence, fix)
 
 
-async def _is_answering(subject: Subject) -> bool:
+async def _is_disk_answering(subject: Subject) -> bool:
     """Whether the disk of the data directory answers, even if the directory is empty or missing."""
     if subject.data is None:
         return True
     root = subject.data.root
 
-    def look() -> None:
+    def list_root() -> None:
         with contextlib.suppress(OSError):
             next(root.iterdir(), None)
 
     try:
         with anyio.fail_after(ANSWER_S):
-            await in_thread(look)
+            await in_thread(list_root)
     except TimeoutError:
         return False
     return True
 
 
-async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
+async def _collect_secrets(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
     """The secrets to redact, and a finding about files with secrets that could not be read in time."""
     config, data = subject.config, subject.data
     if config is None or data is None:
@@ -332,7 +332,7 @@ async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
     found = set(secrets_outside_files(config))
     silent: list[str] = []
 
-    async def read(place: SecretLocation) -> None:
+    async def read_secret_location(place: SecretLocation) -> None:
         try:
             with anyio.fail_after(SECRETS_S):
                 found.update(await in_thread(secrets_in, place, data.root))
@@ -342,6 +342,6 @@ async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
     async with anyio.create_task_group() as tasks:
         for place in secret_locations(config):
             if not place.signs:
-                tasks.start_soon(read, place)
+                tasks.start_soon(read_secret_location, place)
     evidence = f"not read within {SECRETS_S:g} s, and what they hold may show here: {'; '.join(sorted(silent))}"
-    return frozenset(found), [late(evidence)] if silent else []
+    return frozenset(found), [late_finding(evidence)] if silent else []

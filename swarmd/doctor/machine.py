@@ -22,9 +22,9 @@ from packaging.specifiers import SpecifierSet
 from swarmd import __version__
 from swarmd.config import Config, StorageConfig, TrainingConfig
 from swarmd.doctor.children import ModelFit, ProbeAnswer
-from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
+from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, ok_finding, warning
 from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError
-from swarmd.eventlog.store import log_bytes
+from swarmd.eventlog.store import log_disk_bytes
 from swarmd.host import check_host
 from swarmd.installed import extra_command, install_command
 from swarmd.paths import NodeDirectory
@@ -35,7 +35,7 @@ from swarmd.swarms.registry import read_options
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
 from swarmd.training.models.parallelism import find_parallelism
-from swarmd.training.models.source import AUTO, compare_weights, find_snapshot, require_model
+from swarmd.training.models.source import AUTO, compare_weights, find_configured_model, require_model
 
 DISTRIBUTION = "swarmd"
 GIB, MIB = 2**30, 2**20
@@ -83,15 +83,15 @@ def check_python(subject: Subject) -> Iterator[Finding]:
         )
     for each in listed:
         if each.marker is None or each.marker.evaluate({"extra": ""}):
-            yield from _compare(each, install_command(str(each)))
+            yield from _compare_version(each, install_command(str(each)))
     for package, extra, needed in EXTRAS:
         if subject.config is not None and needed(subject.config):
             requirement = next((each for each in listed if each.name == package), Requirement(package))
-            yield from _compare(requirement, extra_command(extra) if extra else install_command(package))
-    yield well(f"Python {here} at {sys.executable}, swarmd {__version__}, {len(listed)} packages asked for")
+            yield from _compare_version(requirement, extra_command(extra) if extra else install_command(package))
+    yield ok_finding(f"Python {here} at {sys.executable}, swarmd {__version__}, {len(listed)} packages asked for")
 
 
-def _compare(requirement: Requirement, install: str) -> Iterator[Finding]:
+def _compare_version(requirement: Requirement, install: str) -> Iterator[Finding]:
     try:
         here = version(requirement.name)
     except PackageNotFoundError:
@@ -121,19 +121,19 @@ def check_limits(subject: Subject) -> Iterator[Finding]:
     except ConfigError as failure:
         yield error("limits.host", "No node can run here", failure.message, failure.fix)
     else:
-        yield well("files enough, and locks among processes")
+        yield ok_finding("files enough, and locks among processes")
 
 
 async def check_device(subject: Subject) -> list[Finding]:
     """Check device, driver and precision, and whether the model fits into memory, by a torch in a child process."""
     training = subject.config.training if subject.config else TrainingConfig()
     try:
-        seen = await asyncio.shield(subject.probe)
+        seen = await asyncio.shield(subject.torch_probe)
     except SwarmdError as failure:
         return [error("device.torch", "torch cannot be used", failure.message, TORCH_FIX)]
     found = list(_examine_device(seen, training))
     # While the node runs, its own memory is not free, so nothing can be said.
-    if subject.config is not None and not seen.fault and not (await in_thread(lambda: subject.daemon)).runs:
+    if subject.config is not None and not seen.fault and not (await in_thread(lambda: subject.daemon)).is_running:
         found += _examine_memory(seen, training)
     return found
 
@@ -175,7 +175,7 @@ def _examine_device(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Fin
     except ConfigError as failure:
         yield error("device.accelerate", "training.accelerate cannot be used", failure.message, failure.fix)
     names = f" ({', '.join(seen.names)})" if seen.names else ""
-    yield well(f"{seen.device}{names}, {seen.numbers}, torch {seen.torch}, {_gib(seen.total)} of memory")
+    yield ok_finding(f"{seen.device}{names}, {seen.numbers}, torch {seen.torch}, {_format_gib(seen.total)} of memory")
 
 
 def _examine_memory(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Finding]:
@@ -187,31 +187,34 @@ def _examine_memory(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Fin
             fix = seen.fix or "Correct training.model or training.pool"
             yield error("memory.model", "The model cannot be used", seen.unknown, fix)
         return
-    chosen = chosen_of(seen)
+    chosen = find_chosen_fit(seen)
     if chosen is None:
         least = min(seen.weighed, key=lambda each: each.need)
-        free = f"{_gib(seen.free)} are free" + (f", bounded by {seen.limit}" if seen.limit else "")
+        free = f"{_format_gib(seen.free)} are free" + (f", bounded by {seen.limit}" if seen.limit else "")
         yield error(
             "memory.short",
             "The model does not fit",
-            f"{least.model} takes about {_gib(least.need)} on {seen.device}, {free} ({least.why or 'too large'})",
+            f"{least.model} takes about {_format_gib(least.need)} on {seen.device}, {free} "
+            f"({least.why or 'too large'})",
             "Free memory, choose a smaller model, or adapters with quantisation: `swarmd model fit --config FILE` "
             "weighs them",
         )
         return
-    evidence = f"{chosen.model} takes about {_gib(chosen.need)} of {_gib(seen.free)} free on {seen.device}"
+    evidence = (
+        f"{chosen.model} takes about {_format_gib(chosen.need)} of {_format_gib(seen.free)} free on {seen.device}"
+    )
     if chosen.need > TIGHT_SHARE * seen.free:
         fix = "Lower the token counts, or stop other "
         yield warning("memory.tight", "The model only just fits", evidence, f"{fix}programs")
-    yield well(evidence)
+    yield ok_finding(evidence)
 
 
-def chosen_of(seen: ProbeAnswer) -> ModelFit | None:
+def find_chosen_fit(seen: ProbeAnswer) -> ModelFit | None:
     """The configured model, or the largest of the pool that fits; None if none does."""
     return max((each for each in seen.weighed if each.fits), key=lambda each: each.need, default=None)
 
 
-def _gib(size: int) -> str:
+def _format_gib(size: int) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
@@ -220,13 +223,13 @@ def _gib(size: int) -> str:
 
 def check_model(subject: Subject) -> Iterator[Finding]:
     """Whether each configured model is on this machine, or can be downloaded from the Hub."""
-    training = subject.whole[0].training
+    training = subject.config_and_data[0].training
     for name in training.pool if training.model == AUTO else (training.model,):
         wanted = msgspec.structs.replace(training, model=name)
         if name in KINDS:
             continue
         try:
-            snapshot = find_snapshot(wanted)
+            snapshot = find_configured_model(wanted)
         except SwarmdError:
             continue  # the check of the configuration says so
         if snapshot is None and subject.offline:
@@ -236,7 +239,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
         try:
             require_model(wanted)
             if snapshot is None:
-                yield well(f"the Hub has {name}{training.revision and f', revision {training.revision}'}")
+                yield ok_finding(f"the Hub has {name}{training.revision and f', revision {training.revision}'}")
             elif snapshot.is_dir() and (differ := compare_weights(wanted, str(snapshot))):
                 fix = "Get the model from where the manifest's creator has it, unless other weights are meant here"
                 yield warning("model.other", "This node begins from other weights than its swarm", differ, fix)
@@ -252,11 +255,11 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 def check_sandbox(subject: Subject) -> Iterator[Finding]:
     """Set up a sandbox, as the node does at its start, for the kinds of swarm that run programs."""
-    swarm = subject.whole[0].swarm
+    swarm = subject.config_and_data[0].swarm
     try:
         options = read_options(swarm)
         if not isinstance(options, ProgramOptions):
-            yield well(f"the kind {swarm.kind} runs no programs")
+            yield ok_finding(f"the kind {swarm.kind} runs no programs")
             return
         sandbox = Sandbox(options.limits, options.sandbox)
     except SandboxUnavailable as failure:
@@ -273,7 +276,7 @@ def check_sandbox(subject: Subject) -> Iterator[Finding]:
             f"[swarm.options] of {subject.path} has {RISKY}: they can read whatever the node can, keys included",
             f'Take `sandbox = "{RISKY}"` out of [swarm.options], or give the node a machine of its own',
         )
-    yield well(f"{sandbox.isolation} works here")
+    yield ok_finding(f"{sandbox.isolation} works here")
 
 
 # --- the disk ---
@@ -285,9 +288,9 @@ REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.glus
 
 async def check_disk(subject: Subject) -> list[Finding]:
     """Check the disk of the data directory: rights, room, i-nodes, network file systems."""
-    config, data = subject.whole
+    config, data = subject.config_and_data
     try:
-        chosen = chosen_of(await asyncio.shield(subject.probe))
+        chosen = find_chosen_fit(await asyncio.shield(subject.torch_probe))
     except SwarmdError:
         chosen = None  # the check of the device says why
     # Those that are kept, and the one being written.
@@ -323,7 +326,7 @@ def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) 
             "Free some space, or lower storage.free_bytes_min",
         )
     elif free < storage.free_bytes_min + max(
-        0, storage.log_bytes_max + storage.blob_bytes_max + checkpoints - _used(data)
+        0, storage.log_bytes_max + storage.blob_bytes_max + checkpoints - _measure_used_bytes(data)
     ):
         log, blobs, kept = (size / GIB for size in (storage.log_bytes_max, storage.blob_bytes_max, checkpoints))
         yield warning(
@@ -337,13 +340,13 @@ def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) 
         evidence = f"{status.f_favail} of {status.f_files} i-nodes are left for {place}"
         fix = "Remove small files that nobody needs (`df -i` shows where they are), or use another file system"
         yield warning("disk.inodes", "Few i-nodes are left", evidence, fix)
-    yield well(f"{free / GIB:.1f} GiB are free for {data.root}" + (f" ({mount.fstype})" if mount else ""))
+    yield ok_finding(f"{free / GIB:.1f} GiB are free for {data.root}" + (f" ({mount.fstype})" if mount else ""))
 
 
-def _used(data: NodeDirectory) -> int:
+def _measure_used_bytes(data: NodeDirectory) -> int:
     """Bytes that the node uses on disk already, as its bounds count them."""
     try:
-        size = log_bytes(data.events)
+        size = log_disk_bytes(data.events)
     except SwarmdError:
         size = 0
     for place in (data.blobs, data.checkpoints):
@@ -366,17 +369,17 @@ CLOCK_FIX = "`timedatectl set-ntp true`, or start chrony; in a virtual machine o
 
 async def check_clock(subject: Subject) -> list[Finding]:
     """Compare the clock with peers' clocks, if they can be asked, and ask the kernel whether it is synchronised."""
-    dialled = [] if subject.offline or subject.config is None else await asyncio.shield(subject.dialled)
+    dialled = [] if subject.offline or subject.config is None else await asyncio.shield(subject.dial_results)
     skews = {each.address: each.skew_s for each in dialled if each.skew_s is not None}
-    found = judge_peers(skews)
-    if not is_kept():
+    found = judge_clock_skews(skews)
+    if not is_clock_synchronised():
         evidence = "adjtimex(2) says that the clock is unsynchronised"
         found.append(note("clock.free", "Nothing keeps the clock right", evidence, CLOCK_FIX))
     measured = f"{len(skews)} peers differ by {max(map(abs, skews.values())):.2f} s at most" if skews else ""
-    return [*found, *([well(measured or "a time service keeps it")] if measured or not found else [])]
+    return [*found, *([ok_finding(measured or "a time service keeps it")] if measured or not found else [])]
 
 
-def judge_peers(skews: dict[str, float]) -> list[Finding]:
+def judge_clock_skews(skews: dict[str, float]) -> list[Finding]:
     """Findings from peers' clocks minus ours, in seconds, by address: the median decides whose clock is wrong.
 
     If their number is even, ours is added, so that the median is one clock and not the mean of two that differ.
@@ -407,7 +410,7 @@ def judge_peers(skews: dict[str, float]) -> list[Finding]:
     return found
 
 
-def is_kept() -> bool:
+def is_clock_synchronised() -> bool:
     """Whether a time service synchronises the clock; true if the kernel does not say."""
     buffer = ctypes.create_string_buffer(256)  # struct timex has 208 bytes; modes = 0 only reads
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)

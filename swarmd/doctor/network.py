@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 
 from swarmd.config import Config
-from swarmd.daemon.process import tag_of
-from swarmd.dht.wire.addresses import is_free, is_loopback, tcp_place
-from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
+from swarmd.daemon.process import read_process_tag
+from swarmd.dht.wire.addresses import can_listen_at, is_loopback, tcp_endpoint
+from swarmd.doctor.examination import Finding, Subject, error, note, ok_finding, warning
 from swarmd.errors import SwarmdError
 from swarmd.http_server import PAGE_PORT, parse_listen
 
@@ -28,8 +28,8 @@ DEFAULT_PORT = 38331
 
 def check_ports(subject: Subject) -> Iterator[Finding]:
     """Whether the configured ports are free and fixed, and whether others can dial the announced addresses."""
-    config, data = subject.whole
-    own = str(data.root.resolve()) if subject.daemon.runs else ""
+    config, data = subject.config_and_data
+    own = str(data.root.resolve()) if subject.daemon.is_running else ""
     places = list(listening_places(config))
     for key, address in places:
         yield from _examine_port(key, address, own)
@@ -46,8 +46,8 @@ def check_ports(subject: Subject) -> Iterator[Finding]:
     if not config.dht.announce and not client:
         yield from _examine_nat(config, own_addresses(), bootstrap_hosts(config, subject.offline))
     if not subject.offline:
-        yield from _dial_announced(config, subject.daemon.runs)
-    yield well(", ".join(f"{key} {address}" for key, address in places) or "any free port")
+        yield from _dial_announced(config, subject.daemon.is_running)
+    yield ok_finding(", ".join(f"{key} {address}" for key, address in places) or "any free port")
 
 
 def listening_places(config: Config) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,7 @@ def listening_places(config: Config) -> Iterator[tuple[str, str]]:
 
 def port_of(address: str) -> int:
     """The TCP port of a multiaddr, 0 if any will do or there is none."""
-    place = tcp_place(address)
+    place = tcp_endpoint(address)
     return place[1] if place else 0
 
 
@@ -80,13 +80,13 @@ def _examine_port(key: str, address: str, own: str) -> Iterator[Finding]:
         evidence = f"{key}: port {port}, the first for everybody is {lowest}"
         fix = "Choose a port of 1024 or more, 38331 for example"
         yield error("ports.privileged", "A port is reserved for root", evidence, fix)
-    elif is_elsewhere(address):
+    elif is_foreign_address(address):
         fix = "Listen on 0.0.0.0 or on an address of this machine; what others reach this node under belongs into "
         fix += "dht.announce"
         evidence = f"{key}: {address} is of no interface of this machine"
         yield error("ports.address", "This machine has no such address", evidence, fix)
-    elif not is_free(address):
-        holders = list(_holders_of(port))
+    elif not can_listen_at(address):
+        holders = list(_find_port_holders(port))
         if own and any(tag.endswith(f"@{own}") for _, tag in holders):
             return  # the running node's
         who = ", ".join(name for name, _ in holders) or "a process of another user"
@@ -94,9 +94,9 @@ def _examine_port(key: str, address: str, own: str) -> Iterator[Finding]:
         yield error("ports.taken", "A port is taken", f"{key}: port {port} is taken by {who}", fix)
 
 
-def is_elsewhere(address: str) -> bool:
+def is_foreign_address(address: str) -> bool:
     """Whether a multiaddr's IP address is of no interface of this machine; names are not looked up."""
-    host, _ = tcp_place(address) or ("", 0)
+    host, _ = tcp_endpoint(address) or ("", 0)
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     except ValueError:
@@ -109,7 +109,7 @@ def is_elsewhere(address: str) -> bool:
     return False
 
 
-def _holders_of(port: int) -> Iterator[tuple[str, str]]:
+def _find_port_holders(port: int) -> Iterator[tuple[str, str]]:
     """(description, node's tag) of the processes that listen on a port, as far as this user may see them."""
     try:
         connections = psutil.net_connections(kind="tcp")
@@ -119,7 +119,7 @@ def _holders_of(port: int) -> Iterator[tuple[str, str]]:
     for pid in sorted({each.pid for each in listening if each.pid}):
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             process = psutil.Process(pid)
-            yield f"process {pid} ({process.name()})", tag_of(process)
+            yield f"process {pid} ({process.name()})", read_process_tag(process)
 
 
 # --- announced addresses ---
@@ -129,7 +129,7 @@ def _examine_announced(config: Config) -> Iterator[Finding]:
     abroad = any(not is_loopback(address) for address in config.dht.bootstrap)
     fix = "Put the address that others reach this node under into dht.announce"
     for address in config.dht.announce:
-        kind, evidence = kind_of(address), f"dht.announce has {address}"
+        kind, evidence = classify_host(address), f"dht.announce has {address}"
         if kind == "loopback" and (abroad or not config.dht.bootstrap):
             title = "The node announces an address at which others dial themselves"
             yield warning("announce.loopback", title, evidence, f"{fix}, or leave it empty")
@@ -139,9 +139,9 @@ def _examine_announced(config: Config) -> Iterator[Finding]:
             yield note("announce.private", title, evidence, fix_private)
 
 
-def kind_of(address: str) -> str:
+def classify_host(address: str) -> str:
     """ "any", "loopback", "private" or "public", by a multiaddr's host; "name" if it is one."""
-    place = tcp_place(address)
+    place = tcp_endpoint(address)
     host = place[0] if place else [*address.split("/"), "", ""][2]
     try:
         found = ipaddress.ip_address(host)
@@ -171,7 +171,7 @@ def bootstrap_hosts(config: Config, offline: bool) -> list[str]:
     """IP addresses of the bootstrap nodes; names are looked up unless `offline`."""
     hosts, flags = [], socket.AI_NUMERICHOST if offline else 0
     for address in config.dht.bootstrap:
-        place = tcp_place(address.rpartition("/p2p/")[0])
+        place = tcp_endpoint(address.rpartition("/p2p/")[0])
         if place is not None:
             try:
                 rows = socket.getaddrinfo(*place, type=socket.SOCK_STREAM, flags=flags)
@@ -183,14 +183,14 @@ def bootstrap_hosts(config: Config, offline: bool) -> list[str]:
 
 def _examine_nat(config: Config, own: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
     """Find a NAT: if this machine has only private addresses, and the others public ones, they cannot dial it."""
-    if any(kind_of(address) == "public" for address in own) or all(map(is_loopback, config.dht.listen)):
+    if any(classify_host(address) == "public" for address in own) or all(map(is_loopback, config.dht.listen)):
         return
     shown = f"this machine has {', '.join(own) or 'no address'}"
     fix = advise_forwarding(config, own)
     if config.role == "coordinator":
         title = "Only nodes in the same network can join through this one, which is right for a swarm within it"
         yield note("announce.inside", title, f"{shown}, and dht.announce is empty", fix)
-    elif any(kind_of(f"/{'ip6' if ':' in host else 'ip4'}/{host}") == "public" for host in others):
+    elif any(classify_host(f"/{'ip6' if ':' in host else 'ip4'}/{host}") == "public" for host in others):
         title = "The node seems to be behind a NAT, and announces nothing: others cannot dial it"
         yield warning("announce.nat", title, f"{shown}; the bootstrap nodes are public", fix)
 
@@ -215,8 +215,8 @@ def advise_forwarding(config: Config, own: Sequence[str]) -> str:
 def _dial_announced(config: Config, runs: bool) -> Iterator[Finding]:
     """Dial the announced addresses: while the node runs, they must answer."""
     for address in config.dht.announce:
-        place, shown = tcp_place(address), f"dht.announce has {address}"
-        if place is None or kind_of(address) not in ("public", "name"):
+        place, shown = tcp_endpoint(address), f"dht.announce has {address}"
+        if place is None or classify_host(address) not in ("public", "name"):
             continue
         try:
             socket.create_connection(place, CONNECT_S).close()
@@ -235,9 +235,9 @@ def _dial_announced(config: Config, runs: bool) -> Iterator[Finding]:
 
 async def check_bootstrap(subject: Subject) -> list[Finding]:
     """Dial every address of dht.bootstrap as a peer, except this node's own."""
-    dialled = await asyncio.shield(subject.dialled)
+    dialled = await asyncio.shield(subject.dial_results)
     if not dialled:
-        return [well("none but this node is configured; others come to it")]
+        return [ok_finding("none but this node is configured; others come to it")]
     good = [each for each in dialled if each.peer]
     foreign = [each for each in dialled if each.tcp and not each.peer]
     silent = [each for each in dialled if not each.tcp and not each.peer]
@@ -252,4 +252,4 @@ async def check_bootstrap(subject: Subject) -> list[Finding]:
     title, fix = "A bootstrap node cannot be reached", "Ask its operator, or take its address out of dht.bootstrap"
     found += [warning("bootstrap.unreachable", title, f"{each.address}: {each.reason}", fix) for each in silent]
     quickest_ms = 1000 * min(each.rtt_s for each in good)
-    return [*found, well(f"all {len(good)} answer as peers, the nearest in {quickest_ms:.0f} ms")]
+    return [*found, ok_finding(f"all {len(good)} answer as peers, the nearest in {quickest_ms:.0f} ms")]

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.errors import BlobError, LogWriteFailed, NotFoundError
-from swarmd.files import TEMPORARY, make_directory, read_regular, remove_left, write_durably, write_failure
+from swarmd.files import TEMPORARY, make_directory, make_write_error, read_regular, remove_leftover, write_durably
 
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # one blob; a larger one is refused
 TEMPORARY_AGE_S = 3600.0  # an unfinished file older than this was left by a crash
@@ -20,7 +20,7 @@ TEMPORARY_AGE_S = 3600.0  # an unfinished file older than this was left by a cra
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Pruned(msgspec.Struct, frozen=True):
+class PruneResult(msgspec.Struct, frozen=True):
     """What a pruning removed, and what is left."""
 
     blobs: int
@@ -28,7 +28,7 @@ class Pruned(msgspec.Struct, frozen=True):
     left_bytes: int
 
 
-class Blobs:
+class BlobStore:
     """A directory of blobs, `<first two digits>/<digest>`. Safe to use from several processes at once."""
 
     def __init__(self, directory: Path) -> None:
@@ -47,7 +47,7 @@ class Blobs:
             raise BlobError(f"a blob of {len(content)} bytes is over the limit of {BLOB_BYTES_MAX}")
         digest = hashlib.sha256(content).hexdigest()
         path = self._path(digest)
-        if not self._renewed(path, content):
+        if not self._touch_if_same(path, content):
             if not path.parent.is_dir():
                 make_directory(path.parent)
             write_durably(path, content)
@@ -75,7 +75,7 @@ class Blobs:
         """Whether there is a blob of that digest; its content is not read."""
         return self._path(digest).is_file()
 
-    def prune(self, keep: Collection[str], bytes_max: int) -> Pruned:
+    def prune(self, keep: Collection[str], bytes_max: int) -> PruneResult:
         """Remove the oldest blobs until all together take at most `bytes_max`.
 
         Args:
@@ -85,7 +85,7 @@ class Blobs:
         Raises:
             LogWriteFailed: naming the first that cannot be removed, when all others are.
         """
-        found = sorted(self._found(), key=lambda blob: (blob[1].st_mtime_ns, blob[0].name))
+        found = sorted(self._iter_blobs(), key=lambda blob: (blob[1].st_mtime_ns, blob[0].name))
         left_bytes = sum(status.st_size for _, status in found)
         removed = removed_bytes = 0
         failure: LogWriteFailed | None = None
@@ -97,14 +97,14 @@ class Blobs:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                failure = failure or write_failure(error, path, "removal")
+                failure = failure or make_write_error(error, path, "removal")
                 continue
             left_bytes -= status.st_size
             removed_bytes += status.st_size
             removed += 1
         if failure is not None:
             raise failure
-        return Pruned(removed, removed_bytes, left_bytes)
+        return PruneResult(removed, removed_bytes, left_bytes)
 
     def _path(self, digest: str) -> Path:
         """The file of a blob; the digest may come from a peer, so nothing else is let into a path."""
@@ -112,7 +112,7 @@ class Blobs:
             raise NotFoundError(f"{digest[:80]!r} is not the digest of a blob", "A digest has 64 lower-case hex digits")
         return self.directory / digest[:2] / digest
 
-    def _renewed(self, path: Path, content: bytes) -> bool:
+    def _touch_if_same(self, path: Path, content: bytes) -> bool:
         """Whether the same content lies there already; if so, its age starts from 0 again."""
         try:
             if path.stat().st_size != len(content) or read_regular(path, BLOB_BYTES_MAX) != content:
@@ -122,7 +122,7 @@ class Blobs:
             return False
         return True
 
-    def _found(self) -> Iterator[tuple[Path, os.stat_result]]:
+    def _iter_blobs(self) -> Iterator[tuple[Path, os.stat_result]]:
         """Blobs and their status; files that a crash left unfinished are removed on the way."""
         stale_before = time.time() - TEMPORARY_AGE_S
         for path in self.directory.glob("??/*"):
@@ -133,4 +133,4 @@ class Blobs:
             if _DIGEST.fullmatch(path.name):
                 yield path, status
             elif path.name.endswith(TEMPORARY) and status.st_mtime < stale_before:
-                remove_left(path)
+                remove_leftover(path)

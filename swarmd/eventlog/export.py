@@ -14,17 +14,17 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from swarmd.core.by_peer import ByPeer
+from swarmd.core.by_peer import ValuesByPeer
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, tag_of
-from swarmd.core.state import to_plain
+from swarmd.core.state import state_enc_hook
 from swarmd.errors import PathUnusable, SwarmdError
 from swarmd.eventlog.frame import Commit
-from swarmd.files import TEMPORARY, write_failure
+from swarmd.files import TEMPORARY, make_write_error
 from swarmd.installed import extra_command
 
 
-class Change(msgspec.Struct, frozen=True):
+class FieldChange(msgspec.Struct, frozen=True):
     """One field that differs; of a list of values only the part that differs is held."""
 
     path: str  # dotted, as in "link.chart"
@@ -32,9 +32,9 @@ class Change(msgspec.Struct, frozen=True):
     after: Any
 
 
-def changes_between(before: msgspec.Struct, after: msgspec.Struct, prefix: str = "") -> tuple[Change, ...]:
+def changes_between(before: msgspec.Struct, after: msgspec.Struct, prefix: str = "") -> tuple[FieldChange, ...]:
     """Differences between two Structs of the same class, in field order."""
-    changes: list[Change] = []
+    changes: list[FieldChange] = []
     for name in before.__struct_fields__:
         old, new = getattr(before, name), getattr(after, name)
         if old is not new:
@@ -42,23 +42,23 @@ def changes_between(before: msgspec.Struct, after: msgspec.Struct, prefix: str =
     return tuple(changes)
 
 
-def _changes_of(path: str, old: Any, new: Any) -> tuple[Change, ...]:
+def _changes_of(path: str, old: Any, new: Any) -> tuple[FieldChange, ...]:
     if isinstance(old, msgspec.Struct) and type(old) is type(new):
         return changes_between(old, new, f"{path}.")
-    if isinstance(old, ByPeer) and isinstance(new, ByPeer):
-        old, new = _of_changed_peers(old, new)
+    if isinstance(old, ValuesByPeer) and isinstance(new, ValuesByPeer):
+        old, new = _values_of_changed_peers(old, new)
     if old == new or (old != old and new != new):  # NaN stays NaN
         return ()
     if isinstance(old, tuple) and isinstance(new, tuple) and _has_structs(old or new):
-        old, new = _differing(old, new)
-    return (Change(path, old, new),)
+        old, new = _strip_common_ends(old, new)
+    return (FieldChange(path, old, new),)
 
 
-def _of_changed_peers(old: ByPeer[Any], new: ByPeer[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _values_of_changed_peers(old: ValuesByPeer[Any], new: ValuesByPeer[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The values of the peers whose values may differ, if these are known; else all."""
-    if not new.follows(old):
+    if not new.is_successor_of(old):
         return tuple(old), tuple(new)
-    peers = list(dict.fromkeys(new.put_since(old.size)))
+    peers = list(dict.fromkeys(new.peers_changed_since(old.size)))
     return tuple(filter(None, map(old.get, peers))), tuple(filter(None, map(new.get, peers)))
 
 
@@ -66,7 +66,7 @@ def _has_structs(values: tuple[Any, ...]) -> bool:
     return bool(values) and isinstance(values[0], msgspec.Struct)
 
 
-def _differing(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _strip_common_ends(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Both without the values they begin and end with in common."""
     shorter = min(len(old), len(new))
     head = 0
@@ -87,90 +87,90 @@ _json = msgspec.json.Encoder(order="deterministic")
 
 def event_json(seq: int, at: float, event: Event) -> bytes:
     """One JSON line: seq, at, type and the event's fields; NaN and infinities as strings, bytes as base64."""
-    body = event_body(event)
+    body = event_body_json(event)
     return b'{"seq":%d,"at":%s,%s' % (seq, _json.encode(at), body[1:])
 
 
-def event_body(event: Event) -> bytes:
+def event_body_json(event: Event) -> bytes:
     """The event alone as JSON."""
     body = _json.encode(event)
-    return _json.encode(plain(event)) if b"null" in body else body  # msgspec writes NaN as null
+    return _json.encode(to_builtins(event)) if b"null" in body else body  # msgspec writes NaN as null
 
 
 def to_json(value: Any) -> bytes:
     """Any value made of Structs as JSON, NaN and infinities as strings."""
-    return _json.encode(plain(value))
+    return _json.encode(to_builtins(value))
 
 
-def plain(value: Any) -> Any:
+def to_builtins(value: Any) -> Any:
     """Dicts, lists and scalars that every JSON reader takes."""
-    return _finite(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=to_plain))
+    return _replace_non_finite(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=state_enc_hook))
 
 
-def full(value: Any) -> Any:
+def to_builtins_with_defaults(value: Any) -> Any:
     """As `plain`, but with the fields that have their defaults."""
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
-        fields = {name: full(getattr(value, name)) for name in value.__struct_fields__}
+        fields = {name: to_builtins_with_defaults(getattr(value, name)) for name in value.__struct_fields__}
         return {"type": tag, **fields} if tag else fields
     if isinstance(value, dict):
-        return {key: full(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | ByPeer):
-        return [full(inner) for inner in value]
-    return _finite(value)
+        return {key: to_builtins_with_defaults(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | ValuesByPeer):
+        return [to_builtins_with_defaults(inner) for inner in value]
+    return _replace_non_finite(value)
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: _replace_non_finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_replace_non_finite(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     return value
 
 
-def event_line(seq: int, at: float, event: Event) -> str:
+def format_event(seq: int, at: float, event: Event) -> str:
     """One line for people: seq, UTC time, type and the fields that differ from their defaults."""
-    return f"{seq:>8}  {clock(at)}  {tag_of(event):<22}{fields_of(event)}"
+    return f"{seq:>8}  {format_time(at)}  {tag_of(event):<22}{format_fields(event)}"
 
 
-def command_line(command: Command) -> str:
+def format_command(command: Command) -> str:
     """A command and its fields."""
-    return f"{type(command).__struct_config__.tag} {fields_of(command)}"
+    return f"{type(command).__struct_config__.tag} {format_fields(command)}"
 
 
-def change_line(change: Change) -> str:
+def format_change(change: FieldChange) -> str:
     """A changed field, before → after."""
-    return f"{change.path}: {short(change.before)} → {short(change.after)}"
+    return f"{change.path}: {shorten_value(change.before)} → {shorten_value(change.after)}"
 
 
-def fields_of(struct: msgspec.Struct) -> str:
+def format_fields(struct: msgspec.Struct) -> str:
     """The fields that differ from their defaults, as name=value."""
     fields = msgspec.structs.fields(struct)
     shown = [(field.name, getattr(struct, field.name)) for field in fields]
     defaults = {field.name: field.default for field in fields}
-    return " ".join(f"{name}={short(value)}" for name, value in shown if value != defaults[name])
+    return " ".join(f"{name}={shorten_value(value)}" for name, value in shown if value != defaults[name])
 
 
-def short(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """A value shortened for one line."""
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float):
-        return clock(value).replace(" ", "T") if TIMES_S[0] < value < TIMES_S[1] else f"{value:.6g}"
+        return format_time(value).replace(" ", "T") if TIMES_S[0] < value < TIMES_S[1] else f"{value:.6g}"
     if isinstance(value, msgspec.Struct):
         name = value.__struct_config__.tag or type(value).__name__
-        return f"{name}({fields_of(value)})"
+        return f"{name}({format_fields(value)})"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(short, value))}]"
+        return f"[{', '.join(map(shorten_value, value))}]"
     text = str(value)
     if len(text) == 64 and all(letter in "0123456789abcdef" for letter in text):
         return text[:DIGEST_CHARS]
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}…"
 
 
-def clock(at: float) -> str:
+def format_time(at: float) -> str:
     """POSIX seconds as UTC date and time with milliseconds."""
     try:
         return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
@@ -200,7 +200,7 @@ def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
         PathUnusable: there is something other than a file at `path`.
         NoSpaceLeft, LogWriteFailed: the file could not be written.
     """
-    with _written_whole(path) as temporary, temporary.open("wb") as out:
+    with _written_atomically(path) as temporary, temporary.open("wb") as out:
         return write_json_lines(commits, out)
 
 
@@ -222,20 +222,20 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise SwarmdError("Parquet export needs pyarrow", extra_command("parquet")) from error
-    schema, source, events = _schema(arrow), iter(commits), 0
+    schema, source, events = _parquet_schema(arrow), iter(commits), 0
     with (
-        _written_whole(path) as temporary,
+        _written_atomically(path) as temporary,
         parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
     ):
         while batch := list(islice(source, PARQUET_COMMITS)):
-            rows = [_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
+            rows = [_parquet_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
             writer.write_table(arrow.Table.from_pylist(rows, schema), row_group_size=ROWS_PER_GROUP)
             events += len(rows)
     return events
 
 
 @contextmanager
-def _written_whole(path: Path) -> Iterator[Path]:
+def _written_atomically(path: Path) -> Iterator[Path]:
     """Gives a temporary file, which becomes the file at `path` when the block has ended without an error."""
     if path.exists() and not path.is_file():  # renaming over a pipe or /dev/stdout would remove it for everybody
         raise PathUnusable(
@@ -247,13 +247,13 @@ def _written_whole(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(target)
     except OSError as error:
-        raise write_failure(error, path, "export") from error
+        raise make_write_error(error, path, "export") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _schema(arrow: Any) -> Any:
+def _parquet_schema(arrow: Any) -> Any:
     text = arrow.string()
     return arrow.schema(
         [
@@ -273,31 +273,31 @@ def _schema(arrow: Any) -> Any:
     )
 
 
-def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
+def _parquet_row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
     event = envelope.event
-    round_, stage = place_of(event)
+    round_, stage = round_and_stage_of(event)
     return {
-        "seq": _held(envelope.seq),
+        "seq": _int64_or_none(envelope.seq),
         "at": round(envelope.at * 1_000_000) if AT_MIN <= envelope.at < AT_MAX else None,
         "type": tag_of(event),
-        "round": _held(round_),
-        "stage": _held(stage),
+        "round": _int64_or_none(round_),
+        "stage": _int64_or_none(stage),
         "peer": getattr(event, "peer", None),
         "command": getattr(event, "command", None),
         "submission": getattr(event, "submission", None),
-        "block": _held(block_of(event)),
+        "block": _int64_or_none(block_number_of(event)),
         "rules": commit.rules,
         "commands_digest": commit.commands_digest.hex(),
-        "event": event_body(event).decode(),
+        "event": event_body_json(event).decode(),
     }
 
 
-def _held(value: int | None) -> int | None:
+def _int64_or_none(value: int | None) -> int | None:
     """The number; None if a column cannot hold it: a log's numbers are unsigned."""
     return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
 
 
-def place_of(event: Event) -> tuple[int | None, int | None]:
+def round_and_stage_of(event: Event) -> tuple[int | None, int | None]:
     """Round and stage that an event is about, its own or those of its submission's id (reward/<round>/<stage>)."""
     named = re.fullmatch(r"[a-z]+/(\d{1,18})(?:/(\d{1,18}))?", getattr(event, "submission", ""))
     if named is None:
@@ -305,7 +305,7 @@ def place_of(event: Event) -> tuple[int | None, int | None]:
     return int(named[1]), None if named[2] is None else int(named[2])
 
 
-def block_of(event: Event) -> int | None:
+def block_number_of(event: Event) -> int | None:
     """Number of the block that an event is about: it, the fork of a reorganisation, or the head."""
     block = getattr(event, "block", None) or getattr(event, "fork", None) or getattr(event, "head", None)
     return None if block is None else int(block.number)

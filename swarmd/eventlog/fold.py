@@ -16,37 +16,37 @@ from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import LogReader, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq
+from swarmd.eventlog.snapshot import check_no_snapshot_ahead, list_snapshots, read_snapshot, snapshot_seq
 
 
-class Base(msgspec.Struct, frozen=True):
+class FoldBase(msgspec.Struct, frozen=True):
     """A point from which a fold starts: `state` is the fold of all events before `seq`."""
 
     state: State = State()
     seq: int = 0
 
 
-def fold(commits: Iterable[Commit], state: State | None = None) -> Iterator[AppliedEvent]:
-    """Apply commits event by event: `swarmd.core.applied.fold` over their envelopes.
+def fold_commits(commits: Iterable[Commit], state: State | None = None) -> Iterator[AppliedEvent]:
+    """Apply commits event by event: `swarmd.core.applied.fold_envelopes` over their envelopes.
 
     Args:
         commits: without gaps, from the event that `state` is the fold up to.
         state: to start from, by default the empty state before event 0.
     """
-    return applied.fold((envelope for commit in commits for envelope in commit.envelopes()), state)
+    return applied.fold_envelopes((envelope for commit in commits for envelope in commit.envelopes()), state)
 
 
-def fold_log(directory: Path, base: Base | None = None) -> Iterator[AppliedEvent]:
+def fold_log(directory: Path, base: FoldBase | None = None) -> Iterator[AppliedEvent]:
     """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`.
 
     Raises:
         NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
     """
     base = base or oldest_base(directory)
-    return fold(commits_from(directory, base), base.state)
+    return fold_commits(commits_from(directory, base), base.state)
 
 
-def fold_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
+def apply_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
     """Apply a commit in place. Returns all commands it causes, in order."""
     commands: tuple[Command, ...] = ()
     for envelope in commit.envelopes():
@@ -54,7 +54,7 @@ def fold_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
     return commands
 
 
-def load(directory: Path) -> tuple[State, int]:
+def load_state(directory: Path) -> tuple[State, int]:
     """The state after the whole log, and the sequence number that the next event gets.
 
     Starts from the newest snapshot if there is one; segments before it are not read.
@@ -67,24 +67,24 @@ def load(directory: Path) -> tuple[State, int]:
     state = StateFold(base.state)
     with LogReader(directory, base.seq) as reader:
         for commit in reader.read():
-            fold_commit(state, commit)
-        check_not_ahead(directory, reader.next_seq)
+            apply_commit(state, commit)
+        check_no_snapshot_ahead(directory, reader.next_seq)
         return state.state, reader.next_seq
 
 
-def newest_base(directory: Path) -> Base:
+def newest_base(directory: Path) -> FoldBase:
     """The latest point a fold can start from: a snapshot, or else `oldest_base`."""
     return next(_snapshot_bases(directory), None) or oldest_base(directory)
 
 
-def base_upto(directory: Path, seq: int) -> Base:
+def base_upto(directory: Path, seq: int) -> FoldBase:
     """The latest point at or before event `seq` that a fold can start from: a snapshot, or else `oldest_base`."""
     oldest = oldest_base(directory)
     found = (base for base in _snapshot_bases(directory, seq) if base.seq > oldest.seq)
     return next(found, oldest)
 
 
-def refuse_removed(directory: Path, last: int) -> None:
+def check_not_removed(directory: Path, last: int) -> None:
     """Raise NotFoundError if event `last` was removed with the log's beginning, and the state after it is gone."""
     first = oldest_base(directory).seq
     if last < first - 1:
@@ -92,7 +92,7 @@ def refuse_removed(directory: Path, last: int) -> None:
         raise NotFoundError(gone, f"Ask for the state after event {first - 1}, or for a later one")
 
 
-def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Base]:
+def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[FoldBase]:
     """Points a fold can start from: the latest snapshot of whose state `holds` is true, then ever further back.
 
     Each step back is twice as long as the one before, and the last point is `oldest_base`: folding from each in
@@ -105,9 +105,9 @@ def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Bas
     yield oldest_base(directory)
 
 
-def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:
+def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[FoldBase]:
     """Sound snapshots, the latest first; those at or before event `upto`."""
-    node = node_of(directory)
+    node = peer_id_of_log(directory)
     for path in reversed(list_snapshots(directory)):
         if upto is not None and snapshot_seq(path) > upto:
             continue
@@ -115,10 +115,10 @@ def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:
             snapshot = read_snapshot(path, node)
         except LogDamaged:
             continue  # a cache: an older snapshot or the log itself does as well, and log verify names the bad one
-        yield Base(snapshot.state, snapshot.seq)
+        yield FoldBase(snapshot.state, snapshot.seq)
 
 
-def oldest_base(directory: Path, whole: bool = False) -> Base:
+def oldest_base(directory: Path, whole: bool = False) -> FoldBase:
     """The earliest point a fold can start from: the empty state before event 0, or the oldest sound snapshot.
 
     Args:
@@ -130,8 +130,8 @@ def oldest_base(directory: Path, whole: bool = False) -> Base:
     segments = list_segments(directory)
     first_seq = first_seq_of(segments[0]) if segments else 0
     if first_seq == 0:
-        return Base()
-    node = node_of(directory)
+        return FoldBase()
+    node = peer_id_of_log(directory)
     damage: LogDamaged | None = None
     for path in list_snapshots(directory):
         if snapshot_seq(path) < first_seq:
@@ -143,14 +143,14 @@ def oldest_base(directory: Path, whole: bool = False) -> Base:
                 raise
             damage = damage or error
         else:
-            return Base(snapshot.state, snapshot.seq)
+            return FoldBase(snapshot.state, snapshot.seq)
     raise damage or LogDamaged(
         f"the event log in {directory} begins at seq {first_seq}, and no snapshot holds the state before it",
         "Restore the missing segments or a snapshot from a copy",
     )
 
 
-def node_of(directory: Path) -> str:
+def peer_id_of_log(directory: Path) -> str:
     """Peer id of the node whose log it is, as the last segment says; empty when there is none yet."""
     segments = list_segments(directory)
     if not segments:
@@ -160,6 +160,6 @@ def node_of(directory: Path) -> str:
         return reader.node
 
 
-def commits_from(directory: Path, base: Base) -> Iterator[Commit]:
+def commits_from(directory: Path, base: FoldBase) -> Iterator[Commit]:
     """The commits that follow on a base."""
     return read_commits(directory, base.seq)

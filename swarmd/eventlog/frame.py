@@ -3,9 +3,9 @@
 A frame is a length, a CRC-32C that goes on from the header of its segment, and a payload: a commit, the events that
 were made durable together with a digest of the commands that they caused. `docs/LOG.md` has the bytes.
 
-- Bytes that an interrupted append has left at a log's end are not damage (`judge_tail`), unless a valid frame follows
-  them. That is tried at every place where a commit could begin, up to a bound: what would take longer counts as damage,
-  for only somebody who wrote such lengths on purpose gets there.
+- Bytes that an interrupted append has left at a log's end are not damage (`classify_tail`), unless a valid frame
+  follows them. That is tried at every place where a commit could begin, up to a bound: what would take longer counts as
+  damage, for only somebody who wrote such lengths on purpose gets there.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ COMMANDS_DIGEST_BYTES = 16
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
-def _digest(commands: Sequence[Command]) -> bytes:
+def _hash_commands(commands: Sequence[Command]) -> bytes:
     return hashlib.blake2b(_encoder.encode(commands), digest_size=COMMANDS_DIGEST_BYTES).digest()
 
 
-NO_COMMANDS = _digest(())
+NO_COMMANDS = _hash_commands(())
 
 
 def digest_commands(commands: Sequence[Command]) -> bytes:
     """BLAKE2b (16 bytes) over the deterministic msgpack array of the commands, in the order they were emitted."""
-    return _digest(commands) if commands else NO_COMMANDS
+    return _hash_commands(commands) if commands else NO_COMMANDS
 
 
 def digest_file(file: FileIO) -> bytes:
@@ -108,7 +108,7 @@ def decode_commit(payload: bytes, path: Path) -> Commit:
             f"{path} holds a valid frame that this swarmd cannot read: {error}", "Use the swarmd that wrote it"
         ) from error
     if commit.rules != RULES:
-        raise OtherVersion.of(str(path), "rules", commit.rules, RULES)
+        raise OtherVersion.from_numbers(str(path), "rules", commit.rules, RULES)
     return commit
 
 
@@ -121,7 +121,7 @@ LOOKED_AT_MAX = 16 * 1024 * 1024 * 1024  # bytes of a tail gone through for CRCs
 COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # an encoded commit begins as a msgpack array of that length
 
 
-class Tail(NamedTuple):
+class LogTail(NamedTuple):
     """What lies behind the last valid frame.
 
     Attributes:
@@ -143,7 +143,7 @@ def encode_frame(payload: bytes, seed: int) -> bytes:
 def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, bytes]]:
     """Valid frames from `offset` on, each as (offset behind it, payload).
 
-    Ends at the end of the file or at the first bytes that are not a valid frame; `judge_tail` tells the two apart.
+    Ends at the end of the file or at the first bytes that are not a valid frame; `classify_tail` tells the two apart.
     """
     file.seek(offset)
     unpack, head_bytes = HEAD.unpack_from, HEAD.size
@@ -169,21 +169,21 @@ def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, byt
         rest = buffer[position:]
 
 
-def judge_tail(file: FileIO, offset: int, seed: int) -> Tail:
+def classify_tail(file: FileIO, offset: int, seed: int) -> LogTail:
     """What lies at `offset`, where reading stopped."""
     file.seek(offset)
     rest = _read_upto(file, TAIL_BYTES_MAX + 1)
-    if _frame_at(rest, 0, seed):
-        return Tail("whole")
+    if _is_frame_at(rest, 0, seed):
+        return LogTail("whole")
     if len(rest) > TAIL_BYTES_MAX:
-        return Tail("damaged")
+        return LogTail("damaged")
     torn_bytes = len(rest.rstrip(b"\0"))
     if not torn_bytes:
-        return Tail("end")
-    return Tail("damaged") if _holds_frame(rest, torn_bytes, seed) else Tail("torn", torn_bytes)
+        return LogTail("end")
+    return LogTail("damaged") if _contains_frame(rest, torn_bytes, seed) else LogTail("torn", torn_bytes)
 
 
-def _holds_frame(buffer: bytes, end: int, seed: int) -> bool:
+def _contains_frame(buffer: bytes, end: int, seed: int) -> bool:
     """Whether a valid frame begins before `end`, but at the very beginning; also if that takes too long to tell."""
     view, size_bytes, looked_at = memoryview(buffer), len(buffer), 0
     for position in range(1, min(end, size_bytes - HEAD.size)):
@@ -197,7 +197,7 @@ def _holds_frame(buffer: bytes, end: int, seed: int) -> bool:
     return False
 
 
-def _frame_at(buffer: bytes, position: int, seed: int) -> bool:
+def _is_frame_at(buffer: bytes, position: int, seed: int) -> bool:
     if len(buffer) - position < HEAD.size:
         return False
     length, check = HEAD.unpack_from(buffer, position)

@@ -12,8 +12,16 @@ from io import FileIO
 from pathlib import Path
 
 from swarmd.errors import LogDamaged, LogForeign
-from swarmd.eventlog.frame import Commit, decode_commit, digest_file, judge_tail, read_frames
-from swarmd.eventlog.segment import Opening, Place, damaged, first_seq_of, list_segments, read_header, unreadable
+from swarmd.eventlog.frame import Commit, classify_tail, decode_commit, digest_file, read_frames
+from swarmd.eventlog.segment import (
+    LogPosition,
+    ParsedHeader,
+    damage_error,
+    first_seq_of,
+    list_segments,
+    read_header,
+    unreadable,
+)
 from swarmd.files import open_regular
 
 
@@ -41,9 +49,9 @@ class LogReader:
         self._known: list[Path] = list_segments(directory)
         self._path: Path | None = None
         self._file: FileIO | None = None
-        self._opening: Opening
+        self._opening: ParsedHeader
         self._offset = 0
-        self._left: Place | None = None  # `place` when this segment was opened
+        self._left: LogPosition | None = None  # `place` when this segment was opened
         self.node = ""
 
     def read(self) -> Iterator[Commit]:
@@ -54,16 +62,16 @@ class LogReader:
             LogForeign: a segment is of another node than those before it, which is no fork of that one.
             OtherVersion: something was written by a swarmd of another version.
         """
-        if not self._enter():
+        if not self._ensure_segment_open():
             return
         while True:
-            successor = self._successor()  # looked up before draining: if there is one, this segment is complete
-            yield from self._drain()
+            successor = self._next_segment()  # looked up before draining: if there is one, this segment is complete
+            yield from self._read_open_segment()
             if successor is None:
-                yield from self._finish()
+                yield from self._read_log_end()
                 return
             assert self._file is not None and self._path is not None
-            self._open(successor, digest=_sealed_digest(self._file, self._path, self._offset))
+            self._open_segment(successor, digest=_check_sealed_segment(self._file, self._path, self._offset))
 
     def close(self) -> None:
         """Close the file that is being read."""
@@ -78,32 +86,32 @@ class LogReader:
         self.close()
 
     @property
-    def place(self) -> Place | None:
+    def position(self) -> LogPosition | None:
         """Behind the last commit that was read; None before the first."""
         if self._path is None or self._offset == self._opening.size_bytes:
             return self._left
-        return Place(self.next_seq, first_seq_of(self._path), self._offset)
+        return LogPosition(self.next_seq, first_seq_of(self._path), self._offset)
 
-    def _enter(self) -> bool:
+    def _ensure_segment_open(self) -> bool:
         """Have a segment open, if there is any."""
         if self._path is None:
             self._known = self._known or list_segments(self._directory)
             if not self._known:
                 return False
             firsts = [first_seq_of(path) for path in self._known]
-            self._open(self._known[max(0, bisect_right(firsts, self._from_seq) - 1)])
+            self._open_segment(self._known[max(0, bisect_right(firsts, self._from_seq) - 1)])
         elif self._offset == self._opening.size_bytes:
-            self._open(self._path)  # an empty segment is replaced when a new life begins
+            self._open_segment(self._path)  # an empty segment is replaced when a new life begins
         return True
 
-    def _successor(self) -> Path | None:
+    def _next_segment(self) -> Path | None:
         assert self._path is not None
         if self._path == self._known[-1]:
             self._known = list_segments(self._directory)
         index = bisect_right(self._known, self._path)
         return self._known[index] if index < len(self._known) else None
 
-    def _open(self, path: Path, digest: bytes | None = None) -> None:
+    def _open_segment(self, path: Path, digest: bytes | None = None) -> None:
         """Begin with a segment; `digest` is the SHA-256 of the one before it, when that was read."""
         try:
             file = open_regular(path)
@@ -111,7 +119,7 @@ class LogReader:
             raise LogDamaged(f"{path} was removed while the log was read", "Read the log again") from error
         except OSError as error:
             raise unreadable(path, error) from error
-        self._left = self.place
+        self._left = self.position
         self.close()
         self._file = file
         self._opening = read_header(file, path)
@@ -123,14 +131,16 @@ class LogReader:
             )
         if digest is not None:
             if header.first_seq != self.next_seq:
-                raise damaged(path, 0, f"it begins at seq {header.first_seq}, the one before ends at {self.next_seq}")
+                raise damage_error(
+                    path, 0, f"it begins at seq {header.first_seq}, the one before ends at {self.next_seq}"
+                )
             if header.previous != digest:
-                raise damaged(path, 0, "the segment before it is not the one that it was written after")
+                raise damage_error(path, 0, "the segment before it is not the one that it was written after")
         self.segments += path != self._path
         self._path, self.node, self._offset = path, header.node, self._opening.size_bytes
         self.next_seq = header.first_seq
 
-    def _drain(self) -> Iterator[Commit]:
+    def _read_open_segment(self) -> Iterator[Commit]:
         """Valid frames of the open segment from the present offset on."""
         assert self._file is not None and self._path is not None
         next_seq, from_seq, path = self.next_seq, self._from_seq, self._path
@@ -138,14 +148,14 @@ class LogReader:
             for offset, payload in read_frames(self._file, self._offset, self._opening.seed):
                 commit = decode_commit(payload, path)
                 if commit.seq != next_seq or not commit.events:
-                    raise damaged(path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} is there")
+                    raise damage_error(path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} is there")
                 self._offset, self.next_seq = offset, (next_seq := commit.end_seq)
                 if next_seq > from_seq:
                     yield commit
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def _finish(self) -> Iterator[Commit]:
+    def _read_log_end(self) -> Iterator[Commit]:
         """At the log's end: take what was completed meanwhile, and refuse damage.
 
         A writer that cut a torn frame off and wrote over it can look damaged for one reading, so damage must be seen
@@ -153,15 +163,15 @@ class LogReader:
         """
         assert self._file is not None and self._path is not None
         suspect = -1
-        while (tail := judge_tail(self._file, self._offset, self._opening.seed)).verdict in ("whole", "damaged"):
+        while (tail := classify_tail(self._file, self._offset, self._opening.seed)).verdict in ("whole", "damaged"):
             if tail.verdict == "damaged" and suspect == self._offset:
-                raise damaged(self._path, self._offset, "a broken frame with valid ones after it")
+                raise damage_error(self._path, self._offset, "a broken frame with valid ones after it")
             suspect = self._offset if tail.verdict == "damaged" else -1
-            yield from self._drain()
+            yield from self._read_open_segment()
         self.torn_bytes = tail.torn_bytes
 
 
-def _sealed_digest(file: FileIO, path: Path, read_bytes: int) -> bytes:
+def _check_sealed_segment(file: FileIO, path: Path, read_bytes: int) -> bytes:
     """Check that what was read is the whole segment. Returns its SHA-256."""
     try:
         size_bytes = os.fstat(file.fileno()).st_size
@@ -169,7 +179,7 @@ def _sealed_digest(file: FileIO, path: Path, read_bytes: int) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from error
     if size_bytes != read_bytes:
-        raise damaged(path, read_bytes, "a broken frame in a sealed segment")
+        raise damage_error(path, read_bytes, "a broken frame in a sealed segment")
     return digest
 
 
@@ -187,7 +197,7 @@ def follow_commits(directory: Path, from_seq: int, pause: Callable[[], bool]) ->
             yield from reader.read()
 
 
-def end_of(directory: Path) -> int:
+def end_seq_of_log(directory: Path) -> int:
     """Sequence number after the last event; reads only the last segment."""
     segments = list_segments(directory)
     if not segments:

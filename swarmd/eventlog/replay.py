@@ -17,22 +17,22 @@ from typing import Any, get_type_hints
 import msgspec
 
 from swarmd.config import ChainConfig, CoordinatorConfig, RoundConfig, WorkersConfig, advise_value
-from swarmd.core.applied import StepRule, apply
+from swarmd.core.applied import StepRule, apply_event
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, NodeStarted, tag_of
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Settings
 from swarmd.errors import ConfigError, ReplayDifference, SwarmdError
-from swarmd.eventlog.export import Change, changes_between, command_line
-from swarmd.eventlog.fold import commits_from, fold_commit, node_of, oldest_base
+from swarmd.eventlog.export import FieldChange, changes_between, format_command
+from swarmd.eventlog.fold import apply_commit, commits_from, oldest_base, peer_id_of_log
 from swarmd.eventlog.frame import Commit, digest_commands
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.snapshot import check_not_ahead, encode_state, list_snapshots, read_snapshot, snapshot_seq
+from swarmd.eventlog.snapshot import check_no_snapshot_ahead, encode_state, list_snapshots, read_snapshot, snapshot_seq
 
 
-class LogCheck(msgspec.Struct, frozen=True):
+class LogCheckResult(msgspec.Struct, frozen=True):
     """What was checked.
 
     Attributes:
@@ -49,7 +49,7 @@ class LogCheck(msgspec.Struct, frozen=True):
     torn_bytes: int
 
 
-def check_log(directory: Path, last_segment: bool = False) -> LogCheck:
+def check_log(directory: Path, last_segment: bool = False) -> LogCheckResult:
     """Check frames, sequence numbers, the chain of segments, and snapshots.
 
     Args:
@@ -65,11 +65,11 @@ def check_log(directory: Path, last_segment: bool = False) -> LogCheck:
         for commit in reader.read():
             events += len(commit.events)
             commits += 1
-        check_not_ahead(directory, reader.next_seq)
+        check_no_snapshot_ahead(directory, reader.next_seq)
         snapshots = list_snapshots(directory)
         for path in snapshots:
             read_snapshot(path, reader.node)
-        return LogCheck(
+        return LogCheckResult(
             reader.node,
             from_seq,
             reader.next_seq,
@@ -85,7 +85,7 @@ SECTIONS = {"round": RoundConfig, "workers": WorkersConfig, "coordinator": Coord
 NESTED = {"coordinator": ("coordination", CoordinatorSettings), "chain": ("chain", ChainSettings)}  # in `Settings`
 
 
-def _keys() -> tuple[str, ...]:
+def _logged_config_keys() -> tuple[str, ...]:
     """Keys of a configuration that decide what the core does, so that they stand in a log."""
     found = []
     for section, kind in SECTIONS.items():
@@ -94,7 +94,7 @@ def _keys() -> tuple[str, ...]:
     return tuple(found)
 
 
-KEYS = _keys()
+KEYS = _logged_config_keys()
 
 
 class SettingsOverride:
@@ -104,21 +104,21 @@ class SettingsOverride:
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = {key: _checked(key, value) for key, value in values.items()}
+        self._values = {key: _check_value(key, value) for key, value in values.items()}
 
-    def event(self, event: Event) -> Event:
+    def override_event(self, event: Event) -> Event:
         """The event; of a start, with the other settings. Raises ConfigError where this node has none of the kind."""
         if not isinstance(event, NodeStarted):
             return event
-        return msgspec.structs.replace(event, settings=self._change(event.settings))
+        return msgspec.structs.replace(event, settings=self._override_settings(event.settings))
 
-    def state(self, state: State) -> State:
+    def override_state(self, state: State) -> State:
         """A state to start from; the settings in it are changed as well."""
         if state.settings is None:
             return state
-        return msgspec.structs.replace(state, settings=self._change(state.settings))
+        return msgspec.structs.replace(state, settings=self._override_settings(state.settings))
 
-    def _change(self, settings: Settings) -> Settings:
+    def _override_settings(self, settings: Settings) -> Settings:
         for key, value in self._values.items():
             section, _, name = key.partition(".")
             if section not in NESTED:
@@ -132,7 +132,7 @@ class SettingsOverride:
         return settings
 
 
-def _checked(key: str, value: Any) -> Any:
+def _check_value(key: str, value: Any) -> Any:
     if key not in KEYS:
         near = difflib.get_close_matches(key, KEYS, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Those are: {', '.join(KEYS)}"
@@ -147,7 +147,7 @@ def _checked(key: str, value: Any) -> Any:
 Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
 
 
-class Verified(msgspec.Struct, frozen=True):
+class VerifyResult(msgspec.Struct, frozen=True):
     """What a verification covered.
 
     Attributes:
@@ -171,7 +171,7 @@ class CommandDifference(msgspec.Struct, frozen=True):
     commands: tuple[Command, ...]
 
 
-def verify(directory: Path, watch: Watch = iter) -> Verified:
+def verify_log(directory: Path, watch: Watch = iter) -> VerifyResult:
     """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk.
 
     Args:
@@ -188,14 +188,14 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
     state, end_seq, events, commits = StateFold(base.state), base.seq, 0, 0
     for commit in watch(commits_from(directory, base)):
         _compare_snapshot(directory, snapshots, commit.seq, state)
-        commands = fold_commit(state, commit)
+        commands = apply_commit(state, commit)
         if (got := digest_commands(commands)) != commit.commands_digest:
             raise CommitDiffers(CommandDifference(commit.seq, commit.events, commit.commands_digest, got, commands))
         events += len(commit.events)
         commits += 1
         end_seq = commit.end_seq
     _compare_snapshot(directory, snapshots, end_seq, state)
-    return Verified(events, commits, base.seq, found - len(snapshots))
+    return VerifyResult(events, commits, base.seq, found - len(snapshots))
 
 
 class CommitDiffers(ReplayDifference):
@@ -203,7 +203,7 @@ class CommitDiffers(ReplayDifference):
 
     def __init__(self, difference: CommandDifference) -> None:
         tags = ", ".join(map(tag_of, difference.events))
-        issued = "; ".join(map(command_line, difference.commands)) or "none"
+        issued = "; ".join(map(format_command, difference.commands)) or "none"
         count = len(difference.events)
         span = f"seq {difference.seq}" if count == 1 else f"seqs {difference.seq} to {difference.seq + count - 1}"
         super().__init__(
@@ -216,7 +216,7 @@ class CommitDiffers(ReplayDifference):
 
 def _snapshot_digests(directory: Path, after: int) -> dict[int, bytes]:
     """SHA-256 of the encoded states of snapshots behind `after`, by seq."""
-    node = node_of(directory)
+    node = peer_id_of_log(directory)
     paths = [path for path in list_snapshots(directory) if snapshot_seq(path) > after]
     return {snapshot_seq(path): state_digest(read_snapshot(path, node).state) for path in paths}
 
@@ -242,7 +242,7 @@ def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, fo
 class StepOutcome(msgspec.Struct, frozen=True):
     """What one side made of an event; `refused` says why it could not."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FieldChange, ...] = ()
     commands: tuple[Command, ...] = ()
     refused: str = ""
 
@@ -257,7 +257,7 @@ class Divergence(msgspec.Struct, frozen=True):
     there: StepOutcome
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class ReplayComparison(msgspec.Struct, frozen=True):
     """A log as it was ("here") and under other charts or settings ("there").
 
     Attributes:
@@ -272,11 +272,11 @@ class Comparison(msgspec.Struct, frozen=True):
     first: Divergence | None
     here: dict[str, int]
     there: dict[str, int]
-    changes: tuple[Change, ...]
+    changes: tuple[FieldChange, ...]
     decisions: int = 0
 
 
-class _Side:
+class _ReplaySide:
     """One of the two folds."""
 
     def __init__(self, state: State, step: StepRule) -> None:
@@ -287,22 +287,24 @@ class _Side:
     def apply(self, envelope: Envelope) -> StepOutcome:
         before = self.state
         try:
-            applied = apply(before, envelope, self.step)
+            applied = apply_event(before, envelope, self.step)
         except (SwarmdError, AssertionError, LookupError) as error:
             return StepOutcome(refused=f"{type(error).__name__}: {error}")
         self.state, commands = applied.after, applied.commands
         self.commands.update(str(type(command).__struct_config__.tag) for command in commands)
         return (
-            StepOutcome((), commands) if self.state is before else StepOutcome(_changes(before, self.state), commands)
+            StepOutcome((), commands)
+            if self.state is before
+            else StepOutcome(_changes_but_settings(before, self.state), commands)
         )
 
 
 NOTHING_SUPPOSED = SettingsOverride({})
 
 
-def compare(
+def compare_replays(
     directory: Path, other: StepRule = step, watch: Watch = iter, supposed: SettingsOverride = NOTHING_SUPPOSED
-) -> Comparison:
+) -> ReplayComparison:
     """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
 
     Args:
@@ -315,28 +317,30 @@ def compare(
         ConfigError: a setting means nothing in this log.
     """
     base = oldest_base(directory)
-    here, there = _Side(base.state, step), _Side(supposed.state(base.state), other)
+    here, there = _ReplaySide(base.state, step), _ReplaySide(supposed.override_state(base.state), other)
     first: Divergence | None = None
     events = decisions = 0
     for commit in watch(commits_from(directory, base)):
         for envelope in commit.envelopes():
-            event = supposed.event(envelope.event)
+            event = supposed.override_event(envelope.event)
             told = envelope if event is envelope.event else msgspec.structs.replace(envelope, event=event)
             ours, theirs = here.apply(envelope), there.apply(told)
             if first is None and ours != theirs:
                 first = Divergence(envelope.seq, envelope.at, envelope.event, ours, theirs)
             if theirs.refused or ours.refused:
-                return _comparison(events, first, here, there, decisions)
+                return _make_comparison(events, first, here, there, decisions)
             events += 1
             decisions += ours.commands != theirs.commands
-    return _comparison(events, first, here, there, decisions)
+    return _make_comparison(events, first, here, there, decisions)
 
 
-def _changes(before: State, after: State) -> tuple[Change, ...]:
+def _changes_but_settings(before: State, after: State) -> tuple[FieldChange, ...]:
     """What changed but for the settings, in which the two sides differ by themselves."""
     return tuple(change for change in changes_between(before, after) if change.path.partition(".")[0] != "settings")
 
 
-def _comparison(events: int, first: Divergence | None, here: _Side, there: _Side, decisions: int) -> Comparison:
-    changes = _changes(here.state, there.state)
-    return Comparison(events, first, dict(here.commands), dict(there.commands), changes, decisions)
+def _make_comparison(
+    events: int, first: Divergence | None, here: _ReplaySide, there: _ReplaySide, decisions: int
+) -> ReplayComparison:
+    changes = _changes_but_settings(here.state, there.state)
+    return ReplayComparison(events, first, dict(here.commands), dict(there.commands), changes, decisions)

@@ -21,7 +21,7 @@ from crc32c import crc32c
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, LogWriteFailed, NoSpaceLeft, NotFoundError, OtherVersion
 from swarmd.eventlog.frame import RESERVE_BYTES, encode_frame
-from swarmd.files import remedy, write_all, write_durably, write_failure
+from swarmd.files import advise_on_path_error, make_write_error, write_all, write_durably
 
 MAGIC = b"SWRMLOG1"
 FORMAT = 1
@@ -33,14 +33,14 @@ CHECKED_BYTES = 16  # magic, format and length, the part of the prefix under the
 _NAME = re.compile(r"(\d{20})\.seg")
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class LogPosition(msgspec.Struct, frozen=True, array_like=True):
     """The end of a commit: `offset` in the segment that begins with event `segment`; event `seq` comes next."""
 
     seq: int
     segment: int
     offset: int
 
-    def path(self, directory: Path) -> Path:
+    def segment_path(self, directory: Path) -> Path:
         """The segment's file."""
         return directory / segment_name(self.segment)
 
@@ -63,7 +63,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     forked_from: str = ""
 
 
-class Opening(msgspec.Struct, frozen=True):
+class ParsedHeader(msgspec.Struct, frozen=True):
     """A header as read: where the frames begin, and the CRC theirs start from."""
 
     header: SegmentHeader
@@ -89,7 +89,7 @@ def list_segments(directory: Path) -> list[Path]:
         raise NotFoundError(f"there is no event log in {directory}", "Name a node's data directory") from error
 
 
-def find_log(path: Path) -> Path:
+def find_segment_directory(path: Path) -> Path:
     """The directory of segments, given it or the data directory around it. Raises NotFoundError."""
     inner = path / "events"
     directory = inner if inner.is_dir() else path
@@ -107,7 +107,7 @@ def encode_header(header: SegmentHeader) -> bytes:
     return PREFIX.pack(MAGIC, FORMAT, len(payload), seed) + payload
 
 
-def read_header(file: FileIO, path: Path) -> Opening:
+def read_header(file: FileIO, path: Path) -> ParsedHeader:
     """Read and check the header of an open segment; `path` names it in errors.
 
     Raises:
@@ -122,24 +122,24 @@ def read_header(file: FileIO, path: Path) -> Opening:
             "Restore it from a copy, or move that file away: the segments before it stay, and what stood in it is lost",
         )
     if len(content) < PREFIX.size or content[: len(MAGIC)] != MAGIC:
-        raise damaged(path, 0, "it does not begin as a segment of a swarmd event log")
+        raise damage_error(path, 0, "it does not begin as a segment of a swarmd event log")
     _, version, length, seed = PREFIX.unpack_from(content)
     if version != FORMAT:
-        raise OtherVersion.of(str(path), "log format", version, FORMAT)
+        raise OtherVersion.from_numbers(str(path), "log format", version, FORMAT)
     size_bytes = PREFIX.size + length
     payload = content[PREFIX.size : size_bytes]
     if len(payload) != length or crc32c(payload, crc32c(content[:CHECKED_BYTES])) != seed:
-        raise damaged(path, 0, "its header is broken")
+        raise damage_error(path, 0, "its header is broken")
     try:
         header = msgspec.msgpack.decode(payload, type=SegmentHeader)
     except DECODE_ERRORS as error:
-        raise damaged(path, 0, f"its header cannot be read: {error}") from error
+        raise damage_error(path, 0, f"its header cannot be read: {error}") from error
     if path.name != segment_name(header.first_seq):
-        raise damaged(path, 0, f"its header says that it begins at seq {header.first_seq}")
-    return Opening(header, size_bytes, seed)
+        raise damage_error(path, 0, f"its header says that it begins at seq {header.first_seq}")
+    return ParsedHeader(header, size_bytes, seed)
 
 
-def damaged(path: Path, offset: int, what: str) -> LogDamaged:
+def damage_error(path: Path, offset: int, what: str) -> LogDamaged:
     """The error for a file that cannot be trusted."""
     return LogDamaged(
         f"the event log file {path} is damaged at byte {offset}: {what}",
@@ -149,7 +149,7 @@ def damaged(path: Path, offset: int, what: str) -> LogDamaged:
 
 def unreadable(path: Path, error: OSError) -> LogDamaged:
     """The error for a file of the log that the system does not let be read."""
-    return LogDamaged(f"{path} cannot be read: {error.strerror}", remedy(error, path) or "Check the disk")
+    return LogDamaged(f"{path} cannot be read: {error.strerror}", advise_on_path_error(error, path) or "Check the disk")
 
 
 FULL_APPENDS = 64  # between two tries to write zeros on a full disk
@@ -189,7 +189,7 @@ class SegmentWriter:
         try:
             return cls(path, os.open(path, os.O_RDWR), head, min(reserve_bytes, RESERVE_BYTES))
         except OSError as error:
-            raise write_failure(error, path, "opening") from error
+            raise make_write_error(error, path, "opening") from error
 
     def append(self, payload: bytes) -> None:
         """Write one frame and make it durable.
@@ -199,28 +199,28 @@ class SegmentWriter:
             LogWriteFailed: the write or the sync failed, or the file was changed by somebody else.
         """
         frame = encode_frame(payload, self._seed)
-        self._check()
+        self._check_writable()
         try:
-            self._write(frame)
+            self._write_frame(frame)
         except OSError as error:
-            raise self._withdraw(error) from error
+            raise self._undo_write(error) from error
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
             self._broken = "a sync failed"
-            raise write_failure(error, self.path, "sync") from error
+            raise make_write_error(error, self.path, "sync") from error
         self._digest.update(frame)
         self.size_bytes += len(frame)
 
-    def _write(self, frame: bytes) -> None:
+    def _write_frame(self, frame: bytes) -> None:
         """Write over the zeros ahead; where few are left, write new ones first. Raises OSError."""
         end = self.size_bytes + len(frame)
         if end + self._reserve_bytes // 2 > self._file_bytes:
-            self._write_ahead(end)
+            self._write_zeros_ahead(end)
         write_all(self._descriptor, frame, self.size_bytes)
         self._file_bytes = max(end, self._file_bytes)
 
-    def _write_ahead(self, end: int) -> None:
+    def _write_zeros_ahead(self, end: int) -> None:
         """Write zeros behind `end`, the end of the next frame; if there is no room for them, do without for a while."""
         if self._full_for:
             self._full_for -= 1
@@ -230,20 +230,20 @@ class SegmentWriter:
             write_all(self._descriptor, bytes(end + self._reserve_bytes - start), start)
             self._file_bytes = end + self._reserve_bytes
         except OSError as error:
-            if not isinstance(write_failure(error, self.path, "writing"), NoSpaceLeft):
+            if not isinstance(make_write_error(error, self.path, "writing"), NoSpaceLeft):
                 raise
             self._full_for = FULL_APPENDS
             os.ftruncate(self._descriptor, self._file_bytes)
 
     def seal(self) -> bytes:
         """Close the segment for good, durably without the zeros. Returns its SHA-256. Raises LogWriteFailed."""
-        self._check()
+        self._check_writable()
         try:
-            self._cut_reserve()
+            self._truncate_zeros()
             os.fsync(self._descriptor)
         except OSError as error:
             self._broken = "a sync failed"
-            raise write_failure(error, self.path, "sealing") from error
+            raise make_write_error(error, self.path, "sealing") from error
         self.close()
         return self._digest.digest()
 
@@ -253,18 +253,18 @@ class SegmentWriter:
             return
         if not self._broken:
             with contextlib.suppress(OSError):
-                self._cut_reserve()
+                self._truncate_zeros()
         os.close(self._descriptor)
         self._descriptor = -1
         self._broken = "it is closed"
 
-    def _cut_reserve(self) -> None:
+    def _truncate_zeros(self) -> None:
         """Take the zeros off. Raises OSError."""
         if self._file_bytes > self.size_bytes:
             os.ftruncate(self._descriptor, self.size_bytes)
             self._file_bytes = self.size_bytes
 
-    def _check(self) -> None:
+    def _check_writable(self) -> None:
         if self._broken:
             raise LogWriteFailed(f"{self.path} takes no more events: {self._broken}", "Start the node again")
         status = os.fstat(self._descriptor)
@@ -272,9 +272,9 @@ class SegmentWriter:
             self._broken = "it was removed or changed by somebody else"
             raise LogWriteFailed(f"{self.path} takes no more events: {self._broken}", "Start the node again")
 
-    def _withdraw(self, error: OSError) -> LogWriteFailed:
+    def _undo_write(self, error: OSError) -> LogWriteFailed:
         """Cut the torn frame off again; only a full disk leaves the writer usable."""
-        failure = write_failure(error, self.path, "writing")
+        failure = make_write_error(error, self.path, "writing")
         self._broken = "a write failed"
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, self.size_bytes)

@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.core.state import State, from_plain, to_plain
+from swarmd.core.state import State, state_dec_hook, state_enc_hook
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, OtherVersion
 from swarmd.eventlog.segment import unreadable
-from swarmd.files import make_directory, read_regular, remove_left, write_durably
+from swarmd.files import make_directory, read_regular, remove_leftover, write_durably
 
 MAGIC = b"SWRMSNP1"
 FORMAT = 1
@@ -47,9 +47,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: State
 
 
-_encoder = msgspec.msgpack.Encoder(order="deterministic", enc_hook=to_plain)
-_decoder = msgspec.msgpack.Decoder(State, dec_hook=from_plain)
-_snapshots = msgspec.msgpack.Decoder(Snapshot, dec_hook=from_plain)
+_encoder = msgspec.msgpack.Encoder(order="deterministic", enc_hook=state_enc_hook)
+_decoder = msgspec.msgpack.Decoder(State, dec_hook=state_dec_hook)
+_snapshots = msgspec.msgpack.Decoder(Snapshot, dec_hook=state_dec_hook)
 
 
 def encode_state(state: State) -> bytes:
@@ -84,7 +84,7 @@ def snapshot_seq(path: Path) -> int:
     return int(path.name.removesuffix(SUFFIX))
 
 
-def check_not_ahead(directory: Path, next_seq: int) -> None:
+def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
     """Refuse a log that ends before one of its snapshots: events that were durable once are missing.
 
     Raises:
@@ -113,9 +113,9 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
     write_durably(path, prefix + hashlib.sha256(prefix + payload).digest() + payload)
     try:
         if encode_state(read_snapshot(path, snapshot.node).state) != encode_state(snapshot.state):
-            raise _damaged(path, "the state does not read back as it was written")
+            raise _damage_error(path, "the state does not read back as it was written")
     except LogDamaged:
-        remove_left(path)
+        remove_leftover(path)
         raise
     return path
 
@@ -128,7 +128,7 @@ def read_snapshot(path: Path, node: str) -> Snapshot:
         LogForeign: it is of another node.
         LogDamaged: its digest is wrong, or this swarmd cannot read its state.
     """
-    payload = _checked_payload(path)
+    payload = _read_checked_payload(path)
     try:
         snapshot = _snapshots.decode(payload)
     except DECODE_ERRORS as error:
@@ -139,13 +139,13 @@ def read_snapshot(path: Path, node: str) -> Snapshot:
     if snapshot.node != node:
         raise LogForeign(f"the snapshot {path} is of node {snapshot.node}, not of {node}", "Remove it from this log")
     if snapshot.rules != RULES:
-        raise OtherVersion.of(f"the snapshot {path}", "rules", snapshot.rules, RULES)
+        raise OtherVersion.from_numbers(f"the snapshot {path}", "rules", snapshot.rules, RULES)
     if path.name != f"{snapshot.seq:020d}{SUFFIX}":
-        raise _damaged(path, f"it says that it is of seq {snapshot.seq}")
+        raise _damage_error(path, f"it says that it is of seq {snapshot.seq}")
     return snapshot
 
 
-def _damaged(path: Path, what: str) -> LogDamaged:
+def _damage_error(path: Path, what: str) -> LogDamaged:
     """The error for a snapshot that cannot be trusted."""
     return LogDamaged(
         f"the snapshot {path} is damaged: {what}",
@@ -153,18 +153,18 @@ def _damaged(path: Path, what: str) -> LogDamaged:
     )
 
 
-def _checked_payload(path: Path) -> bytes:
+def _read_checked_payload(path: Path) -> bytes:
     try:
         content = read_regular(path)
     except OSError as error:
         raise unreadable(path, error) from error
     if content[: len(MAGIC)] != MAGIC or len(content) < PREFIX.size + DIGEST_BYTES:
-        raise _damaged(path, "it does not begin as a snapshot of a swarmd event log")
+        raise _damage_error(path, "it does not begin as a snapshot of a swarmd event log")
     _, version, length = PREFIX.unpack_from(content)
     if version != FORMAT:
-        raise OtherVersion.of(f"the snapshot {path}", "format", version, FORMAT)
+        raise OtherVersion.from_numbers(f"the snapshot {path}", "format", version, FORMAT)
     prefix, digest = content[: PREFIX.size], content[PREFIX.size : PREFIX.size + DIGEST_BYTES]
     payload = content[PREFIX.size + DIGEST_BYTES :]
     if len(payload) != length or hashlib.sha256(prefix + payload).digest() != digest:
-        raise _damaged(path, "its digest is wrong")
+        raise _damage_error(path, "its digest is wrong")
     return payload

@@ -21,13 +21,13 @@ from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogInUse, LogWriteFailed, NoSpaceLeft
-from swarmd.eventlog.fold import load, node_of
-from swarmd.eventlog.frame import Commit, decode_commit, digest_file, encode_commit, judge_tail, read_frames
+from swarmd.eventlog.fold import load_state, peer_id_of_log
+from swarmd.eventlog.frame import Commit, classify_tail, decode_commit, digest_file, encode_commit, read_frames
 from swarmd.eventlog.segment import (
-    Opening,
+    ParsedHeader,
     SegmentHeader,
     SegmentWriter,
-    damaged,
+    damage_error,
     first_seq_of,
     list_segments,
     read_header,
@@ -35,20 +35,20 @@ from swarmd.eventlog.segment import (
 )
 from swarmd.eventlog.snapshot import (
     Snapshot,
-    check_not_ahead,
+    check_no_snapshot_ahead,
     list_snapshots,
     read_snapshot,
     snapshot_directory,
     snapshot_seq,
     write_snapshot,
 )
-from swarmd.files import TEMPORARY, make_directory, open_regular, sync_directory, write_failure
+from swarmd.files import TEMPORARY, make_directory, make_write_error, open_regular, sync_directory
 
 LOCK_NAME = "writer.lock"
 PID_BYTES_MAX = 32
 
 
-def take_lock(directory: Path) -> int:
+def acquire_writer_lock(directory: Path) -> int:
     """Lock the log for writing and leave this process's pid in the lock file. Returns the descriptor that holds it.
 
     Raises:
@@ -59,7 +59,7 @@ def take_lock(directory: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise write_failure(error, path, "opening") from error
+        raise make_write_error(error, path, "opening") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
@@ -73,7 +73,7 @@ def take_lock(directory: Path) -> int:
         ) from error
     except OSError as error:
         os.close(descriptor)
-        raise write_failure(error, path, "locking") from error
+        raise make_write_error(error, path, "locking") from error
     return descriptor
 
 
@@ -88,12 +88,12 @@ def disk_bytes(path: Path) -> int:
         return 0
 
 
-def log_bytes(directory: Path) -> int:
+def log_disk_bytes(directory: Path) -> int:
     """What segments and snapshots take on disk."""
     return sum(map(disk_bytes, (*list_segments(directory), *list_snapshots(directory))))
 
 
-def retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
+def remove_old_segments(directory: Path, node: str, bytes_max: int) -> list[Path]:
     """Remove the oldest segments until the log fits its budget, as far as snapshots allow.
 
     A segment may go only when a later one exists and a snapshot that was just read and checked begins at or behind its
@@ -107,13 +107,13 @@ def retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
         LogWriteFailed: a removal failed; the log itself is sound.
     """
     try:
-        return _retain(directory, node, bytes_max)
+        return _remove_old_segments(directory, node, bytes_max)
     except OSError as error:
-        raise write_failure(error, directory, "removal of old segments") from error
+        raise make_write_error(error, directory, "removal of old segments") from error
 
 
-def _retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
-    excess = log_bytes(directory) - bytes_max
+def _remove_old_segments(directory: Path, node: str, bytes_max: int) -> list[Path]:
+    excess = log_disk_bytes(directory) - bytes_max
     if excess <= 0:
         return []
     segments = list_segments(directory)
@@ -123,17 +123,17 @@ def _retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
             break
         covered = [old for old, after in pairwise(segments) if first_seq_of(after) <= snapshot_seq(path)]
         doomed = [old for old in covered if old not in removed]
-        if not doomed or not _is_sound(path, node):
+        if not doomed or not _is_snapshot_sound(path, node):
             continue
         excess -= sum(map(disk_bytes, doomed))
         removed += doomed
         for old in doomed:
             old.unlink(missing_ok=True)
     sync_directory(directory)
-    return removed + _drop_snapshots(directory)
+    return removed + _remove_stale_snapshots(directory)
 
 
-def _is_sound(path: Path, node: str) -> bool:
+def _is_snapshot_sound(path: Path, node: str) -> bool:
     try:
         read_snapshot(path, node)
     except LogDamaged:
@@ -141,7 +141,7 @@ def _is_sound(path: Path, node: str) -> bool:
     return True
 
 
-def _drop_snapshots(directory: Path) -> list[Path]:
+def _remove_stale_snapshots(directory: Path) -> list[Path]:
     """Remove snapshots from before the log's present beginning: nothing is left that follows on them."""
     segments = list_segments(directory)
     first_seq = first_seq_of(segments[0]) if segments else 0
@@ -157,7 +157,7 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 LOG_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
-class Cut(msgspec.Struct, frozen=True):
+class TailCut(msgspec.Struct, frozen=True):
     """The remains of an append that was interrupted, removed when the log was opened."""
 
     path: Path
@@ -165,12 +165,12 @@ class Cut(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class End(msgspec.Struct, frozen=True):
+class LogEnd(msgspec.Struct, frozen=True):
     """The end of the last segment: the next sequence number, and what the header of the next segment needs."""
 
     next_seq: int = 0
     digest: bytes = b""
-    cut: Cut | None = None
+    cut: TailCut | None = None
 
 
 class EventLog:
@@ -190,7 +190,7 @@ class EventLog:
         self._lock = lock
         self._segment: SegmentWriter | None = None
         self._broken = False
-        end = recover(directory, node)
+        end = recover_log_end(directory, node)
         self.next_seq = end.next_seq
         self.cut = end.cut
         self._chain = end.digest
@@ -212,7 +212,7 @@ class EventLog:
             node: this node's peer id.
             run: id of this process's life.
             segment_bytes: a segment that has reached it is sealed.
-            bytes_max: what the log may take on disk; see `swarmd.eventlog.store.retain`.
+            bytes_max: what the log may take on disk; see `swarmd.eventlog.store.remove_old_segments`.
 
         Raises:
             LogInUse: another process writes it.
@@ -222,7 +222,7 @@ class EventLog:
             NoSpaceLeft, LogWriteFailed: the directory or the lock cannot be written.
         """
         make_directory(directory)
-        lock = take_lock(directory)
+        lock = acquire_writer_lock(directory)
         try:
             return cls(directory, node, run, segment_bytes, bytes_max, lock)
         except BaseException:
@@ -249,7 +249,7 @@ class EventLog:
         return commit
 
     @property
-    def snapshot_due(self) -> bool:
+    def is_snapshot_due(self) -> bool:
         """Whether a snapshot should be taken now: a segment's worth of events has none, and a segment begins here."""
         at_boundary = self._segment is None or self._segment.size_bytes >= self._segment_bytes
         return at_boundary and self._loose_bytes >= self._segment_bytes
@@ -264,8 +264,8 @@ class EventLog:
         """
         path = write_snapshot(self.directory, Snapshot(self._node, self._run, self.next_seq, RULES, state))
         self._loose_bytes = 0
-        self._seal()
-        retain(self.directory, self._node, self._bytes_max)
+        self._seal_segment()
+        remove_old_segments(self.directory, self._node, self._bytes_max)
         return path
 
     def close(self) -> None:
@@ -285,23 +285,23 @@ class EventLog:
     def _begin_segment(self) -> SegmentWriter:
         if self._lock < 0 or self._broken:
             raise LogWriteFailed(f"the event log in {self.directory} takes no more events", "Start the node again")
-        self._seal()
+        self._seal_segment()
         header = SegmentHeader(self._node, self._run, self.next_seq, self._chain)
         try:
             self._segment = SegmentWriter.create(self.directory, header, self._segment_bytes)
         except LogWriteFailed as error:
             self._broken = not isinstance(error, NoSpaceLeft)
             raise
-        retain(self.directory, self._node, self._bytes_max)
+        remove_old_segments(self.directory, self._node, self._bytes_max)
         return self._segment
 
-    def _seal(self) -> None:
+    def _seal_segment(self) -> None:
         if self._segment:
             self._chain = self._segment.seal()
             self._segment = None
 
 
-def recover(directory: Path, node: str) -> End:
+def recover_log_end(directory: Path, node: str) -> LogEnd:
     """Remove unfinished files, cut what one interrupted append left behind, and say where the log ends.
 
     Only the last segment is read here; reading the log checks the others. Raises as `EventLog.open` does.
@@ -310,7 +310,7 @@ def recover(directory: Path, node: str) -> End:
         for path in (*directory.glob(f"*{TEMPORARY}"), *snapshot_directory(directory).glob(f"*{TEMPORARY}")):
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise write_failure(error, directory, "removal of unfinished files") from error
+        raise make_write_error(error, directory, "removal of unfinished files") from error
     segments = list_segments(directory)
     if not segments:
         if list_snapshots(directory):
@@ -318,14 +318,14 @@ def recover(directory: Path, node: str) -> End:
                 f"the event log in {directory} has snapshots but no segments: its events are lost",
                 "Restore the segments from a copy, or move the data directory away and let the node start from nothing",
             )
-        return End()
+        return LogEnd()
     try:
         return _recover_segment(segments[-1], node)
     except OSError as error:
         raise unreadable(segments[-1], error) from error
 
 
-def _recover_segment(path: Path, node: str) -> End:
+def _recover_segment(path: Path, node: str) -> LogEnd:
     with open_regular(path) as file:
         opening = read_header(file, path)
         if opening.header.node != node:
@@ -333,19 +333,19 @@ def _recover_segment(path: Path, node: str) -> End:
                 f"the event log in {path.parent} belongs to node {opening.header.node}, this node is {node}",
                 "Give this node a data directory of its own, or restore the identity that the log belongs to",
             )
-        next_seq, offset = _scan(file, path, opening)
-        tail = judge_tail(file, offset, opening.seed)
+        next_seq, offset = _find_segment_end(file, path, opening)
+        tail = classify_tail(file, offset, opening.seed)
         if tail.verdict == "damaged":
-            raise damaged(path, offset, "a broken frame with valid ones after it")
-        check_not_ahead(path.parent, next_seq)
-        _cut_back(path, offset)
-        cut = Cut(path, offset, tail.torn_bytes) if tail.torn_bytes else None
+            raise damage_error(path, offset, "a broken frame with valid ones after it")
+        check_no_snapshot_ahead(path.parent, next_seq)
+        _truncate_segment(path, offset)
+        cut = TailCut(path, offset, tail.torn_bytes) if tail.torn_bytes else None
         if offset == opening.size_bytes:
-            return End(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
-        return End(next_seq, digest_file(file), cut)
+            return LogEnd(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
+        return LogEnd(next_seq, digest_file(file), cut)
 
 
-def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int]:
+def _find_segment_end(file: FileIO, path: Path, opening: ParsedHeader) -> tuple[int, int]:
     """Sequence number after the last valid frame of a segment, and the offset behind that frame."""
     offset = opening.size_bytes
     last: bytes | None = None
@@ -356,7 +356,7 @@ def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int]:
     return decode_commit(last, path).end_seq, offset
 
 
-def _cut_back(path: Path, offset: int) -> None:
+def _truncate_segment(path: Path, offset: int) -> None:
     """Shorten a segment to its valid part, and have that on disk.
 
     It is synced in any case: the life that wrote it may have died before a sync, and does not sync when it closes. The
@@ -370,7 +370,7 @@ def _cut_back(path: Path, offset: int) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise write_failure(error, path, "recovery") from error
+        raise make_write_error(error, path, "recovery") from error
 
 
 def _bytes_since_snapshot(directory: Path) -> int:
@@ -383,7 +383,7 @@ def _bytes_since_snapshot(directory: Path) -> int:
 RUN = "compaction"  # no segment is begun under it
 
 
-class Compacted(msgspec.Struct, frozen=True):
+class CompactionResult(msgspec.Struct, frozen=True):
     """What the log takes on disk, in bytes, and how many segments went."""
 
     before_bytes: int
@@ -391,7 +391,7 @@ class Compacted(msgspec.Struct, frozen=True):
     segments: int
 
 
-def compact(directory: Path, keep_bytes: int = 0) -> Compacted:
+def compact_event_log(directory: Path, keep_bytes: int = 0) -> CompactionResult:
     """Snapshot the state at the log's end, then remove the oldest segments until at most `keep_bytes` are left.
 
     The last segment stays in any case. What is removed cannot be replayed any more.
@@ -401,7 +401,7 @@ def compact(directory: Path, keep_bytes: int = 0) -> Compacted:
         LogDamaged and its kin: as reading raises them; nothing was removed.
         NoSpaceLeft, LogWriteFailed: the snapshot could not be written; nothing was removed.
     """
-    before_bytes, segments = log_bytes(directory), len(list_segments(directory))
-    with EventLog.open(directory, node_of(directory), RUN, bytes_max=keep_bytes) as log:
-        log.write_snapshot(load(directory)[0])
-    return Compacted(before_bytes, log_bytes(directory), segments - len(list_segments(directory)))
+    before_bytes, segments = log_disk_bytes(directory), len(list_segments(directory))
+    with EventLog.open(directory, peer_id_of_log(directory), RUN, bytes_max=keep_bytes) as log:
+        log.write_snapshot(load_state(directory)[0])
+    return CompactionResult(before_bytes, log_disk_bytes(directory), segments - len(list_segments(directory)))

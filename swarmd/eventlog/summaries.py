@@ -27,10 +27,10 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.errors import LogDamaged, OtherVersion, SwarmdError
-from swarmd.eventlog.fold import Base, oldest_base
+from swarmd.eventlog.fold import FoldBase, oldest_base
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import LogReader
-from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, segment_name
+from swarmd.eventlog.segment import LogPosition, first_seq_of, list_segments, read_header, segment_name
 from swarmd.files import TEMPORARY, make_directory, open_regular, read_regular, write_durably
 
 MAGIC = b"SWRMMRK1"
@@ -41,11 +41,11 @@ LEFT_S = 3600.0  # a temporary file so old is of a writer that was killed
 CHUNK_BYTES = 1024 * 1024
 
 
-class Unfit(SwarmdError):
+class UnusableBookmark(SwarmdError):
     """A bookmark that cannot be used with this log; the message says why, as the end of a sentence."""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class BookmarkHeader(msgspec.Struct, frozen=True, array_like=True):
     """What stands before the body.
 
     Attributes:
@@ -60,7 +60,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
     version: str
     node: str
-    place: Place
+    place: LogPosition
     previous: bytes
     read: bytes
     body: bytes
@@ -72,26 +72,26 @@ def bookmark_path(directory: Path, kind: str) -> Path:
     return directory / "summaries" / f"{kind}.sum"
 
 
-def write_bookmark(directory: Path, kind: str, version: str, place: Place, parts: Sequence[bytes]) -> None:
+def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition, parts: Sequence[bytes]) -> None:
     """Keep it durably, in the place of an earlier one.
 
     Raises:
         NoSpaceLeft, LogWriteFailed: it could not be written; the next reader takes longer.
         LogDamaged, OtherVersion, OSError: the log cannot be read at that place.
     """
-    node, previous, read = _at(directory, place)
+    node, previous, read = _log_fingerprint_at(directory, place)
     body = hashlib.sha256()
     for part in parts:
         body.update(part)
     sizes = tuple(map(len, parts))
-    head = msgspec.msgpack.encode(Head(version, node, place, previous, read, body.digest(), sizes))
+    head = msgspec.msgpack.encode(BookmarkHeader(version, node, place, previous, read, body.digest(), sizes))
     path = bookmark_path(directory, kind)
     make_directory(path.parent)
-    _remove_left(path)
+    _remove_leftovers(path)
     write_durably(path, MAGIC + LENGTH.pack(len(head)) + hashlib.sha256(head).digest() + head, *parts)
 
 
-def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list[memoryview]] | None:
+def read_bookmark(directory: Path, kind: str, version: str) -> tuple[LogPosition, list[memoryview]] | None:
     """The place and the parts of a bookmark that fits; None if there is none.
 
     Raises:
@@ -102,44 +102,44 @@ def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unfit(f"it cannot be read: {error.strerror}") from error
-    head, begin = _head_of(content)
+        raise UnusableBookmark(f"it cannot be read: {error.strerror}") from error
+    head, begin = _parse_header(content)
     body = memoryview(content)[begin:]
     if hashlib.sha256(body).digest() != head.body or sum(head.sizes) != len(body):
-        raise Unfit("it is damaged")
+        raise UnusableBookmark("it is damaged")
     if head.version != version:
-        raise Unfit(f"it is of swarmd {head.version}")
+        raise UnusableBookmark(f"it is of swarmd {head.version}")
     try:
-        fits = _at(directory, head.place) == (head.node, head.previous, head.read)
+        fits = _log_fingerprint_at(directory, head.place) == (head.node, head.previous, head.read)
     except (OSError, LogDamaged, OtherVersion):
         fits = False
     if not fits:
-        raise Unfit("it is of another log, or of one that was cut since")
+        raise UnusableBookmark("it is of another log, or of one that was cut since")
     ends = list(accumulate(head.sizes))
     return head.place, [body[end - size : end] for end, size in zip(ends, head.sizes, strict=True)]
 
 
-def unread_bytes(directory: Path, place: Place) -> int:
+def unread_bytes(directory: Path, place: LogPosition) -> int:
     """How much of a log lies behind a place, with what is written ahead. Raises NotFoundError, OSError."""
     sizes = {first_seq_of(path): path.stat().st_size for path in list_segments(directory)}
     return sum(size for first, size in sizes.items() if first >= place.segment) - place.offset
 
 
-def _head_of(content: bytes) -> tuple[Head, int]:
+def _parse_header(content: bytes) -> tuple[BookmarkHeader, int]:
     """The head, and where the body begins. Raises Unfit."""
     begin = len(MAGIC) + LENGTH.size + DIGEST_BYTES
     if content[: len(MAGIC)] != MAGIC or len(content) < begin:
-        raise Unfit("it is damaged")
+        raise UnusableBookmark("it is damaged")
     end = begin + min(LENGTH.unpack_from(content, len(MAGIC))[0], HEAD_BYTES_MAX)
     if hashlib.sha256(content[begin:end]).digest() != content[begin - DIGEST_BYTES : begin]:
-        raise Unfit("it is damaged")
+        raise UnusableBookmark("it is damaged")
     try:
-        return msgspec.msgpack.decode(content[begin:end], type=Head), end
+        return msgspec.msgpack.decode(content[begin:end], type=BookmarkHeader), end
     except DECODE_ERRORS as error:
-        raise Unfit("it is of another swarmd") from error
+        raise UnusableBookmark("it is of another swarmd") from error
 
 
-def _at(directory: Path, place: Place) -> tuple[str, bytes, bytes]:
+def _log_fingerprint_at(directory: Path, place: LogPosition) -> tuple[str, bytes, bytes]:
     """Whose log it is, `previous` of the segment at a place, and the SHA-256 of that segment up to there."""
     path = directory / segment_name(place.segment)
     with open_regular(path) as file:
@@ -156,7 +156,7 @@ def _digest_upto(file: FileIO, size_bytes: int) -> bytes:
     return digest.digest()
 
 
-def _remove_left(path: Path) -> None:
+def _remove_leftovers(path: Path) -> None:
     """Remove what writers that were killed have left of this file."""
     with contextlib.suppress(OSError):
         for left in path.parent.glob(f"{path.name}.*{TEMPORARY}"):
@@ -166,7 +166,7 @@ def _remove_left(path: Path) -> None:
 
 WORTH_BYTES = 8 * 1024 * 1024  # of a log that the next reader is spared; below, nothing is kept
 
-BEGINNING = Place(0, 0, 0)
+BEGINNING = LogPosition(0, 0, 0)
 
 
 class SummaryKind(NamedTuple):
@@ -182,7 +182,7 @@ class SummaryKind(NamedTuple):
     version: int
     needs_state: bool = True
 
-    def version_from(self, first: int) -> str:
+    def bookmark_version(self, first: int) -> str:
         """The version of a bookmark whose reader began at this event."""
         return f"{self.version}, from event {first}"
 
@@ -190,25 +190,25 @@ class SummaryKind(NamedTuple):
 class Summary(Protocol):
     """What is made of a log, in the making."""
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         """Start from nothing, after this state."""
 
-    def resume(self, kept: bytes | memoryview) -> None:
+    def restore(self, kept: bytes | memoryview) -> None:
         """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
         bytes."""
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         """All that was made of it so far."""
 
 
-class Gathered(Summary, Protocol):
+class CommitSummary(Summary, Protocol):
     """Figures of a log's whole life, gathered commit by commit; implemented by `swarmd.results.history` and others."""
 
-    def take(self, commit: Commit) -> None:
+    def add_commit(self, commit: Commit) -> None:
         """Take the commit that follows."""
 
 
-def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
+def update_summary(directory: Path, kind: SummaryKind, gathered: CommitSummary) -> int:
     """Have `gathered` take a log's commits, from the end of a summary that fits, and keep one for the next time.
 
     If none can be written, the next reader takes longer.
@@ -220,30 +220,30 @@ def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
         NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
     """
     firsts = [first_seq_of(path) for path in list_segments(directory)]
-    oldest = oldest_base(directory) if kind.needs_state else Base(State(), firsts[0] if firsts else 0)
-    version = kind.version_from(oldest.seq)
-    place = _resume(directory, kind.name, version, gathered)
+    oldest = oldest_base(directory) if kind.needs_state else FoldBase(State(), firsts[0] if firsts else 0)
+    version = kind.bookmark_version(oldest.seq)
+    place = _resume_summary(directory, kind.name, version, gathered)
     if place is None:
-        gathered.begin(oldest)
+        gathered.restart(oldest)
     start = oldest.seq if place is None else place.seq
     within = start - (place is not None)  # its segment, so that the next one is compared with it
     with LogReader(directory, within) as reader:
         for commit in reader.read():
             if commit.end_seq > start:
-                gathered.take(commit)
-        end = reader.place
+                gathered.add_commit(commit)
+        end = reader.position
     with contextlib.suppress(SwarmdError, OSError):
         if end is not None and unread_bytes(directory, place or BEGINNING) >= WORTH_BYTES:
-            write_bookmark(directory, kind.name, version, end, [gathered.keep()])
+            write_bookmark(directory, kind.name, version, end, [gathered.encode()])
     return start
 
 
-def _resume(directory: Path, name: str, version: str, gathered: Gathered) -> Place | None:
+def _resume_summary(directory: Path, name: str, version: str, gathered: CommitSummary) -> LogPosition | None:
     """Go on from the summary that fits. Returns its place; None if there is none."""
-    with contextlib.suppress(Unfit, *DECODE_ERRORS, ValueError):
+    with contextlib.suppress(UnusableBookmark, *DECODE_ERRORS, ValueError):
         found = read_bookmark(directory, name, version)
         if found is not None:
             place, (body,) = found
-            gathered.resume(body)
+            gathered.restore(body)
             return place
     return None

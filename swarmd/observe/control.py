@@ -40,7 +40,7 @@ class StopReply(msgspec.Struct, frozen=True):
     error: str = ""  # why the request cannot be met
 
 
-def ask(path: Path, verb: str, within_s: float = CALL_S, for_s: float = 0.0) -> bytes:
+def send_request(path: Path, verb: str, within_s: float = CALL_S, for_s: float = 0.0) -> bytes:
     """Ask a running daemon. Blocks at most about `within_s`, however slowly the answer comes.
 
     Returns:
@@ -52,13 +52,13 @@ def ask(path: Path, verb: str, within_s: float = CALL_S, for_s: float = 0.0) -> 
     """
     until = time.monotonic() + within_s
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_address(path) as address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_socket_address(path) as address:
             endpoint.settimeout(within_s)
             endpoint.connect(address)
             endpoint.sendall(msgspec.json.encode(ControlRequest(verb, for_s)) + b"\n")
             return _receive_line(endpoint, until)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-        raise NoDaemon(f"no daemon listens at {path}", "Start the node: `swarmd run`") from error
+        raise DaemonNotRunning(f"no daemon listens at {path}", "Start the node: `swarmd run`") from error
     except OSError as error:
         raise ControlError(f"the daemon at {path} does not answer: {error.strerror or error}") from error
 
@@ -77,7 +77,7 @@ def _receive_line(endpoint: socket.socket, until: float) -> bytes:
     return bytes(line[:-1])
 
 
-class NoDaemon(ControlError):
+class DaemonNotRunning(ControlError):
     """Nobody listens on the control socket."""
 
 
@@ -88,7 +88,7 @@ class DaemonReply(msgspec.Struct, frozen=True):
     mute: str = ""
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a daemon runs, even one that does not answer."""
         return self.status is not None or bool(self.mute)
 
@@ -96,8 +96,8 @@ class DaemonReply(msgspec.Struct, frozen=True):
 def ask_status(path: Path, within_s: float = CALL_S) -> DaemonReply:
     """What a daemon says of itself. Blocks as `ask`."""
     try:
-        return DaemonReply(msgspec.json.decode(ask(path, "status", within_s), type=Status))
-    except NoDaemon:
+        return DaemonReply(msgspec.json.decode(send_request(path, "status", within_s), type=Status))
+    except DaemonNotRunning:
         return DaemonReply()
     except ControlError as failure:
         return DaemonReply(mute=failure.message)
@@ -106,7 +106,7 @@ def ask_status(path: Path, within_s: float = CALL_S) -> DaemonReply:
 
 
 @contextlib.contextmanager
-def short_address(path: Path) -> Iterator[str]:
+def short_socket_address(path: Path) -> Iterator[str]:
     """An address for `path` that fits the kernel's limit; valid inside the `with` only."""
     if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
         yield str(path)

@@ -16,14 +16,14 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from swarmd.config import Config
-from swarmd.core.evidence import is_barred_by
+from swarmd.core.evidence import is_banned_by
 from swarmd.core.state import State
-from swarmd.dht.wire.bodies import KeptStandings, read_standings
-from swarmd.dht.wire.invitations import must_be_invited, read_invitation
+from swarmd.dht.wire.bodies import SavedStandings, read_standings
+from swarmd.dht.wire.invitations import invitation_from_text, require_invitation
 from swarmd.errors import ConfigError
 from swarmd.observe.layers import first_line
 from swarmd.observe.onchain import ChainStatus
-from swarmd.observe.words import equivocation_words, span
+from swarmd.observe.words import describe_equivocation, format_duration
 from swarmd.paths import NodeDirectory
 
 LATELY = 2  # rounds: what is credited of these is credited now
@@ -49,7 +49,7 @@ class Known(NamedTuple):
     state: State
     now: float  # POSIX seconds
     chain: ChainStatus | None = None
-    standings: KeptStandings | None = None  # that it read last
+    standings: SavedStandings | None = None  # that it read last
     config: Config | None = None
     runs: bool = True  # whether the node's daemon does
 
@@ -110,10 +110,10 @@ def _board_words(known: Known) -> str:
 
 
 def _find_barred(known: Known) -> str:
-    barred = [each for each in known.state.equivocations if is_barred_by(each, known.peer, known.round)]
+    barred = [each for each in known.state.equivocations if is_banned_by(each, known.peer, known.round)]
     if not barred:
         return ""
-    words = equivocation_words(barred[-1], known.state)
+    words = describe_equivocation(barred[-1], known.state)
     return f"{words}; run it in one place only, or begin with a new identity (`swarmd init`)"
 
 
@@ -129,8 +129,8 @@ def _find_no_admission(known: Known) -> str:
     config, standings = known.config, known.standings
     if config is not None and config.dht.admission == "invitation":
         try:
-            encoded = read_invitation(config.dht.invitation)
-            must_be_invited(encoded, config.swarm.id, config.swarm.coordinator, known.peer)
+            encoded = invitation_from_text(config.dht.invitation)
+            require_invitation(encoded, config.swarm.id, config.swarm.coordinator, known.peer)
         except ConfigError as error:
             return f"it is not admitted: {error.message}; {error.fix[0].lower()}{error.fix[1:]}"
     rows = standings.standings if standings is not None else ()
@@ -207,11 +207,11 @@ def _find_no_coordinator(known: Known) -> str:
         waited = known.now - max(known.state.link.since, known.state.started_at)
         if waited <= OVERDUE_S:
             return ""
-        return f"no round was announced in {span(waited)}: the coordinator is away or has not begun; {ASK}"
+        return f"no round was announced in {format_duration(waited)}: the coordinator is away or has not begun; {ASK}"
     overdue = known.now - clock.deadline_at
     if overdue <= OVERDUE_S:
         return ""
-    since = f"the last deadline, {span(overdue)} ago"
+    since = f"the last deadline, {format_duration(overdue)} ago"
     return f"the coordinator has announced nothing since {since}: nothing counts until it is back; {ASK}"
 
 
@@ -222,7 +222,7 @@ def _find_skew(known: Known) -> str:
     early, late = clock.opened_at - work.joined_at, work.joined_at - clock.deadline_at
     if max(early, late) < SKEW_S:
         return ""
-    off = f"{span(early)} behind" if early > late else f"at least {span(late)} ahead of"
+    off = f"{format_duration(early)} behind" if early > late else f"at least {format_duration(late)} ahead of"
     return f"this machine's clock is {off} the coordinator's: set it right (`timedatectl set-ntp true`)"
 
 
@@ -243,16 +243,17 @@ def _find_slow(known: Known) -> str:
     state, clock = known.state, known.state.clock
     if not state.skips or state.skips[-1].cause != "slow" or not _is_late(known, state.skips[-1].last):
         return ""
-    took = f"a stage takes {span(_own_s(state))} here, and " if _own_s(state) else ""
+    took = f"a stage takes {format_duration(_own_s(state))} here, and " if _own_s(state) else ""
     open_s = clock.deadline_at - clock.opened_at if clock is not None else 0.0
-    return f"it skips rounds: {took}the swarm's are open for up to {span(open_s)}; {LESS}"
+    return f"it skips rounds: {took}the swarm's are open for up to {format_duration(open_s)}; {LESS}"
 
 
 def _find_late(known: Known) -> str:
     times = known.state.last_times
     if times is None or dict(times.parts).get("wait", 0.0) > 0 or (known.state.clock and known.state.clock.final):
         return ""
-    return f"its reports come after their stages have closed: a stage takes {span(_own_s(known.state))} here; {LESS}"
+    took = format_duration(_own_s(known.state))
+    return f"its reports come after their stages have closed: a stage takes {took} here; {LESS}"
 
 
 LESS = (
@@ -303,6 +304,6 @@ def read_credit(
 
 
 @lru_cache(maxsize=4)
-def _read_once(path: Path, swarm: str, changed_ns: int) -> KeptStandings | None:
+def _read_once(path: Path, swarm: str, changed_ns: int) -> SavedStandings | None:
     """Standings are read again only when they have changed."""
     return read_standings(path, swarm)

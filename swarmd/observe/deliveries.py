@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from swarmd.core import events
-from swarmd.core.evidence import is_barred_by
-from swarmd.core.ids import stage_id
+from swarmd.core.evidence import is_banned_by
+from swarmd.core.ids import stage_command_id
 from swarmd.core.values import KnownEvidence, RolloutsRef, SkipCause
-from swarmd.observe.describe import headline
+from swarmd.observe.describe import cut_first_line
 from swarmd.observe.node_log import Moment, Opened
 from swarmd.observe.timeline import Place, Timeline
-from swarmd.observe.words import count, span
-from swarmd.paths import quoted
+from swarmd.observe.words import count_noun, format_duration
+from swarmd.paths import quote_for_shell
 
 Verdict = Literal[
     "used",
@@ -123,7 +123,7 @@ class _Sending:
         if self.trained is None or self.ref is None:
             yield f"{self.name} trained nothing of {of}, as far as its log says: {self.why_untrained()}."
             return
-        shared = f"{count(self.ref.groups, 'group')}, digest {self.ref.digest[:12]}"
+        shared = f"{count_noun(self.ref.groups, 'group')}, digest {self.ref.digest[:12]}"
         yield f"{self.name} trained {of} and had {shared} to share."
         if self.published is not None:
             took_s = self.published.at - self.trained.at
@@ -166,20 +166,20 @@ class _Sending:
             return f"the log begins at round {log.first_near}"
         if log.reached < round_:
             return f"the log ends at round {log.reached}"
-        return f"`swarmd explain {quoted(log.place.parent)} {round_}` tells why"
+        return f"`swarmd explain {quote_for_shell(log.place.parent)} {round_}` tells why"
 
     def why_unpublished(self) -> str:
         """What hindered the sender, as far as its log says."""
         timeline, trained = self.timeline, self.trained
         assert trained is not None
         later = timeline.moments[self.sender][trained.index :]
-        command = stage_id("report", *self.place)
+        command = stage_command_id("report", *self.place)
         link = self.link_trouble(self.sender, trained)
         failed = _failures_of(later, command)
         if link:
             return f"when it was to publish, {link}"
         if failed:
-            return f"publishing failed {count(len(failed), 'time')}, last: {headline(failed[-1])}"
+            return f"publishing failed {count_noun(len(failed), 'time')}, last: {cut_first_line(failed[-1])}"
         stopped = next((each for each in later if isinstance(each.event, events.NodeStopped)), None)
         if stopped is not None:
             return "it was stopped before that"
@@ -197,11 +197,11 @@ class _Sending:
         last = next(before, None)
         match last.event if last is not None else None:
             case events.LinkDown(reason=reason):
-                return f"its DHT node was down: {headline(reason)}"
+                return f"its DHT node was down: {cut_first_line(reason)}"
             case events.LinkDegraded(reason=reason):
-                return f"it reached nobody: {headline(reason)}"
+                return f"it reached nobody: {cut_first_line(reason)}"
             case events.LinkUp(isolated=isolated) if isolated:
-                return f"it was isolated: {headline(isolated)}"
+                return f"it was isolated: {cut_first_line(isolated)}"
         return ""
 
 
@@ -245,7 +245,7 @@ class _Fetched:
 
     def tell(self) -> Delivery:
         verdict, what = self._use()
-        fetched = f"It fetched {count(self._ref.groups, 'group')}{self._after}, for {self._of}"
+        fetched = f"It fetched {count_noun(self._ref.groups, 'group')}{self._after}, for {self._of}"
         own = self._sending.ref
         if own is not None and own.digest != self._ref.digest:
             fetched += f", under another digest ({self._ref.digest[:12]}) than the sender's log has"
@@ -318,7 +318,7 @@ class _Missed:
             if found is not None:
                 return found
         lacks = _JOURNAL.format(receiver=self._sending.timeline.names[self._node])
-        others = count(len(self._event.rollouts), "other peer")
+        others = count_noun(len(self._event.rollouts), "other peer")
         text = (
             f"It gathered from {others} for {self._of} and did not have these. The logs do not say why: they were "
             f"published before, and nothing was refused. It would take {lacks}."
@@ -342,7 +342,7 @@ class _Missed:
                     return Delivery(self._node, "refused", f"refused: {event.reason}", text)
                 lacks = "its lines at debug level, which name each record that is refused"
                 text = (
-                    f"It refused {count(event.count, 'record')} of the sender while it gathered for {self._of}: "
+                    f"It refused {count_noun(event.count, 'record')} of the sender while it gathered for {self._of}: "
                     f"{event.reason}. Which, its log does not say; it would take {lacks}."
                 )
                 return Delivery(
@@ -361,7 +361,7 @@ class _Missed:
         assert trained is not None
         least_s, most_s = self._sending.timeline.gap_s(self._gathered, trained)
         if least_s > 0:
-            by = f"{span(least_s)} or more" if least_s >= 1 else "a moment"
+            by = f"{format_duration(least_s)} or more" if least_s >= 1 else "a moment"
             text = (
                 f"They came too late: it had ended gathering for {self._of} {by} before they were made. Nothing was "
                 "lost on the way."
@@ -423,7 +423,7 @@ class _Missed:
         rules = [log.settings.coordination for log in self._sending.timeline.logs if log.settings is not None]
         if not self._event.rollouts or not any(each is not None and each.shard_members for each in rules):
             return None
-        taken = count(len(self._event.rollouts), "other peer")
+        taken = count_noun(len(self._event.rollouts), "other peer")
         text = (
             f"It gathered from {taken} for {self._of}, and these were not chosen: stages of this swarm are in shards, "
             "and a node takes the rollouts of dht.gather_peers peers from shards drawn at random. Nothing is wrong."
@@ -475,7 +475,7 @@ class _Absent:
             return Delivery(self._node, "cut-off", "cut off at that time", f"{said}: {trouble}.")
         more = ""
         if event.cause == "fault":
-            more = f" `swarmd explain {quoted(self._log.place.parent)} {event.first}` tells more."
+            more = f" `swarmd explain {quote_for_shell(self._log.place.parent)} {event.first}` tells more."
         text = f"{said}: {_SKIPS[event.cause]}.{more}"
         return Delivery(self._node, "skipped", f"skipped the round ({event.cause})", text)
 
@@ -491,15 +491,16 @@ class _Absent:
         """A sentence on an outage before an event, and not before the node knew of a round; empty if it was up."""
         for outage in self._log.outages:
             if near <= outage.near and since_seq <= outage.seq <= until_seq:
-                away = span(outage.seconds)
+                away = format_duration(outage.seconds)
                 if outage.reason is None:
                     return f"Its process ended without an orderly stop, and it started again up to {away} later."
-                return f"It was stopped ({headline(outage.reason)}), and started again {away} later."
+                return f"It was stopped ({cut_first_line(outage.reason)}), and started again {away} later."
         return ""
 
     def _ends_before(self) -> Delivery:
         if self._log.stopped is not None:
-            text = f"It was stopped before {self._of} ({headline(self._log.stopped)}) and has not been started again."
+            reason = cut_first_line(self._log.stopped)
+            text = f"It was stopped before {self._of} ({reason}) and has not been started again."
             return Delivery(self._node, "down", "down at that time", text)
         trouble = self._sending.link_trouble(self._node, self._moments[-1]) if self._moments else ""
         if trouble:
@@ -515,14 +516,14 @@ class _Absent:
     def _present(self) -> Delivery:
         """It was there in that round, and gathered nothing for that stage."""
         place, timeline = self._sending.used_at, self._sending.timeline
-        command = stage_id("gather", *place)
+        command = stage_command_id("gather", *place)
         failed = _failures_of(self._moments, command)
         trained = timeline.find(self._node, events.StageTrained, place)
         heard = timeline.find(self._node, events.RoundAnnounced, place) or timeline.find(self._node, Opened, place)
         at = trained or heard
         trouble = self._sending.link_trouble(self._node, at) if at is not None else ""
         if trouble or failed:
-            why = trouble or f"gathering failed: {headline(failed[-1])}"
+            why = trouble or f"gathering failed: {cut_first_line(failed[-1])}"
             return Delivery(
                 self._node, "cut-off", "cut off at that time", f"It gathered nothing for {self._of}: {why}."
             )
@@ -548,7 +549,7 @@ def is_banned(sending: _Sending, node: int, moment: Moment) -> bool:
         event = each.event
         if isinstance(event, events.Equivocated) and each.seq < moment.seq:
             known = KnownEvidence(event.kind, event.peer, event.round)
-            if is_barred_by(known, sending.peer, sending.place[0]):
+            if is_banned_by(known, sending.peer, sending.place[0]):
                 return True
     return False
 
@@ -560,4 +561,4 @@ def _failures_of(moments: Sequence[Moment], command: str) -> list[str]:
 
 
 def _after(seconds: float) -> str:
-    return f"after {max(seconds, 0.0):.1f} s" if seconds < 60 else f"after {span(seconds)}"
+    return f"after {max(seconds, 0.0):.1f} s" if seconds < 60 else f"after {format_duration(seconds)}"

@@ -16,34 +16,34 @@ import msgspec
 
 from swarmd.core import events
 from swarmd.core.applied import AppliedEvent
-from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
+from swarmd.core.ids import Timer, TimerName, is_submission_of_kind, timer_name_of
 from swarmd.core.state import State, Submission
-from swarmd.core.values import BlockRef, Prepared
+from swarmd.core.values import BlockRef, SubmissionAttempt
 from swarmd.core.workers import LEAVING
 from swarmd.observe.layers import (
     NOTHING,
-    awaited_members,
-    example_words,
+    describe_awaited_members,
+    describe_example,
+    describe_hold,
+    describe_member_wait,
+    describe_zero_variance,
+    find_holding_coordination,
     first_line,
-    flat_words,
-    hold_words,
-    holding,
-    muster_words,
 )
 from swarmd.observe.words import (
     NO_NEWCOMERS,
     WeightsEvent,
-    aside_words,
-    bars_nobody,
-    block_words,
-    count,
-    equivocation_words,
-    is_marked,
-    skills_words,
-    waiting_turn,
-    weights_level,
-    weights_round,
-    weights_words,
+    bans_nobody,
+    count_noun,
+    describe_block,
+    describe_equivocation,
+    describe_masked_rollouts,
+    describe_skills,
+    describe_waiting_change,
+    describe_weights_event,
+    has_peer_mark,
+    round_of_weights_event,
+    weights_log_level,
 )
 
 REASON_CHARACTERS_MAX = 300  # of a reason's first line, in a sentence
@@ -67,7 +67,7 @@ class Description(NamedTuple):
     details: str = ""  # what a story says in addition
 
 
-class Kind(NamedTuple):
+class EventWording(NamedTuple):
     """How events of one type are put into words."""
 
     lane: Lane  # of the timeline on the page
@@ -82,39 +82,39 @@ def describe(applied: AppliedEvent, stopped_s: float | None = None) -> Descripti
     event, before, after = applied.event, applied.before, applied.after
     kind = WORDS[type(event)]
     if isinstance(event, events.NodeStarted):
-        told = _started(event, applied, stopped_s)
+        told = _describe_started(event, applied, stopped_s)
     elif isinstance(kind.words, str):
         is_grave = kind.level in WARNINGS
-        told = Description(kind.level, kind.words.format_map(_Fields(event)), told=is_grave, trouble=is_grave)
+        told = Description(kind.level, kind.words.format_map(_FormatFields(event)), told=is_grave, trouble=is_grave)
     else:
         told = kind.words(event, applied)
     if told.level == "info" and before == after and not kind.is_news:
         told = told._replace(level="debug")
-    if held := hold_turn(before, after):
-        alone = holding(after) is not None
+    if held := describe_hold_change(before, after):
+        alone = find_holding_coordination(after) is not None
         told = told._replace(
             level="warning" if alone else "info", text=f"{told.text}; {held}", told=True, trouble=alone
         )
-    if awaited_members(after) and not awaited_members(before):
-        told = told._replace(text=f"{told.text}; the coordinator {muster_words(after, applied.at)}")
-    if waits := waiting_turn(before, after):
+    if describe_awaited_members(after) and not describe_awaited_members(before):
+        told = told._replace(text=f"{told.text}; the coordinator {describe_member_wait(after, applied.at)}")
+    if waits := describe_waiting_change(before, after):
         told = told._replace(level="warning" if waits == NO_NEWCOMERS else "info", text=f"{told.text}; {waits}")
     return told
 
 
-def hold_turn(before: State, after: State) -> str:
+def describe_hold_change(before: State, after: State) -> str:
     """What changed for a coordinator that holds the open stage while it is alone; empty for nothing."""
     if before.coordination is after.coordination and before.link is after.link:
         return ""
-    held, now = holding(before), holding(after)
+    held, now = find_holding_coordination(before), find_holding_coordination(after)
     if now is not None and held is None:
-        return hold_words(now)
+        return describe_hold(now)
     if held is not None and now is None and after.link.peers:
         return f"a peer is back: round {held.round} stage {held.stage} is no longer held"
     return ""
 
 
-def headline(text: str) -> str:
+def cut_first_line(text: str) -> str:
     """The first line of a text, within a bound."""
     line = first_line(text)
     return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + "…"
@@ -123,7 +123,7 @@ def headline(text: str) -> str:
 # --- events that need more than their fields ---
 
 
-def _started(event: events.NodeStarted, applied: AppliedEvent, stopped_s: float | None) -> Description:
+def _describe_started(event: events.NodeStarted, applied: AppliedEvent, stopped_s: float | None) -> Description:
     text, before = f"node started as {event.settings.role} of swarm {event.settings.swarm}", applied.before
     if before.settings is None:
         return Description("info", f"{text}, for the first time", told=True)
@@ -136,15 +136,17 @@ def _started(event: events.NodeStarted, applied: AppliedEvent, stopped_s: float 
     return Description("warning", f"{text}, after a crash or a kill{lost}", told=True, trouble=True)
 
 
-def _stopped(event: events.NodeStopped, applied: AppliedEvent) -> Description:
+def _describe_stopped(event: events.NodeStopped, applied: AppliedEvent) -> Description:
     code = f", exit code {event.code}" if event.code else ""
     level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
-    return Description(level, f"node stopped: {headline(event.reason)}{code}", told=True, trouble=bool(event.code))
+    return Description(
+        level, f"node stopped: {cut_first_line(event.reason)}{code}", told=True, trouble=bool(event.code)
+    )
 
 
-def _stop_asked(event: events.StopRequested, applied: AppliedEvent) -> Description:
+def _describe_stop_request(event: events.StopRequested, applied: AppliedEvent) -> Description:
     level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
-    return Description(level, f"stop requested: {headline(event.reason)}", told=True)
+    return Description(level, f"stop requested: {cut_first_line(event.reason)}", told=True)
 
 
 _OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
@@ -154,13 +156,13 @@ _OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
     "clock": ("no announcement had come although one was due: the node looked again", False),
     "weights": ("the wait for a peer's weights ended", False),
     "cancel": ("the trainer had not stopped when told", True),
-    timer_about("ready", "trainer"): ("the trainer was not ready in time", True),
-    timer_about("ready", "network"): ("the network worker was not ready in time", True),
-    timer_about("ready", "chain"): ("the chain worker was not ready in time", True),
+    timer_name_of("ready", "trainer"): ("the trainer was not ready in time", True),
+    timer_name_of("ready", "network"): ("the network worker was not ready in time", True),
+    timer_name_of("ready", "chain"): ("the chain worker was not ready in time", True),
 }
 
 
-def _timer(event: events.TimerFired, applied: AppliedEvent) -> Description:
+def _describe_timer(event: events.TimerFired, applied: AppliedEvent) -> Description:
     known = _OVERDUE.get(TimerName(event.name))
     if known is None or applied.before == applied.after:
         return Description("debug", f"deadline {event.name} passed")
@@ -168,62 +170,64 @@ def _timer(event: events.TimerFired, applied: AppliedEvent) -> Description:
     return Description("warning" if trouble else "debug", text, told=True, trouble=trouble)
 
 
-def _exited(event: events.WorkerExited, applied: AppliedEvent) -> Description:
+def _describe_worker_exit(event: events.WorkerExited, applied: AppliedEvent) -> Description:
     leaving = applied.before.chart in LEAVING
     if event.planned:
-        text = f"the {event.worker} worker makes room for a fresh process: {headline(event.reason)}"
+        text = f"the {event.worker} worker makes room for a fresh process: {cut_first_line(event.reason)}"
         return Description("info", text, told=not leaving)
-    text = f"{event.worker} worker exited: {headline(event.reason)}"
+    text = f"{event.worker} worker exited: {cut_first_line(event.reason)}"
     if leaving:
         return Description("info", text)
     fatal = event.permanent and (event.exit_code or event.code or 0) >= ERROR_CODE_MIN
     return Description("error" if fatal else "warning", text, told=True, trouble=True)
 
 
-def _linked(event: events.LinkUp, applied: AppliedEvent) -> Description:
+def _describe_link_up(event: events.LinkUp, applied: AppliedEvent) -> Description:
     before, after = applied.before.link, applied.after.link
     if event.isolated:
         level: Level = "debug" if before.isolated else "warning"
         return Description(level, f"isolated: {event.isolated}", told=not before.isolated)
     if before.isolated:
         return Description("info", "the node is no longer isolated", told=True)
-    return Description("info", f"connected to the DHT, {count(event.peers, 'peer')}", told=before.chart != after.chart)
+    return Description(
+        "info", f"connected to the DHT, {count_noun(event.peers, 'peer')}", told=before.chart != after.chart
+    )
 
 
-def _unlinked(event: events.LinkDown, applied: AppliedEvent) -> Description:
+def _describe_link_down(event: events.LinkDown, applied: AppliedEvent) -> Description:
     leaving = applied.before.chart in LEAVING
-    text = f"the DHT node is down: {headline(event.reason)}"
+    text = f"the DHT node is down: {cut_first_line(event.reason)}"
     return Description("info" if leaving else "warning", text, told=not leaving, trouble=not leaving)
 
 
-def _announced(event: events.RoundAnnounced, applied: AppliedEvent) -> Description:
+def _describe_round_announced(event: events.RoundAnnounced, applied: AppliedEvent) -> Description:
     over = f"the swarm has run its {event.round} rounds"
     return Description("info", over if event.final else f"round {event.round} stage {event.stage} is open")
 
 
-def _skipped(event: events.RoundsSkipped, applied: AppliedEvent) -> Description:
+def _describe_rounds_skipped(event: events.RoundsSkipped, applied: AppliedEvent) -> Description:
     span = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
     return Description("warning", f"{span} skipped, cause: {event.cause}", told=True)
 
 
-def _gathered(event: events.RolloutsGathered, applied: AppliedEvent) -> Description:
-    groups, peers = sum(ref.groups for ref in event.rollouts), count(len(event.rollouts), "peer")
+def _describe_rollouts_gathered(event: events.RolloutsGathered, applied: AppliedEvent) -> Description:
+    groups, peers = sum(ref.groups for ref in event.rollouts), count_noun(len(event.rollouts), "peer")
     text = f"{groups} groups of {peers} gathered for round {event.round} stage {event.stage}"
     missing = f"; {event.missing} more were announced and could not be fetched" if event.missing else ""
     return Description("info", text + missing, told=True, round=event.round)
 
 
-def _published(event: events.ReportPublished, applied: AppliedEvent) -> Description:
+def _describe_report_published(event: events.ReportPublished, applied: AppliedEvent) -> Description:
     text = f"report of round {event.round} stage {event.stage} published"
     return Description("info", text, told=True, round=event.round, settles=True)
 
 
-def _rejected(event: events.RecordsRejected, applied: AppliedEvent) -> Description:
+def _describe_records_rejected(event: events.RecordsRejected, applied: AppliedEvent) -> Description:
     return Description("warning", f"{event.count} records refused: {event.reason}")  # a round has hundreds of them
 
 
-def _trained(event: events.StageTrained, applied: AppliedEvent) -> Description:
-    marked = is_marked(event)
+def _describe_stage_trained(event: events.StageTrained, applied: AppliedEvent) -> Description:
+    marked = has_peer_mark(event)
     parts = [
         f"round {event.round} stage {event.stage} trained in {event.seconds:.1f} s: {event.steps} steps, "
         f"{event.tokens:,} tokens, {event.peer_groups} groups of peers, reward {event.reward:.4f}"
@@ -233,35 +237,35 @@ def _trained(event: events.StageTrained, applied: AppliedEvent) -> Description:
         parts.append("refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected))
     details = ["drawn ahead, with the weights of the step before"] * bool(event.staleness)
     if event.flat is not None:
-        parts.append(f"{NOTHING}: {flat_words(event.flat, event.reward)}")
-        details.append(example_words(event.flat))
-    parts += [aside_words(event)] * marked
-    details += [skills_words(event.skills)] * bool(event.skills)
-    details += [aside_words(event)] * (bool(event.set_aside) and not marked)
+        parts.append(f"{NOTHING}: {describe_zero_variance(event.flat, event.reward)}")
+        details.append(describe_example(event.flat))
+    parts += [describe_masked_rollouts(event)] * marked
+    details += [describe_skills(event.skills)] * bool(event.skills)
+    details += [describe_masked_rollouts(event)] * (bool(event.set_aside) and not marked)
     troubled = event.flat is not None and event.flat.cause != "right"
     level: Level = "warning" if marked or troubled else "info"
     return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
 
 
-def _cancelled(event: events.TrainingCancelled, applied: AppliedEvent) -> Description:
+def _describe_training_cancelled(event: events.TrainingCancelled, applied: AppliedEvent) -> Description:
     text = f"training of round {event.round} stage {event.stage} cancelled after {event.steps} steps"
     return Description("info", text, told=True, round=event.round)
 
 
-def _weights(event: WeightsEvent, applied: AppliedEvent) -> Description:
-    level: Level = weights_level(event)
-    return Description(level, weights_words(event), True, level in WARNINGS, weights_round(event))
+def _describe_weights(event: WeightsEvent, applied: AppliedEvent) -> Description:
+    level: Level = weights_log_level(event)
+    return Description(level, describe_weights_event(event), True, level in WARNINGS, round_of_weights_event(event))
 
 
-def _pushed(event: events.ModelPushed, applied: AppliedEvent) -> Description:
+def _describe_model_pushed(event: events.ModelPushed, applied: AppliedEvent) -> Description:
     if event.error:
-        text = f"the model of round {event.round} was not pushed to {event.repo}: {headline(event.error)}"
+        text = f"the model of round {event.round} was not pushed to {event.repo}: {cut_first_line(event.error)}"
         return Description("warning", text, told=True, trouble=True)
     text = f"model of round {event.round} pushed to {event.repo}, revision {event.revision}"
     return Description("info", text)
 
 
-def _ready(event: events.TrainerReady, applied: AppliedEvent) -> Description:
+def _describe_trainer_ready(event: events.TrainerReady, applied: AppliedEvent) -> Description:
     text = f"trainer ready: {event.model} on {event.device}, {event.parameters} parameters, {event.numbers}"
     done, restored = applied.before.done, event.restored
     if done > (restored or (-1, -1)):
@@ -275,123 +279,134 @@ def _ready(event: events.TrainerReady, applied: AppliedEvent) -> Description:
     return Description("info", text, told=True)
 
 
-def _equivocated(event: events.Equivocated, applied: AppliedEvent) -> Description:
-    text = equivocation_words(event, applied.after)
+def _describe_equivocation(event: events.Equivocated, applied: AppliedEvent) -> Description:
+    text = describe_equivocation(event, applied.after)
     if applied.before.equivocations is applied.after.equivocations:
         return Description("debug", text)
-    level: Level = "error" if bars_nobody(event) else "warning"
+    level: Level = "error" if bans_nobody(event) else "warning"
     return Description(level, text, told=True, round=event.round, settles=True)
 
 
-def _block(event: events.ChainBlock, applied: AppliedEvent) -> Description:
+def _describe_block(event: events.ChainBlock, applied: AppliedEvent) -> Description:
     """A block without entries of the contract is told at debug level only."""
     settings = applied.after.settings
-    return Description("info" if event.logs else "debug", block_words(event, settings.peer if settings else ""))
+    return Description("info" if event.logs else "debug", describe_block(event, settings.peer if settings else ""))
 
 
-def _membership(event: events.MembershipRead, applied: AppliedEvent) -> Description:
+def _describe_membership(event: events.MembershipRead, applied: AppliedEvent) -> Description:
     return Description(
         "info", "everybody may take part" if event.open else f"{len(event.peers)} peers are on the allow-list"
     )
 
 
-def _reorged(event: events.ChainReorged, applied: AppliedEvent) -> Description:
+def _describe_reorganisation(event: events.ChainReorged, applied: AppliedEvent) -> Description:
     """Reorganisations of one block are normal; deeper ones are a warning."""
     text = f"the chain was reorganised: blocks after {event.fork.number} are dropped, {event.depth} in all"
     deep = event.depth > 1
     return Description("warning" if deep else "info", text, told=deep, trouble=deep)
 
 
-def _submission(words: str, level: Level = "info") -> Callable[[Any, AppliedEvent], Description]:
+def _make_submission_describer(words: str, level: Level = "info") -> Callable[[Any, AppliedEvent], Description]:
     """Words for what became of a submission to the chain."""
 
-    def tell(event: Any, applied: AppliedEvent) -> Description:
-        known = _submission_of(event, applied.after)
-        text = words.format_map(_Fields(event))
+    def describe_submission(event: Any, applied: AppliedEvent) -> Description:
+        known = _find_submission(event, applied.after)
+        text = words.format_map(_FormatFields(event))
         found: Level = level
         if isinstance(
             event, events.SubmissionRefused
         ):  # nothing is lost if another node took a step of the contract first
-            lost = not is_submission(event.submission, "advance")
+            lost = not is_submission_of_kind(event.submission, "advance")
             found = "error" if event.permanent else "warning" if lost else "info"
         return Description(found, text, True, found in WARNINGS, known.round if known else None, settles=True)
 
-    return tell
+    return describe_submission
 
 
-WORDS: dict[type[events.EventBase], Kind] = {
-    events.NodeStarted: Kind("stops", "info", "node started as {settings.role} of swarm {settings.swarm}"),
-    events.NodeForked: Kind("stops", "info", "forked: the events before are of {parent}"),
-    events.StopRequested: Kind("stops", "info", _stop_asked),
-    events.NodeStopped: Kind("stops", "info", _stopped),
-    events.TimerFired: Kind("rounds", "debug", _timer),
-    events.SpaceLow: Kind("workers", "warning", "paused: {free_bytes} bytes free of {wanted_bytes} wanted"),
-    events.SpaceFreed: Kind("workers", "info", "there is room again: {free_bytes} bytes free"),
-    events.ClockSet: Kind(
+WORDS: dict[type[events.EventBase], EventWording] = {
+    events.NodeStarted: EventWording("stops", "info", "node started as {settings.role} of swarm {settings.swarm}"),
+    events.NodeForked: EventWording("stops", "info", "forked: the events before are of {parent}"),
+    events.StopRequested: EventWording("stops", "info", _describe_stop_request),
+    events.NodeStopped: EventWording("stops", "info", _describe_stopped),
+    events.TimerFired: EventWording("rounds", "debug", _describe_timer),
+    events.SpaceLow: EventWording("workers", "warning", "paused: {free_bytes} bytes free of {wanted_bytes} wanted"),
+    events.SpaceFreed: EventWording("workers", "info", "there is room again: {free_bytes} bytes free"),
+    events.ClockSet: EventWording(
         "network",
         "warning",
         "this machine's clock was set by {step_s:+.0f} s; peers take no record of a clock that is wrong",
     ),
-    events.WorkerStarted: Kind("workers", "info", "{worker} worker started, pid {pid}", is_routine=True),
-    events.WorkerExited: Kind("workers", "warning", _exited),
-    events.WorkerStartFailed: Kind("workers", "error", "{worker} worker cannot be started: {reason}"),
-    events.LinkUp: Kind("network", "info", _linked),
-    events.LinkDegraded: Kind("network", "warning", "the DHT node reaches nobody: {reason}"),
-    events.LinkDown: Kind("network", "warning", _unlinked),
-    events.Registered: Kind("network", "info", "membership record stored", is_routine=True),
-    events.MemberSeen: Kind("network", "info", "member seen: {peer} {name}", is_routine=True),
-    events.MembersSeen: Kind("network", "info", "{count} members seen"),
-    events.MemberLeft: Kind("network", "info", "member left: {peer}"),
-    events.RoundAnnounced: Kind("rounds", "info", _announced),
-    events.NoRoundYet: Kind("rounds", "info", "no round has been announced yet"),
-    events.RoundsSkipped: Kind("rounds", "warning", _skipped),
-    events.RolloutsGathered: Kind("network", "info", _gathered, is_routine=True),
-    events.ReportPublished: Kind("rounds", "info", _published, is_routine=True),
-    events.ReportSeen: Kind(
+    events.WorkerStarted: EventWording("workers", "info", "{worker} worker started, pid {pid}", is_routine=True),
+    events.WorkerExited: EventWording("workers", "warning", _describe_worker_exit),
+    events.WorkerStartFailed: EventWording("workers", "error", "{worker} worker cannot be started: {reason}"),
+    events.LinkUp: EventWording("network", "info", _describe_link_up),
+    events.LinkDegraded: EventWording("network", "warning", "the DHT node reaches nobody: {reason}"),
+    events.LinkDown: EventWording("network", "warning", _describe_link_down),
+    events.Registered: EventWording("network", "info", "membership record stored", is_routine=True),
+    events.MemberSeen: EventWording("network", "info", "member seen: {peer} {name}", is_routine=True),
+    events.MembersSeen: EventWording("network", "info", "{count} members seen"),
+    events.MemberLeft: EventWording("network", "info", "member left: {peer}"),
+    events.RoundAnnounced: EventWording("rounds", "info", _describe_round_announced),
+    events.NoRoundYet: EventWording("rounds", "info", "no round has been announced yet"),
+    events.RoundsSkipped: EventWording("rounds", "warning", _describe_rounds_skipped),
+    events.RolloutsGathered: EventWording("network", "info", _describe_rollouts_gathered, is_routine=True),
+    events.ReportPublished: EventWording("rounds", "info", _describe_report_published, is_routine=True),
+    events.ReportSeen: EventWording(
         "rounds", "info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}", is_routine=True
     ),
-    events.ReportsSeen: Kind("rounds", "info", "{count} reports of round {round} stage {stage}"),
-    events.RoundPublished: Kind(
+    events.ReportsSeen: EventWording("rounds", "info", "{count} reports of round {round} stage {stage}"),
+    events.RoundPublished: EventWording(
         "rounds", "info", "announcement of round {round} stage {stage} is in the DHT", is_routine=True
     ),
-    events.LeaderboardPublished: Kind("rounds", "info", "leaderboard of round {round} published", is_routine=True),
-    events.RecordsRejected: Kind("network", "warning", _rejected),
-    events.Equivocated: Kind("network", "warning", _equivocated),
-    events.CommandFailed: Kind("workers", "warning", "command {command} failed: {reason}"),
-    events.TrainerReady: Kind("training", "info", _ready),
-    events.StageTrained: Kind("training", "info", _trained),
-    events.CheckpointWritten: Kind("training", "info", "round {round} stage {stage} is on disk", is_routine=True),
-    events.TrainingCancelled: Kind("training", "info", _cancelled),
-    events.WeightsFetched: Kind("training", "info", _weights, is_news=True),
-    events.WeightsRefused: Kind("training", "info", _weights, is_news=True),
-    events.WeightsAdopted: Kind("training", "info", _weights, is_news=True),
-    events.ModelPushed: Kind("training", "info", _pushed, is_news=True),
-    events.ChainUp: Kind("chain", "info", "the chain {chain_id} is read up to block {head.number}"),
-    events.ChainDegraded: Kind("chain", "warning", "the chain cannot be read: {reason}"),
-    events.ChainBlock: Kind("chain", "info", _block),
-    events.ChainReorged: Kind("chain", "info", _reorged),
-    events.SubmissionsCounted: Kind(
+    events.LeaderboardPublished: EventWording(
+        "rounds", "info", "leaderboard of round {round} published", is_routine=True
+    ),
+    events.RecordsRejected: EventWording("network", "warning", _describe_records_rejected),
+    events.Equivocated: EventWording("network", "warning", _describe_equivocation),
+    events.CommandFailed: EventWording("workers", "warning", "command {command} failed: {reason}"),
+    events.TrainerReady: EventWording("training", "info", _describe_trainer_ready),
+    events.StageTrained: EventWording("training", "info", _describe_stage_trained),
+    events.CheckpointWritten: EventWording(
+        "training", "info", "round {round} stage {stage} is on disk", is_routine=True
+    ),
+    events.TrainingCancelled: EventWording("training", "info", _describe_training_cancelled),
+    events.WeightsFetched: EventWording("training", "info", _describe_weights, is_news=True),
+    events.WeightsRefused: EventWording("training", "info", _describe_weights, is_news=True),
+    events.WeightsAdopted: EventWording("training", "info", _describe_weights, is_news=True),
+    events.ModelPushed: EventWording("training", "info", _describe_model_pushed, is_news=True),
+    events.ChainUp: EventWording("chain", "info", "the chain {chain_id} is read up to block {head.number}"),
+    events.ChainDegraded: EventWording("chain", "warning", "the chain cannot be read: {reason}"),
+    events.ChainBlock: EventWording("chain", "info", _describe_block),
+    events.ChainReorged: EventWording("chain", "info", _describe_reorganisation),
+    events.SubmissionsCounted: EventWording(
         "chain", "debug", "{count} reports of round {round} stage {stage} are on the chain"
     ),
-    events.MembershipRead: Kind("chain", "info", _membership),
-    events.SubmissionPrepared: Kind("chain", "info", "{submission}: an attempt is ready", is_routine=True),
-    events.SubmissionSent: Kind("chain", "info", _submission("{submission}: sent"), is_routine=True),
-    events.SubmissionIncluded: Kind(
-        "chain", "info", _submission("{submission}: on the chain, in block {block.number}"), is_routine=True
+    events.MembershipRead: EventWording("chain", "info", _describe_membership),
+    events.SubmissionPrepared: EventWording("chain", "info", "{submission}: an attempt is ready", is_routine=True),
+    events.SubmissionSent: EventWording(
+        "chain", "info", _make_submission_describer("{submission}: sent"), is_routine=True
     ),
-    events.SubmissionConfirmed: Kind("chain", "info", _submission("{submission}: confirmed, in block {block.number}")),
-    events.SubmissionLost: Kind(
-        "chain", "warning", _submission("{submission}: its attempts are lost: {reason}", "warning")
+    events.SubmissionIncluded: EventWording(
+        "chain",
+        "info",
+        _make_submission_describer("{submission}: on the chain, in block {block.number}"),
+        is_routine=True,
     ),
-    events.SubmissionRefused: Kind(
-        "chain", "warning", _submission("{submission}: refused, {code}: {reason}", "warning")
+    events.SubmissionConfirmed: EventWording(
+        "chain", "info", _make_submission_describer("{submission}: confirmed, in block {block.number}")
+    ),
+    events.SubmissionLost: EventWording(
+        "chain", "warning", _make_submission_describer("{submission}: its attempts are lost: {reason}", "warning")
+    ),
+    events.SubmissionRefused: EventWording(
+        "chain", "warning", _make_submission_describer("{submission}: refused, {code}: {reason}", "warning")
     ),
 }
 ROUTINE = frozenset([str(kind.__struct_config__.tag) for kind, each in WORDS.items() if each.is_routine])
 LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind, each in WORDS.items()}
 
 
-class _Fields(dict[str, Any]):
+class _FormatFields(dict[str, Any]):
     """An event's fields for `str.format_map`; a reason is cut to its first line."""
 
     def __init__(self, event: events.Event) -> None:
@@ -400,7 +415,7 @@ class _Fields(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         value = getattr(self._event, name)
-        return headline(value) if name == "reason" else value
+        return cut_first_line(value) if name == "reason" else value
 
 
 # --- lines of the log ---
@@ -433,28 +448,28 @@ _BULKY = (
 )
 
 
-def line_of(applied: AppliedEvent) -> EventLine:
+def make_event_line(applied: AppliedEvent) -> EventLine:
     """The line for an event."""
     told = describe(applied)
-    return EventLine(told.level, told.text, _fields(applied.envelope, applied.before, applied.after))
+    return EventLine(told.level, told.text, _make_fields(applied.envelope, applied.before, applied.after))
 
 
-def place_of(event: events.Event, state: State) -> tuple[int, int]:
+def round_and_stage_of(event: events.Event, state: State) -> tuple[int, int]:
     """Round and stage of an event: its own or its submission's, else those in training, else those announced; or -1."""
-    place = _submission_of(event, state) or state.work or state.clock
+    place = _find_submission(event, state) or state.work or state.clock
     round_, stage = (place.round, place.stage) if place else (-1, -1)
     return getattr(event, "round", round_), getattr(event, "stage", stage)
 
 
-def _fields(envelope: events.Envelope, before: State, after: State) -> dict[str, Any]:
+def _make_fields(envelope: events.Envelope, before: State, after: State) -> dict[str, Any]:
     event = envelope.event
     fields: dict[str, Any] = {"seq": envelope.seq, "event": events.tag_of(event)}
-    fields["round"], fields["stage"] = place_of(event, after)
+    fields["round"], fields["stage"] = round_and_stage_of(event, after)
     fields["peer"] = getattr(event, "peer", "") or (after.settings.peer if after.settings else "")
     for name in event.__struct_fields__:
         value = getattr(event, name)
         if name not in _BULKY and name not in fields and value not in _NOTHING:
-            fields |= _flat(name, value)
+            fields |= _flatten_field(name, value)
     if isinstance(event, events.NodeStarted):
         fields |= {"swarm": event.settings.swarm, "role": event.settings.role, "name": event.settings.name}
     if before.chart != after.chart:
@@ -462,23 +477,23 @@ def _fields(envelope: events.Envelope, before: State, after: State) -> dict[str,
     return fields
 
 
-def _submission_of(event: events.Event, state: State) -> Submission | None:
+def _find_submission(event: events.Event, state: State) -> Submission | None:
     name = getattr(event, "submission", "")
     return next((each for each in state.submissions if each.id == name and each.kind != "register"), None)
 
 
-def _flat(name: str, value: Any) -> dict[str, Any]:
+def _flatten_field(name: str, value: Any) -> dict[str, Any]:
     """A field of a line. Blocks, transactions and judgements are reduced to their short parts."""
     if isinstance(value, BlockRef):
         return {name: value.number, f"{name}_hash": value.hash}
-    if isinstance(value, Prepared):
+    if isinstance(value, SubmissionAttempt):
         return {"transaction": value.hash, "nonce": value.nonce, "fee_wei": value.fee_wei}
     if name == "judged":
         value = tuple((each.peer, each.worth) for each in value)
-    return {name: _short(value)}
+    return {name: _shorten_value(value)}
 
 
-def _short(value: Any) -> Any:
+def _shorten_value(value: Any) -> Any:
     if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
         return value[:TEXT_CHARACTERS_MAX] + " ..."
     if isinstance(value, tuple) and len(value) > 16:

@@ -58,12 +58,12 @@ REJECTION_REASONS = (
 )  # fmt: skip
 
 
-def known(value: str, values: tuple[str, ...]) -> str:
+def known_or_other(value: str, values: tuple[str, ...]) -> str:
     """The value, or "other" if it is not among those allowed."""
     return value if value in values else OTHER
 
 
-def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
+def worker_exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
     """Why a worker ended, in one word. If the kernel killed it for lack of memory, only SIGKILL is known."""
     if isinstance(event, WorkerStartFailed):
         return "crash"
@@ -81,7 +81,7 @@ def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
     return "killed" if event.signal in (9, 15) else "crash"
 
 
-def failure_cause(reason: str) -> str:
+def submission_failure_cause(reason: str) -> str:
     """Why a submission cannot be made now, by the words of swarmd.chain: no coins, gas too dear, the day's budget."""
     if "chain.fees.day_coins_max" in reason:
         return "budget"

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from swarmd.core.coordination import is_alone
 from swarmd.core.state import Coordination, State, WorkerState
 from swarmd.core.values import FlatCause, FlatStage
-from swarmd.worker.messages import Progress
+from swarmd.worker.messages import ProgressMessage
 
 
-class WorkerLive(msgspec.Struct, frozen=True):
+class LiveWorker(msgspec.Struct, frozen=True):
     """A running worker process."""
 
     pid: int
@@ -23,18 +23,18 @@ class WorkerLive(msgspec.Struct, frozen=True):
     silent_s: float  # since its last frame
     spoken: bool  # it has sent a frame: until then it is starting
     answering: bool  # it has spoken, and missed no more than two pings
-    progress: Progress | None = None
+    progress: ProgressMessage | None = None
     progress_age_s: float = 0.0
 
 
-class Live(msgspec.Struct, frozen=True):
+class LiveDaemon(msgspec.Struct, frozen=True):
     """A running daemon."""
 
     pid: int
     rss_bytes: int
-    network: WorkerLive | None = None
-    trainer: WorkerLive | None = None
-    chain: WorkerLive | None = None
+    network: LiveWorker | None = None
+    trainer: LiveWorker | None = None
+    chain: LiveWorker | None = None
     writes_checkpoint: bool = False  # of the last stage, beside what follows
 
 
@@ -64,7 +64,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     answering: bool | None = None  # unknown when the daemon is down
 
 
-def worker_status(life: WorkerState, live: Live | None, worker: WorkerLive | None) -> WorkerStatus:
+def worker_status(life: WorkerState, live: LiveDaemon | None, worker: LiveWorker | None) -> WorkerStatus:
     """What the log and the running daemon know of a worker."""
     return WorkerStatus(
         pid=worker.pid if worker else 0,
@@ -76,7 +76,7 @@ def worker_status(life: WorkerState, live: Live | None, worker: WorkerLive | Non
     )
 
 
-def silence(worker: WorkerLive | None) -> str:
+def describe_silence(worker: LiveWorker | None) -> str:
     """Why a running process does not count as healthy; empty if it does."""
     if worker is None or worker.answering:
         return ""
@@ -85,7 +85,7 @@ def silence(worker: WorkerLive | None) -> str:
     return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
 
 
-def pause_words(state: State) -> str:
+def describe_pause(state: State) -> str:
     """Why a node pauses because of its disk; empty if it does not pause."""
     low = state.low_space
     if low is not None:
@@ -93,7 +93,7 @@ def pause_words(state: State) -> str:
     return ENDING_WORDS if state.chart == "paused" else ""
 
 
-def holding(state: State) -> Coordination | None:
+def find_holding_coordination(state: State) -> Coordination | None:
     """The coordination of a node that is alone and holds the open stage; None for any other node."""
     coordination = state.coordination
     if coordination is None or coordination.held_since is None or not is_alone(state):
@@ -101,39 +101,39 @@ def holding(state: State) -> Coordination | None:
     return coordination
 
 
-def hold_words(held: Coordination) -> str:
+def describe_hold(held: Coordination) -> str:
     """What a coordinator does while it is alone."""
     return f"alone: no peer is connected; round {held.round} stage {held.stage} is held until one is back"
 
 
-def awaited_members(state: State) -> str:
+def describe_awaited_members(state: State) -> str:
     """For what a coordinator waits before it opens the first round of this run; empty for any other node."""
     coordination, rules = state.coordination, state.settings.coordination if state.settings else None
-    if coordination is None or rules is None or coordination.chart != "mustering" or muster_due_at(state) is None:
+    if coordination is None or rules is None or coordination.chart != "mustering" or member_wait_ends_at(state) is None:
         return ""
     if state.restored:
         return "waits for the clock that it kept after its backup was made"
     return f"waits for members: {coordination.members.present} of {rules.min_peers} are there"
 
 
-def muster_due_at(state: State) -> float | None:
+def member_wait_ends_at(state: State) -> float | None:
     """When a coordinator stops waiting for members and opens its first round, in POSIX seconds; None if it does not
     wait."""
     return next((deadline.due_at for deadline in state.deadlines if deadline.name == "muster"), None)
 
 
-def muster_words(state: State, now: float) -> str:
-    """As `awaited_members`, with how long it waits at most."""
-    awaited, due_at = awaited_members(state), muster_due_at(state)
+def describe_member_wait(state: State, now: float) -> str:
+    """As `describe_awaited_members`, with how long it waits at most."""
+    awaited, due_at = describe_awaited_members(state), member_wait_ends_at(state)
     return f"{awaited}, {max(0.0, due_at - now):.0f} s more at most" if awaited and due_at is not None else ""
 
 
 def first_line(text: str) -> str:
     """The first line of a reason, without the output that may follow, safe to print."""
-    return printable(text.partition("\n")[0].removesuffix("; last output:"))
+    return escape_control_characters(text.partition("\n")[0].removesuffix("; last output:"))
 
 
-def printable(text: str, kept: str = "") -> str:
+def escape_control_characters(text: str, kept: str = "") -> str:
     """The text with control characters escaped, except those in `kept`, so that it cannot control a terminal."""
     if text.isprintable():
         return text
@@ -202,7 +202,8 @@ def learning_status(state: State, now: float, absent: str) -> LearningStatus | N
         status,
         state=NOTHING,
         healthy=flat.cause == "right" and not absent,  # a model that knows its questions is not in trouble
-        reason=f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
+        reason=f"{last}{describe_zero_variance(flat, known.reward)}. {advise_on_flat_cause(flat.cause)}. "
+        f"{describe_example(flat)}",
         cause=flat.cause,
         groups=flat.groups,
         flat=flat.flat,
@@ -211,17 +212,17 @@ def learning_status(state: State, now: float, absent: str) -> LearningStatus | N
     )
 
 
-def advice_on(cause: FlatCause) -> str:
+def advise_on_flat_cause(cause: FlatCause) -> str:
     """What to do, as a sentence without its full stop."""
     return ADVICE[cause][0].upper() + ADVICE[cause][1:]
 
 
-def flat_words(flat: FlatStage, reward: float) -> str:
+def describe_zero_variance(flat: FlatStage, reward: float) -> str:
     """How many groups taught nothing, what was paid, and why."""
     words = f"{flat.flat} of {flat.groups} own groups had every completion paid alike, mean reward {reward:.3f}: "
     return words + f"{flat.alike} of {flat.completions} completions {CAUSES[flat.cause]}"
 
 
-def example_words(flat: FlatStage) -> str:
+def describe_example(flat: FlatStage) -> str:
     """One of the completions."""
     return f'An example: "{flat.example}"'

@@ -27,9 +27,9 @@ from cachetools import TTLCache
 from swarmd.core.applied import AppliedEvent
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
-from swarmd.observe.describe import ROUTINE, line_of
-from swarmd.observe.layers import printable
-from swarmd.observe.redaction import redacting
+from swarmd.observe.describe import ROUTINE, make_event_line
+from swarmd.observe.layers import escape_control_characters
+from swarmd.observe.redaction import make_redacting_processor
 from swarmd.observe.status import Status
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -40,7 +40,7 @@ FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "st
 events_log = get_logger("swarmd.events")
 
 
-def configure(
+def set_up_logging(
     level: str = "info", format: str = "auto", stream: TextIO | None = None, secrets: Iterable[str] = ()
 ) -> bool:
     """Set up logging for this process.
@@ -59,11 +59,11 @@ def configure(
     is_watched = on_terminal and level != "debug"
     lines = LineWriter(stream)
     if is_watched:
-        form: list[Any] = [TerminalLines(colours=not os.environ.get("NO_COLOR"))]
+        form: list[Any] = [TerminalRenderer(colours=not os.environ.get("NO_COLOR"))]
     elif format == "text" or on_terminal:
         form = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), event_key="message", pad_event_to=40)]
     else:
-        form = _json_form(stream)
+        form = _json_processors(stream)
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,
@@ -72,22 +72,22 @@ def configure(
             structlog.processors.format_exc_info,
             # structlog calls the text "event"; here that word is the event's tag.
             structlog.processors.EventRenamer("message", "tag"),
-            redacting(secrets),
+            make_redacting_processor(secrets),
             *form,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *names: _NamedLogger(lines, names[0] if names else ""),
         cache_logger_on_first_use=False,
     )
-    _take_over_stdlib()
+    _redirect_stdlib_logging()
     return is_watched
 
 
-class EventLines:
+class EventLogger:
     """A projection: one line about each event, with its sequence number, round, stage and peer."""
 
     def apply(self, applied: AppliedEvent) -> None:
-        line = line_of(applied)
+        line = make_event_line(applied)
         fields = {("tag" if name == "event" else name): value for name, value in line.fields.items()}
         events_log.log(LEVELS[line.level], line.message, **fields)
 
@@ -123,12 +123,12 @@ class _NamedLogger:
     log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
 
 
-def _order(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _order_fields(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     front = {name: fields[name] for name in FIRST if name in fields}
     return front | {name: value for name, value in fields.items() if name not in front}
 
 
-def _json_ready(value: Any) -> Any:
+def _to_json_ready(value: Any) -> Any:
     """NaN and infinities as text, because JSON has no numbers for them; bytes of a file's name that are not UTF-8 as
     "\\udcff"."""
     if isinstance(value, str):
@@ -136,23 +136,23 @@ def _json_ready(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     if isinstance(value, Mapping):
-        return {_json_ready(name): _json_ready(inner) for name, inner in value.items()}
+        return {_to_json_ready(name): _to_json_ready(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_ready(inner) for inner in value]
+        return [_to_json_ready(inner) for inner in value]
     return value
 
 
-def _json_form(stream: TextIO) -> list[Any]:
-    journal = in_journal(stream, os.environ)
+def _json_processors(stream: TextIO) -> list[Any]:
+    journal = is_journal_stream(stream, os.environ)
 
     def render(logger: Any, method: str, fields: MutableMapping[str, Any]) -> str:
-        text = msgspec.json.encode(_json_ready(fields)).decode()
+        text = msgspec.json.encode(_to_json_ready(fields)).decode()
         return f"<{PRIORITIES.get(str(fields.get('level')), 6)}>{text}" if journal else text
 
-    return [_order, render]
+    return [_order_fields, render]
 
 
-def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+def is_journal_stream(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """Whether the stream goes straight to systemd's journal."""
     wanted = environ.get("JOURNAL_STREAM", "")
     try:
@@ -162,20 +162,20 @@ def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return bool(wanted) and wanted == f"{status.st_dev}:{status.st_ino}"
 
 
-def _take_over_stdlib() -> None:
+def _redirect_stdlib_logging() -> None:
     """Send what libraries log through `logging` the same way, from warnings on: below, some log every step."""
     root = logging.getLogger()
-    root.handlers[:] = [_Forward()]
+    root.handlers[:] = [_ForwardingHandler()]
     root.setLevel(logging.WARNING)
 
 
-class _Forward(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = min(LEVELS.values(), key=lambda known: abs(known - record.levelno))
-        structlog.get_logger(record.name).log(level, _message_of(record), exc_info=record.exc_info)
+        structlog.get_logger(record.name).log(level, _format_message(record), exc_info=record.exc_info)
 
 
-def _message_of(record: logging.LogRecord) -> str:
+def _format_message(record: logging.LogRecord) -> str:
     """A library's message; if its arguments do not fit its format, both are shown as they are."""
     try:
         return record.getMessage()
@@ -194,7 +194,7 @@ COLOURS = {"debug": "\x1b[2m", "warning": "\x1b[33m", "error": "\x1b[31m", "crit
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
-class TerminalLines:
+class TerminalRenderer:
     """The last structlog processor: makes a short line of the fields, or drops them."""
 
     def __init__(self, colours: bool) -> None:
@@ -204,7 +204,7 @@ class TerminalLines:
         level = str(fields.get("level", "info"))
         if level == "info" and is_routine(fields):
             raise structlog.DropEvent
-        words = printable(shorten(words_of(fields)), "\n\t")
+        words = escape_control_characters(shorten_ids(describe_fields(fields)), "\n\t")
         marked = words if level == "info" else f"{level}: {words}"
         clock = time.strftime("%H:%M:%S")
         if not self._colours:
@@ -218,7 +218,7 @@ def is_routine(fields: MutableMapping[str, Any]) -> bool:
     return tag in ROUTINE or (tag == "round_announced" and "entered" not in fields)
 
 
-def words_of(fields: MutableMapping[str, Any]) -> str:
+def describe_fields(fields: MutableMapping[str, Any]) -> str:
     """A line's message, with the fields that it does not mention."""
     words = str(fields.get("message", ""))
     if worker := fields.get("worker"):
@@ -230,18 +230,18 @@ def words_of(fields: MutableMapping[str, Any]) -> str:
     return words + (f"\n{fields['exception']}" if fields.get("exception") else "")
 
 
-def shorten(text: str) -> str:
+def shorten_ids(text: str) -> str:
     """Shorten every peer id to its end and every digest to its beginning."""
     text = PEER_ID.sub(lambda found: "…" + found[0][-ID_END:], text)
     return DIGEST.sub(lambda found: found[0][: DIGEST_BEGIN + len(found[1] or "")] + "…", text)
 
 
-def progress_words(status: Status) -> str:
+def describe_progress(status: Status) -> str:
     """The trainer's progress in words; empty if it is idle."""
     training = status.training
     if training.state not in ("loading", "busy"):
         return ""
-    words = training.at_work or training.state
+    words = training.activity_text or training.state
     figures = training.figures
     words += f", {figures['tokens_per_s']:.0f} tokens/s" if figures.get("tokens_per_s") else ""
     return words + (f", {figures['eta_s']:.0f} s to go" if figures.get("eta_s") else "")
@@ -259,7 +259,7 @@ class LineWriter:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
-        self._poll = _poll_of(stream)
+        self._poll = _make_poll(stream)
         self._is_full = False  # there was no room at the last poll
         self._is_cut = False  # the last line lacks its end
 
@@ -273,13 +273,13 @@ class LineWriter:
         with self._lock:
             text = f"\n{line}\n" if self._is_cut else f"{line}\n"
             for begin in range(0, len(text), PIECE_CHARS):
-                self._await_room()
+                self._wait_until_writable()
                 end = begin + PIECE_CHARS
                 self._stream.write(text[begin:end])
                 self._stream.flush()
                 self._is_cut = end < len(text)
 
-    def _await_room(self) -> None:
+    def _wait_until_writable(self) -> None:
         if self._poll is None:
             return
         waits_ms = 0 if self._is_full else 1000 * PATIENCE_S
@@ -288,7 +288,7 @@ class LineWriter:
             raise BlockingIOError(errno.EAGAIN, "nobody reads the log")
 
 
-def _poll_of(stream: TextIO) -> select.poll | None:
+def _make_poll(stream: TextIO) -> select.poll | None:
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
@@ -312,72 +312,72 @@ _STAMP = re.compile(
 worker_log = get_logger("swarmd.worker")
 
 
-class LineFolder:
+class LineDeduplicator:
     """Logs a worker's lines; a line that is repeated within the window is counted instead of logged."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._now = 0.0
-        self._seen: TTLCache[str, _Seen] = TTLCache(LINES_TRACKED_MAX, WINDOW_S, timer=lambda: self._now)
+        self._seen: TTLCache[str, _SeenLine] = TTLCache(LINES_TRACKED_MAX, WINDOW_S, timer=lambda: self._now)
         self._window_from = 0.0
         self._logged = 0
         self._dropped = 0
 
     def log(self, level: str, text: str, now: float) -> None:
         """Log or count one line. `now` is monotonic, seconds."""
-        self.tick(now)
+        self.end_windows(now)
         key = _STAMP.sub("", text)
         seen = self._seen.get(key)
         if seen is not None:
             seen.repeats += 1
             return
         if len(self._seen) == LINES_TRACKED_MAX:
-            self._let_go(self._seen.popitem()[1])
-        self._seen[key] = _Seen(level, text)
-        self._say(level, text)
+            self._drop_line(self._seen.popitem()[1])
+        self._seen[key] = _SeenLine(level, text)
+        self._write_line(level, text)
 
-    def tick(self, now: float) -> None:
+    def end_windows(self, now: float) -> None:
         """Log the repeats of lines whose window is over."""
         self._now = now
         for _, seen in self._seen.expire():
-            self._tell_repeats(seen)
+            self._log_repeats(seen)
         if now - self._window_from >= WINDOW_S:
-            self._tell_dropped()
+            self._log_dropped()
             self._window_from = now
 
     def flush(self) -> None:
         """Log the counts so far: the worker has ended."""
         for seen in self._seen.values():
-            self._tell_repeats(seen)
+            self._log_repeats(seen)
         self._seen.clear()
-        self._tell_dropped()
+        self._log_dropped()
 
-    def _say(self, level: str, text: str) -> None:
+    def _write_line(self, level: str, text: str) -> None:
         if self._logged >= LINES_A_WINDOW_MAX:
             self._dropped += 1
             return
         self._logged += 1
         worker_log.log(LEVELS[level], text, worker=self._worker)
 
-    def _let_go(self, seen: _Seen) -> None:
+    def _drop_line(self, seen: _SeenLine) -> None:
         """Drop a line within its window; the line about its repeats counts like any other."""
         if self._logged >= LINES_A_WINDOW_MAX:
             self._dropped += seen.repeats
         elif seen.repeats:
             self._logged += 1
-            self._tell_repeats(seen)
+            self._log_repeats(seen)
 
-    def _tell_repeats(self, seen: _Seen) -> None:
+    def _log_repeats(self, seen: _SeenLine) -> None:
         if seen.repeats:
             worker_log.log(LEVELS[seen.level], seen.text, worker=self._worker, repeated=seen.repeats, window_s=WINDOW_S)
 
-    def _tell_dropped(self) -> None:
+    def _log_dropped(self) -> None:
         if self._dropped:
             worker_log.warning("the worker says too much", worker=self._worker, lines_dropped=self._dropped)
         self._logged = self._dropped = 0
 
 
-class _Seen(msgspec.Struct):
+class _SeenLine(msgspec.Struct):
     level: str
     text: str
     repeats: int = 0

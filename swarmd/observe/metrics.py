@@ -28,7 +28,7 @@ from swarmd.core.chart_types import RoundState, SubmissionState
 from swarmd.core.state import State, Submission
 from swarmd.core.values import Skill
 from swarmd.core.workers import LEAVING
-from swarmd.eventlog.fold import Base
+from swarmd.eventlog.fold import FoldBase
 from swarmd.observe import labels
 from swarmd.observe.layers import WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
@@ -37,11 +37,11 @@ from swarmd.observe.status import (
     DiskUsage,
     NodeProgress,
     Status,
-    last_fallen,
-    live,
+    check_live,
+    check_productive,
+    check_ready,
+    find_fallen_skills,
     measure_disk,
-    productive,
-    ready,
 )
 from swarmd.observe.times import split
 from swarmd.paths import NodeDirectory
@@ -58,65 +58,67 @@ _PARTS: dict[tuple[RoundState, RoundState], str] = {
 }
 
 
-class Count(NamedTuple):
+class CounterSpec(NamedTuple):
     """One counter: its name, help text and labels."""
 
     text: str
     labels: Mapping[str, tuple[str, ...]] = {}  # the values that each label may have
 
 
-COUNTERS: Mapping[str, Count] = {
-    "rounds_joined": Count("Rounds this node took up."),
-    "rounds_skipped": Count("Rounds this node took no part in, by cause.", {"cause": labels.SKIP_CAUSES}),
-    "stages_trained": Count("Stages trained."),
-    "stage_time_seconds": Count(
+COUNTERS: Mapping[str, CounterSpec] = {
+    "rounds_joined": CounterSpec("Rounds this node took up."),
+    "rounds_skipped": CounterSpec("Rounds this node took no part in, by cause.", {"cause": labels.SKIP_CAUSES}),
+    "stages_trained": CounterSpec("Stages trained."),
+    "stage_time_seconds": CounterSpec(
         "Wall-clock time of trained stages, by what it went into; the parts add up to all of it.",
         {"part": labels.TIME_PARTS},
     ),
-    "stages_cancelled": Count("Stages whose training was given up for a newer one."),
-    "generated_tokens": Count("Completion tokens generated."),
-    "reports_published": Count("Signed reports of a stage that are in the DHT."),
-    "submissions": Count(
+    "stages_cancelled": CounterSpec("Stages whose training was given up for a newer one."),
+    "generated_tokens": CounterSpec("Completion tokens generated."),
+    "reports_published": CounterSpec("Signed reports of a stage that are in the DHT."),
+    "submissions": CounterSpec(
         "Submissions to the contract that came into a state, by kind.",
         {"kind": labels.SUBMISSION_KINDS, "state": labels.SUBMISSION_STATES},
     ),
-    "submissions_refused": Count(
+    "submissions_refused": CounterSpec(
         "Submissions that the contract will never take, by its error or swarmd's own word.",
         {"kind": labels.SUBMISSION_KINDS, "code": labels.REFUSAL_CODES},
     ),
-    "submission_failures": Count(
+    "submission_failures": CounterSpec(
         "Submissions that could not be made for now, by cause; they are tried again.", {"cause": labels.FAILURE_CAUSES}
     ),
-    "worker_exits": Count(
+    "worker_exits": CounterSpec(
         "Ends of worker processes, each followed by a restart unless permanent; orderly stops are not counted.",
         {"worker": labels.WORKERS, "cause": labels.EXIT_CAUSES},
     ),
-    "records_rejected": Count(
+    "records_rejected": CounterSpec(
         "Peers' records and groups that were refused, by reason.", {"reason": labels.REJECTION_REASONS}
     ),
-    "equivocations": Count(
+    "equivocations": CounterSpec(
         "Peers found to have signed two different records for one place, by kind of record.",
         {"kind": labels.EQUIVOCATIONS},
     ),
-    "tokens_set_aside": Count("Tokens of peers' right completions that were not learnt from."),
-    "groups_passed_over": Count(
+    "tokens_set_aside": CounterSpec("Tokens of peers' right completions that were not learnt from."),
+    "groups_passed_over": CounterSpec(
         "Peers' groups whose places in batches went to others, by reason.", {"reason": labels.PASSED_OVER}
     ),
-    "payload_marks": Count("Peers whose right answers carry what hardly any other answer has; again in each stage."),
-    "commands_failed": Count(
+    "payload_marks": CounterSpec(
+        "Peers whose right answers carry what hardly any other answer has; again in each stage."
+    ),
+    "commands_failed": CounterSpec(
         "Commands that a worker could not carry out; most are given again.", {"command": labels.COMMANDS}
     ),
-    "chain_reorgs": Count("Reorganisations of the chain."),
-    "chain_reorged_blocks": Count("Blocks that reorganisations dropped."),
-    "peer_weights": Count(
+    "chain_reorgs": CounterSpec("Reorganisations of the chain."),
+    "chain_reorged_blocks": CounterSpec("Blocks that reorganisations dropped."),
+    "peer_weights": CounterSpec(
         "Peers' weights by what became of them: fetched, begun from, or why not.", {"outcome": labels.WEIGHTS}
     ),
-    "peer_weights_bytes": Count("Bytes of peers' weights received."),
-    "model_pushes": Count("Attempts to put the model on the Hub.", {"outcome": labels.OUTCOMES}),
+    "peer_weights_bytes": CounterSpec("Bytes of peers' weights received."),
+    "model_pushes": CounterSpec("Attempts to put the model on the Hub.", {"outcome": labels.OUTCOMES}),
 }
 
 
-class Outcomes(msgspec.Struct, array_like=True):
+class EventCounts(msgspec.Struct, array_like=True):
     """Counts of one run of a daemon, in the form in which they are kept."""
 
     progress: NodeProgress = msgspec.field(default_factory=NodeProgress)  # what health is judged by besides the status
@@ -128,11 +130,11 @@ class Outcomes(msgspec.Struct, array_like=True):
     part_s: dict[str, float] = msgspec.field(default_factory=lambda: dict.fromkeys(labels.PARTS, 0.0))
     reward_confirmed: float = 0.0  # in the unit that rewards are earned in
 
-    def count(self, name: str, *values: str, by: float = 1) -> None:
+    def add_to_counter(self, name: str, *values: str, by: float = 1) -> None:
         """Add to a counter of the table; a negative number adds nothing."""
         self.counts[name, values] = self.counts.get((name, values), 0.0) + max(0, by)
 
-    def time_part(self, part: str, seconds: float) -> None:
+    def record_part_time(self, part: str, seconds: float) -> None:
         """Record how long a part of a stage took."""
         self.parts[part][bisect_left(PART_SECONDS, seconds)] += 1
         self.part_s[part] += seconds
@@ -140,7 +142,7 @@ class Outcomes(msgspec.Struct, array_like=True):
     def collect(self) -> Iterator[Metric]:
         """All counters and histograms."""
         for name, counter in COUNTERS.items():
-            yield counter_of(name, counter, self.counts)
+            yield make_counter(name, counter, self.counts)
         parts = HistogramMetricFamily(
             "swarmd_stage_part_seconds",
             "Wall-clock time that the parts of a stage took, where they came to their end.",
@@ -161,49 +163,49 @@ class Outcomes(msgspec.Struct, array_like=True):
         envelope, before, after = applied.envelope, applied.before, applied.after
         _count_changes(self, envelope.at, before, after)
         self._count_event(envelope.event, before, after)
-        self._note_progress(envelope, after)
+        self._record_progress(envelope, after)
 
     def _count_event(self, event: events.Event, before: State, after: State) -> None:
         """Count what an event says itself."""
         match event:
             case events.StageTrained():
-                self.count("stages_trained")
-                self.count("generated_tokens", by=event.tokens)
-                self.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
-                self.count("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
-                self.count("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
-                self.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
+                self.add_to_counter("stages_trained")
+                self.add_to_counter("generated_tokens", by=event.tokens)
+                self.add_to_counter("tokens_set_aside", by=sum(each.held for each in event.set_aside))
+                self.add_to_counter("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
+                self.add_to_counter("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
+                self.add_to_counter("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
             case events.TrainingCancelled():
-                self.count("stages_cancelled")
+                self.add_to_counter("stages_cancelled")
             case events.ReportPublished():
-                self.count("reports_published")
+                self.add_to_counter("reports_published")
             case events.Equivocated():
                 if before.equivocations is not after.equivocations:  # else it was known already
-                    self.count("equivocations", event.kind)
+                    self.add_to_counter("equivocations", event.kind)
             case events.WorkerExited():
                 if before.chart not in LEAVING:
-                    self.count("worker_exits", event.worker, labels.exit_cause(event))
+                    self.add_to_counter("worker_exits", event.worker, labels.worker_exit_cause(event))
             case events.WorkerStartFailed():
-                self.count("worker_exits", event.worker, labels.exit_cause(event))
+                self.add_to_counter("worker_exits", event.worker, labels.worker_exit_cause(event))
             case events.CommandFailed():
-                kind = labels.known(event.command.partition("/")[0], labels.COMMANDS)
-                self.count("commands_failed", kind)
+                kind = labels.known_or_other(event.command.partition("/")[0], labels.COMMANDS)
+                self.add_to_counter("commands_failed", kind)
                 if kind in ("submit", "broadcast"):
-                    self.count("submission_failures", labels.failure_cause(event.reason))
+                    self.add_to_counter("submission_failures", labels.submission_failure_cause(event.reason))
             case events.ChainReorged():
-                self.count("chain_reorgs")
-                self.count("chain_reorged_blocks", by=event.depth)
+                self.add_to_counter("chain_reorgs")
+                self.add_to_counter("chain_reorged_blocks", by=event.depth)
             case events.ModelPushed():
-                self.count("model_pushes", labels.OUTCOMES[bool(event.error)])
+                self.add_to_counter("model_pushes", labels.OUTCOMES[bool(event.error)])
             case events.WeightsFetched():
-                self.count("peer_weights", "fetched")
-                self.count("peer_weights_bytes", by=event.received_bytes)
+                self.add_to_counter("peer_weights", "fetched")
+                self.add_to_counter("peer_weights_bytes", by=event.received_bytes)
             case events.WeightsAdopted():
-                self.count("peer_weights", "adopted")
+                self.add_to_counter("peer_weights", "adopted")
             case events.WeightsRefused():
-                self.count("peer_weights", event.cause)
+                self.add_to_counter("peer_weights", event.cause)
 
-    def _note_progress(self, envelope: events.Envelope, after: State) -> None:
+    def _record_progress(self, envelope: events.Envelope, after: State) -> None:
         progress, clock = self.progress, after.clock
         if clock is not None:
             progress.finished = clock.final
@@ -218,10 +220,10 @@ class Outcomes(msgspec.Struct, array_like=True):
                 kind: envelope.at,
             }  # a new dict, because other threads read the old one
         elif isinstance(envelope.event, events.NodeStarted):
-            progress.submits = _submits(after)
+            progress.submits = _submits_to_chain(after)
 
 
-def progress_of(state: State) -> NodeProgress:
+def make_progress(state: State) -> NodeProgress:
     """The progress of a run whose beginning was removed from the log, by a state.
 
     The state does not say when the node trained last. The time of the last change of its chart, which is later by at
@@ -233,16 +235,16 @@ def progress_of(state: State) -> NodeProgress:
         started_at=state.started_at,
         trained_at=state.since if trained else 0.0,
         confirmed_at=confirmed,
-        submits=_submits(state),
+        submits=_submits_to_chain(state),
     )
 
 
-def _submits(state: State) -> bool:
+def _submits_to_chain(state: State) -> bool:
     chain = state.settings.chain if state.settings else None
     return chain is not None and chain.sends
 
 
-def counter_of(name: str, counter: Count, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> Metric:
+def make_counter(name: str, counter: CounterSpec, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> Metric:
     """A counter with all its series, those at 0 too, so that the first event is an increase."""
     family = CounterMetricFamily(f"swarmd_{name}", counter.text, labels=tuple(counter.labels))
     for values in product(*counter.labels.values()):
@@ -253,26 +255,26 @@ def counter_of(name: str, counter: Count, counts: Mapping[tuple[str, tuple[str, 
 # --- what the states show ---
 
 
-def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None:
-    to.count("rounds_joined", by=after.rounds_joined - before.rounds_joined)
+def _count_changes(to: EventCounts, at: float, before: State, after: State) -> None:
+    to.add_to_counter("rounds_joined", by=after.rounds_joined - before.rounds_joined)
     if before.skips is not after.skips and after.rounds_skipped > before.rounds_skipped:
-        to.count("rounds_skipped", after.skips[-1].cause, by=after.rounds_skipped - before.rounds_skipped)
+        to.add_to_counter("rounds_skipped", after.skips[-1].cause, by=after.rounds_skipped - before.rounds_skipped)
     part = _PARTS.get((before.chart, after.chart))
     if part is not None:
-        to.time_part(part, max(0.0, at - before.since))
+        to.record_part_time(part, max(0.0, at - before.since))
     if after.last_times is not None and before.last_times is not after.last_times:
         for name, seconds in split(after.last_times).items():
-            to.count("stage_time_seconds", name, by=seconds)
+            to.add_to_counter("stage_time_seconds", name, by=seconds)
     if before.rejections is not after.rejections:
         known = dict(before.rejections)
         for reason, count in after.rejections:
             by = count - known.get(reason, 0)
-            to.count("records_rejected", labels.known(reason, labels.REJECTION_REASONS), by=by)
+            to.add_to_counter("records_rejected", labels.known_or_other(reason, labels.REJECTION_REASONS), by=by)
     if before.submissions is not after.submissions:
         _count_submissions(to, before, after)
 
 
-def _count_submissions(to: Outcomes, before: State, after: State) -> None:
+def _count_submissions(to: EventCounts, before: State, after: State) -> None:
     chain = after.settings.chain if after.settings else None
     scale = chain.reward_scale if chain else 1
     charts: dict[str, tuple[SubmissionState, float]] = {
@@ -281,17 +283,19 @@ def _count_submissions(to: Outcomes, before: State, after: State) -> None:
     for each in after.submissions:
         chart, intended_at = charts.get(each.id, (each.chart, -1.0))
         if intended_at != each.intended_at:  # a new one, or a registration that is wanted again under its id
-            to.count("submissions", each.kind, "intended")
+            to.add_to_counter("submissions", each.kind, "intended")
             chart = "intended"
         if chart != each.chart:
-            to.count("submissions", each.kind, each.chart)
+            to.add_to_counter("submissions", each.kind, each.chart)
             _count_settled(to, each, chart, scale)
 
 
-def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState, scale: int) -> None:
+def _count_settled(to: EventCounts, submission: Submission, chart: SubmissionState, scale: int) -> None:
     """Count a refusal or a confirmation, and take back what a reorganisation dropped; `chart` is the one before."""
     if submission.chart == "refused":
-        to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))
+        to.add_to_counter(
+            "submissions_refused", submission.kind, labels.known_or_other(submission.code, labels.REFUSAL_CODES)
+        )
     elif "confirmed" in (submission.chart, chart):
         sign = 1 if submission.chart == "confirmed" else -1
         to.reward_confirmed += sign * submission.reward / scale
@@ -300,78 +304,80 @@ def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState,
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
 
 
-class Gauge(NamedTuple):
+class GaugeSpec(NamedTuple):
     """One gauge: its name, help text and labels."""
 
     text: str
     labels: tuple[str, ...] = ()
 
 
-GAUGES: dict[str, Gauge] = {
-    "build_info": Gauge("Version of the program that serves these figures; always 1.", ("version",)),
-    "node_info": Gauge("The node: its swarm, role and daemon's version; always 1.", ("swarm", "role", "version")),
-    "daemon_up": Gauge("1 while the daemon answers."),
-    "start_time_seconds": Gauge("When the daemon started, POSIX seconds; counters begin then."),
-    "health": Gauge("1 where the node is well to this depth: live, ready, productive.", ("depth",)),
-    "layer_healthy": Gauge("1 where a layer of the status is well.", ("layer",)),
-    "peers": Gauge("Peers that the network worker is connected to."),
-    "isolated": Gauge("1 where the node is connected and cut off from its coordinator, or this from its members."),
-    "members": Gauge("Members of the swarm that are present, as the coordinator counts; on a coordinator only."),
-    "reports": Gauge("Reports in for the open stage; on a coordinator only."),
-    "reports_expected": Gauge("Reports that the open stage waits for; on a coordinator only."),
-    "members_not_waited_for": Gauge(
+GAUGES: dict[str, GaugeSpec] = {
+    "build_info": GaugeSpec("Version of the program that serves these figures; always 1.", ("version",)),
+    "node_info": GaugeSpec("The node: its swarm, role and daemon's version; always 1.", ("swarm", "role", "version")),
+    "daemon_up": GaugeSpec("1 while the daemon answers."),
+    "start_time_seconds": GaugeSpec("When the daemon started, POSIX seconds; counters begin then."),
+    "health": GaugeSpec("1 where the node is well to this depth: live, ready, productive.", ("depth",)),
+    "layer_healthy": GaugeSpec("1 where a layer of the status is well.", ("layer",)),
+    "peers": GaugeSpec("Peers that the network worker is connected to."),
+    "isolated": GaugeSpec("1 where the node is connected and cut off from its coordinator, or this from its members."),
+    "members": GaugeSpec("Members of the swarm that are present, as the coordinator counts; on a coordinator only."),
+    "reports": GaugeSpec("Reports in for the open stage; on a coordinator only."),
+    "reports_expected": GaugeSpec("Reports that the open stage waits for; on a coordinator only."),
+    "members_not_waited_for": GaugeSpec(
         "Present members that the open stage does not wait for: they, or for newcomers others like them, were silent.",
         ("kind",),
     ),
-    "round": Gauge("Round that the swarm is in."),
-    "stage": Gauge("Stage that the swarm is in."),
-    "stage_limit_seconds": Gauge("Longest the stage that is open may take, by its deadline."),
-    "deadline_overdue_seconds": Gauge("Time since the open stage's deadline passed with nothing newer announced."),
-    "swarm_finished": Gauge("1 when the swarm has run its rounds."),
-    "reward_earned": Gauge("Sum of the node's own rewards, over all lives of its log."),
-    "reward_last": Gauge("Reward of the stage trained last."),
-    "nothing_to_learn": Gauge("1 by why the stage trained last had nothing to learn from, else 0.", ("cause",)),
-    "stage_bottleneck": Gauge("1 by what held the stage trained last up most, else 0.", ("cause",)),
-    "held_out_accuracy_ratio": Gauge("Accuracy on held-out questions, as measured last."),
-    "tasks_fallen": Gauge(
+    "round": GaugeSpec("Round that the swarm is in."),
+    "stage": GaugeSpec("Stage that the swarm is in."),
+    "stage_limit_seconds": GaugeSpec("Longest the stage that is open may take, by its deadline."),
+    "deadline_overdue_seconds": GaugeSpec("Time since the open stage's deadline passed with nothing newer announced."),
+    "swarm_finished": GaugeSpec("1 when the swarm has run its rounds."),
+    "reward_earned": GaugeSpec("Sum of the node's own rewards, over all lives of its log."),
+    "reward_last": GaugeSpec("Reward of the stage trained last."),
+    "nothing_to_learn": GaugeSpec("1 by why the stage trained last had nothing to learn from, else 0.", ("cause",)),
+    "stage_bottleneck": GaugeSpec("1 by what held the stage trained last up most, else 0.", ("cause",)),
+    "held_out_accuracy_ratio": GaugeSpec("Accuracy on held-out questions, as measured last."),
+    "tasks_fallen": GaugeSpec(
         "Tasks whose held-out accuracy has fallen, four at most, by how they are drawn: more, as-ever.", ("drawn",)
     ),
-    "task_kept_lowest_ratio": Gauge(
+    "task_kept_lowest_ratio": GaugeSpec(
         "Least that a task has left of its best held-out accuracy; 1 where none has fallen."
     ),
-    "stage_trained_timestamp_seconds": Gauge("When a stage was trained last, in this life of the daemon."),
-    "submission_confirmed_timestamp_seconds": Gauge(
+    "stage_trained_timestamp_seconds": GaugeSpec("When a stage was trained last, in this life of the daemon."),
+    "submission_confirmed_timestamp_seconds": GaugeSpec(
         "When a submission was confirmed last, in this life, by kind.", ("kind",)
     ),
-    "tokens_per_second": Gauge("Completion tokens per second in the stage being trained."),
-    "worker_up": Gauge("1 while a worker's process runs and answers.", ("worker",)),
-    "worker_silent_seconds": Gauge("Time since a worker's last sign of life.", ("worker",)),
-    "worker_memory_bytes": Gauge("Memory that only a worker's end gives back: anonymous pages and swap.", ("worker",)),
-    "trainer_memory_limit_bytes": Gauge("training.memory_bytes_max; absent for none."),
-    "daemon_resident_memory_bytes": Gauge("Resident memory of the daemon."),
-    "log_events": Gauge("Events in the log, those removed by retention included."),
-    "log_bytes": Gauge("Size of the event log."),
-    "log_segments": Gauge("Files of the event log."),
-    "log_limit_bytes": Gauge("storage.log_bytes_max: old segments are removed there."),
-    "blob_bytes": Gauge("Size of the rollouts kept."),
-    "blob_limit_bytes": Gauge("storage.blob_bytes_max: old rollouts are removed there."),
-    "checkpoint_bytes": Gauge("Size of the checkpoints."),
-    "disk_free_bytes": Gauge("Room on the data directory's file system."),
-    "disk_free_limit_bytes": Gauge("storage.free_bytes_min: below it the node pauses."),
-    "chain_head_block": Gauge("The chain's newest block, as the endpoint says."),
-    "chain_read_block": Gauge("The newest block that the node has read."),
-    "chain_lag_seconds": Gauge("Age of the newest block when it was read."),
-    "chain_registered": Gauge("1 when the contract knows this peer."),
-    "chain_balance_coins": Gauge("Coins of the account that submits; absent while they are not known."),
-    "chain_rounds_paid": Gauge("Rounds that these coins pay for at the present price of gas; 1000000 at most."),
-    "chain_day_spent_coins": Gauge("Coins that what was signed today (UTC) may cost at most."),
-    "chain_day_budget_coins": Gauge("chain.fees.day_coins_max: more is not signed for in a day; absent for none."),
-    "submissions_open": Gauge("Submissions that are not settled: waiting, sent, or in a block.", ("state",)),
-    "submission_oldest_seconds": Gauge("How long ago the submission was wanted whose turn it is; absent for none."),
+    "tokens_per_second": GaugeSpec("Completion tokens per second in the stage being trained."),
+    "worker_up": GaugeSpec("1 while a worker's process runs and answers.", ("worker",)),
+    "worker_silent_seconds": GaugeSpec("Time since a worker's last sign of life.", ("worker",)),
+    "worker_memory_bytes": GaugeSpec(
+        "Memory that only a worker's end gives back: anonymous pages and swap.", ("worker",)
+    ),
+    "trainer_memory_limit_bytes": GaugeSpec("training.memory_bytes_max; absent for none."),
+    "daemon_resident_memory_bytes": GaugeSpec("Resident memory of the daemon."),
+    "log_events": GaugeSpec("Events in the log, those removed by retention included."),
+    "log_bytes": GaugeSpec("Size of the event log."),
+    "log_segments": GaugeSpec("Files of the event log."),
+    "log_limit_bytes": GaugeSpec("storage.log_bytes_max: old segments are removed there."),
+    "blob_bytes": GaugeSpec("Size of the rollouts kept."),
+    "blob_limit_bytes": GaugeSpec("storage.blob_bytes_max: old rollouts are removed there."),
+    "checkpoint_bytes": GaugeSpec("Size of the checkpoints."),
+    "disk_free_bytes": GaugeSpec("Room on the data directory's file system."),
+    "disk_free_limit_bytes": GaugeSpec("storage.free_bytes_min: below it the node pauses."),
+    "chain_head_block": GaugeSpec("The chain's newest block, as the endpoint says."),
+    "chain_read_block": GaugeSpec("The newest block that the node has read."),
+    "chain_lag_seconds": GaugeSpec("Age of the newest block when it was read."),
+    "chain_registered": GaugeSpec("1 when the contract knows this peer."),
+    "chain_balance_coins": GaugeSpec("Coins of the account that submits; absent while they are not known."),
+    "chain_rounds_paid": GaugeSpec("Rounds that these coins pay for at the present price of gas; 1000000 at most."),
+    "chain_day_spent_coins": GaugeSpec("Coins that what was signed today (UTC) may cost at most."),
+    "chain_day_budget_coins": GaugeSpec("chain.fees.day_coins_max: more is not signed for in a day; absent for none."),
+    "submissions_open": GaugeSpec("Submissions that are not settled: waiting, sent, or in a block.", ("state",)),
+    "submission_oldest_seconds": GaugeSpec("How long ago the submission was wanted whose turn it is; absent for none."),
 }
 
 
-def families(readings: Iterable[Reading]) -> Iterator[Metric]:
+def make_gauges(readings: Iterable[Reading]) -> Iterator[Metric]:
     """Gauges in the order of the table; those without a value are left out."""
     found: dict[str, GaugeMetricFamily] = {}
     for name, values, value in readings:
@@ -390,22 +396,22 @@ def read_status(status: Status) -> Iterator[Reading]:
     yield "daemon_resident_memory_bytes", (), status.process.rss_bytes
     yield "peers", (), status.network.peers
     yield "isolated", (), status.network.state == "isolated"
-    yield from _round(status)
-    yield from _rewards(status)
+    yield from _read_round(status)
+    yield from _read_rewards(status)
     if status.training.doing:
         yield "tokens_per_second", (), status.training.figures.get("tokens_per_s", 0.0)
-    for kind, worker in _workers(status):
+    for kind, worker in _list_workers(status):
         yield "worker_up", (kind,), bool(worker.answering)
         if worker.silent_s is not None:
             yield "worker_silent_seconds", (kind,), worker.silent_s
     yield "log_events", (), status.log.next_seq
     if status.chain is not None:
-        yield from _chain(status.chain)
+        yield from _read_chain(status.chain)
     if status.submissions is not None:
-        yield from _submissions(status.submissions)
+        yield from _read_submissions(status.submissions)
 
 
-def _round(status: Status) -> Iterator[Reading]:
+def _read_round(status: Status) -> Iterator[Reading]:
     if status.round.round >= 0:
         yield "round", (), status.round.round
         yield "stage", (), status.round.stage
@@ -419,7 +425,7 @@ def _round(status: Status) -> Iterator[Reading]:
             yield "members_not_waited_for", (kind,), view.not_waited_for.get(kind, 0)
 
 
-def _rewards(status: Status) -> Iterator[Reading]:
+def _read_rewards(status: Status) -> Iterator[Reading]:
     yield "reward_earned", (), status.reward_total
     if status.rewards:
         yield "reward_last", (), status.rewards[-1].reward
@@ -432,10 +438,10 @@ def _rewards(status: Status) -> Iterator[Reading]:
     held_out = [each.held_out for each in status.rewards if each.held_out is not None]
     if held_out:
         yield "held_out_accuracy_ratio", (), held_out[-1]
-        yield from _skills(last_fallen(status))
+        yield from _read_skills(find_fallen_skills(status))
 
 
-def _skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
+def _read_skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
     """Gauges of all tasks together: the operator chooses their names, so labels by name would be unbounded."""
     more = sum(skill.weight > 1 for skill in fallen)
     for drawn, count in zip(labels.DRAWN, (more, len(fallen) - more), strict=True):
@@ -444,14 +450,14 @@ def _skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
     yield "task_kept_lowest_ratio", (), min(kept, default=1.0)
 
 
-def _workers(status: Status) -> Iterator[tuple[str, WorkerStatus]]:
+def _list_workers(status: Status) -> Iterator[tuple[str, WorkerStatus]]:
     yield "network", status.network.worker
     yield "trainer", status.training.worker
     if status.chain is not None:
         yield "chain", status.chain.worker
 
 
-def _chain(chain: ChainStatus) -> Iterator[Reading]:
+def _read_chain(chain: ChainStatus) -> Iterator[Reading]:
     if chain.head >= 0:
         yield "chain_head_block", (), chain.head
     if chain.block >= 0:
@@ -468,7 +474,7 @@ def _chain(chain: ChainStatus) -> Iterator[Reading]:
         yield "chain_day_budget_coins", (), chain.day_coins_max
 
 
-def _submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:
+def _read_submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:
     counts = (submissions.waiting, submissions.sent, submissions.included)
     for state, count in zip(labels.OPEN_STATES, counts, strict=True):
         yield "submissions_open", (state,), count
@@ -516,13 +522,13 @@ def read_memory(status: Status, processes: Path = Path("/proc")) -> Iterator[Rea
     """Gauges of the workers' memory, as the kernel says; none if it cannot be read."""
     if status.source != "daemon":
         return
-    for name, worker in _workers(status):
-        held = _held_bytes(processes / str(worker.pid) / "status") if worker.pid > 0 else None
+    for name, worker in _list_workers(status):
+        held = _read_held_bytes(processes / str(worker.pid) / "status") if worker.pid > 0 else None
         if held is not None:
             yield "worker_memory_bytes", (name,), held
 
 
-def _held_bytes(path: Path) -> int | None:
+def _read_held_bytes(path: Path) -> int | None:
     try:
         lines = path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -532,7 +538,7 @@ def _held_bytes(path: Path) -> int | None:
 
 
 DISK_LOOK_S = 15.0  # least time between two measurements of the disk
-NOTIFICATIONS = Count(
+NOTIFICATIONS = CounterSpec(
     "Messages about the node's health, by how they were sent and what came of it.",
     {"sender": labels.SENDERS, "outcome": labels.OUTCOMES},
 )
@@ -560,36 +566,36 @@ class Metrics:
         self._paths = paths
         self._config = config
         self._clock = clock
-        self.outcomes = Outcomes()
+        self.outcomes = EventCounts()
         self._disk: tuple[float, DiskUsage] | None = None
         self._notified: dict[tuple[str, tuple[str, ...]], float] = {}
 
     @property
     def progress(self) -> NodeProgress:
-        """What the node achieved in this run, for `swarmd.observe.status.productive`."""
+        """What the node achieved in this run, for `swarmd.observe.status.check_productive`."""
         return self.outcomes.progress
 
-    def now(self) -> float:
+    def current_time(self) -> float:
         """POSIX seconds, by the clock of these metrics."""
         return self._clock()
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         """Reset all counts: the log begins with this state."""
-        self.outcomes = Outcomes(progress_of(base.state))
+        self.outcomes = EventCounts(make_progress(base.state))
 
     def apply(self, applied: AppliedEvent) -> None:
         """Count an event. Does not fail on any event that a log may hold."""
         if isinstance(applied.event, events.NodeStarted):
-            self.outcomes = Outcomes(NodeProgress(started_at=applied.at))
+            self.outcomes = EventCounts(NodeProgress(started_at=applied.at))
         self.outcomes.apply(applied)
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         """All counts so far, encoded."""
         return msgspec.msgpack.encode(self.outcomes)
 
-    def resume(self, kept: bytes | memoryview) -> None:
+    def restore(self, kept: bytes | memoryview) -> None:
         """Go on from what `keep` gave. Raises msgspec.DecodeError if these are not its bytes."""
-        self.outcomes = msgspec.msgpack.decode(kept, type=Outcomes)
+        self.outcomes = msgspec.msgpack.decode(kept, type=EventCounts)
 
     def count_notification(self, sender: str, sent: bool) -> None:
         """Count a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
@@ -610,26 +616,26 @@ class Metrics:
             encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
         except (TypeError, ValueError):  # a malformed version
             encoder, content_type = choose_encoder("")
-        families_now = tuple(self.families(status))
+        families_now = tuple(self.metric_families(status))
         return encoder(SimpleNamespace(collect=lambda: families_now)), content_type
 
-    def families(self, status: Status | None) -> Iterator[Metric]:
+    def metric_families(self, status: Status | None) -> Iterator[Metric]:
         """The metrics, family by family: gauges, then counters."""
-        yield from families(self._read(status))
+        yield from make_gauges(self._read_gauges(status))
         yield from self.outcomes.collect()
-        yield counter_of("notifications", NOTIFICATIONS, self._notified)
+        yield make_counter("notifications", NOTIFICATIONS, self._notified)
 
-    def _read(self, status: Status | None) -> Iterator[Reading]:
+    def _read_gauges(self, status: Status | None) -> Iterator[Reading]:
         now = self._clock()
         if status is not None and now - status.at > STALE_S:
             status = None  # it says nothing about the present, and there is no newer one
         yield "build_info", (__version__,), 1
-        depths = (live(status), ready(status), productive(status, self.progress))
+        depths = (check_live(status), check_ready(status), check_productive(status, self.progress))
         for depth, health in zip(labels.DEPTHS, depths, strict=True):
             yield "health", (depth,), health.ok
         yield from read_progress(self.progress)
         if self._paths is not None:
-            yield from read_disk(self._look(self._paths, now), self._config)
+            yield from read_disk(self._measure_disk_if_due(self._paths, now), self._config)
         if status is None:
             yield "daemon_up", (), 0.0
             return
@@ -637,7 +643,7 @@ class Metrics:
         if self._paths is not None:
             yield from read_memory(status)
 
-    def _look(self, paths: NodeDirectory, now: float) -> DiskUsage:
+    def _measure_disk_if_due(self, paths: NodeDirectory, now: float) -> DiskUsage:
         known = self._disk
         if known is not None and 0 <= now - known[0] < DISK_LOOK_S:
             return known[1]

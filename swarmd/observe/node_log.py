@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from swarmd.animals import animal_name
 from swarmd.core import events
 from swarmd.core.evidence import EQUIVOCATIONS_KEPT
-from swarmd.core.ids import is_command
+from swarmd.core.ids import is_command_of_kind
 from swarmd.core.values import RolloutsRef, Settings
-from swarmd.eventlog.fold import node_of, oldest_base
+from swarmd.eventlog.fold import oldest_base, peer_id_of_log
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.segment import first_seq_of, list_segments
@@ -115,7 +115,7 @@ class NodeLog:
     def __init__(self, number: int, place: Path, wanted: Rounds, newest: int = MARGIN) -> None:
         self.number = number
         self.place = place
-        self.peer = node_of(place)
+        self.peer = peer_id_of_log(place)
         self.moments: deque[Moment] = deque()
         self.dropped = 0
         self.evidence: deque[Moment] = deque(maxlen=EQUIVOCATIONS_KEPT)
@@ -301,7 +301,7 @@ class NodeLog:
         yield replace(event, first=b"", second=b"")
 
     def _keep_failed(self, event: events.CommandFailed) -> Iterable[events.Event]:
-        return (event,) if is_command(event.command, "gather", "report", "announce", "weights") else ()
+        return (event,) if is_command_of_kind(event.command, "gather", "report", "announce", "weights") else ()
 
     def _keep_timer(self, event: events.TimerFired) -> Iterable[events.Event]:
         return (event,) if event.name in ("gather", "train") else ()

@@ -8,10 +8,18 @@ from typing import Literal
 import msgspec
 
 from swarmd.core.chart_types import LinkState, SubmissionState
-from swarmd.core.state import Chain, State, Submission
-from swarmd.core.values import ChainSettings, day_of
+from swarmd.core.state import ChainState, State, Submission
+from swarmd.core.values import ChainSettings, utc_day_of
 from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, ROUNDS_MAX, ROUNDS_WANTED
-from swarmd.observe.layers import Layer, Live, WorkerLive, WorkerStatus, first_line, silence, worker_status
+from swarmd.observe.layers import (
+    Layer,
+    LiveDaemon,
+    LiveWorker,
+    WorkerStatus,
+    describe_silence,
+    first_line,
+    worker_status,
+)
 
 WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # charts in which nothing is on its way
 UNDER_WAY: tuple[SubmissionState, ...] = (*WAITING, "sent")
@@ -83,7 +91,7 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
     last_refusal: RefusedSubmission | None = None
 
 
-def chain_status(state: State, chain: Chain, now: float, live: Live | None, absent: str) -> ChainStatus:
+def chain_status(state: State, chain: ChainState, now: float, live: LiveDaemon | None, absent: str) -> ChainStatus:
     """The link to the chain. `absent` says why no daemon answers, if none does."""
     process = live.chain if live else None
     reason = first_line(chain.reason) or CHAIN_WORDS[chain.chart]
@@ -92,12 +100,12 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
     progress = process.progress if process else None
     if progress is not None and chain.chart == "connecting" and progress.total:
         reason = f"reading the chain, block {progress.done} of {progress.total}"
-    mute = silence(process)
-    stranger = _not_admitted_words(state, chain) if chain.chart == "up" else ""
-    balance_coins, rounds_paid = _funds(process)
-    poor = _low_funds_words(chain.account, rounds_paid)
-    day_spent_coins, day_coins_max = _day(state, chain, process, now)
-    scarce = _low_budget_words(day_spent_coins, day_coins_max)
+    mute = describe_silence(process)
+    stranger = _describe_not_admitted(state, chain) if chain.chart == "up" else ""
+    balance_coins, rounds_paid = _read_funds(process)
+    poor = _describe_low_funds(chain.account, rounds_paid)
+    day_spent_coins, day_coins_max = _read_day_spending(state, chain, process, now)
+    scarce = _describe_low_budget(day_spent_coins, day_coins_max)
     return ChainStatus(
         state=chain.chart if live else "down",
         healthy=live is not None and chain.chart == "up" and process is not None and not mute and not stranger,
@@ -122,7 +130,7 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
     )
 
 
-def _funds(process: WorkerLive | None) -> tuple[float | None, int | None]:
+def _read_funds(process: LiveWorker | None) -> tuple[float | None, int | None]:
     """The account's coins and the rounds that they pay for, by the worker's latest figures if they are not too old."""
     if process is None or process.progress is None or process.progress_age_s > FUNDS_KEPT_S:
         return None, None
@@ -133,16 +141,18 @@ def _funds(process: WorkerLive | None) -> tuple[float | None, int | None]:
     return balance_coins, int(min(rounds, ROUNDS_MAX))
 
 
-def _day(state: State, chain: Chain, process: WorkerLive | None, now: float) -> tuple[float | None, float | None]:
+def _read_day_spending(
+    state: State, chain: ChainState, process: LiveWorker | None, now: float
+) -> tuple[float | None, float | None]:
     """What the account has signed for today, by the log, and the day's budget, as the worker reports it."""
-    if chain.spent_day < 0 and not _settings(state).sends:
+    if chain.spent_day < 0 and not _chain_settings(state).sends:
         return None, None
-    spent_wei = int(chain.spent_wei) if chain.spent_day >= day_of(now) else 0
+    spent_wei = int(chain.spent_wei) if chain.spent_day >= utc_day_of(now) else 0
     told = process.progress.figures.get("day_coins_max", math.nan) if process and process.progress else math.nan
     return spent_wei / COIN_WEI, told if 0 < told < math.inf else None
 
 
-def _low_budget_words(spent_coins: float | None, most_coins: float | None) -> str:
+def _describe_low_budget(spent_coins: float | None, most_coins: float | None) -> str:
     """That the day's budget is nearly spent; empty if it is not, or if there is none."""
     if spent_coins is None or most_coins is None or spent_coins < BUDGET_TOLD_SHARE * most_coins:
         return ""
@@ -152,7 +162,7 @@ def _low_budget_words(spent_coins: float | None, most_coins: float | None) -> st
     )
 
 
-def _low_funds_words(account: str, rounds_paid: int | None) -> str:
+def _describe_low_funds(account: str, rounds_paid: int | None) -> str:
     """What to do if the account will soon be unable to pay; empty if it can. Until then the chain is healthy."""
     if rounds_paid is None or rounds_paid >= ROUNDS_WANTED:
         return ""
@@ -164,22 +174,22 @@ def account_layer(chain: ChainStatus | None) -> Layer | None:
     """Whether the account can and may pay for rounds to come, as a layer for notifications; None if not known."""
     if chain is None or (chain.rounds_paid is None and chain.day_coins_max is None):
         return None
-    poor = _low_funds_words(chain.account, chain.rounds_paid)
-    scarce = _low_budget_words(chain.day_spent_coins, chain.day_coins_max)
+    poor = _describe_low_funds(chain.account, chain.rounds_paid)
+    scarce = _describe_low_budget(chain.day_spent_coins, chain.day_coins_max)
     reason = "; ".join(filter(None, (poor, scarce)))
     return Layer(state="poor" if poor else "scarce" if scarce else "", healthy=not reason, age_s=0.0, reason=reason)
 
 
-def _not_admitted_words(state: State, chain: Chain) -> str:
+def _describe_not_admitted(state: State, chain: ChainState) -> str:
     """Why the contract would refuse this node's submissions; empty if it would not."""
-    if not _settings(state).sends:
+    if not _chain_settings(state).sends:
         return ""
     if state.settings is not None and state.members is not None and state.settings.peer not in state.members:
         return "this peer is not on the contract's allow-list"
     return "" if chain.registered else "the contract does not know this peer yet"
 
 
-def _settings(state: State) -> ChainSettings:
+def _chain_settings(state: State) -> ChainSettings:
     return (state.settings.chain if state.settings else None) or ChainSettings()
 
 
@@ -192,12 +202,12 @@ def submissions_status(state: State, now: float) -> SubmissionsStatus:
     # the latest refusal that matters: steps of the contract are refused whenever another node was quicker
     refusals = [each for each in state.submissions if each.chart == "refused" and each.kind != "advance"]
     refused = max(refusals, key=lambda each: each.since, default=None)
-    reason = _trouble(state, first, refused, now)
+    reason = _describe_trouble(state, first, refused, now)
     return SubmissionsStatus(
         state=shown.chart if shown else "none",
         healthy=not reason,
         age_s=now - shown.since if shown else 0.0,
-        reason=reason or _reason(state, first),
+        reason=reason or _describe_reason(state, first),
         waiting=sum(chart in WAITING for chart in charts),
         sent=charts.count("sent"),
         included=charts.count("included"),
@@ -205,16 +215,16 @@ def submissions_status(state: State, now: float) -> SubmissionsStatus:
         refused=charts.count("refused"),
         oldest=first.id if first else "",
         oldest_s=now - first.intended_at if first else None,
-        last_reward=_last_reward(state),
+        last_reward=_find_last_reward(state),
         last_refusal=RefusedSubmission(refused.id, refused.code, first_line(refused.reason), now - refused.since)
         if refused
         else None,
     )
 
 
-def _trouble(state: State, first: Submission | None, refused: Submission | None, now: float) -> str:
+def _describe_trouble(state: State, first: Submission | None, refused: Submission | None, now: float) -> str:
     """Why submissions do not count as healthy: one takes too long, or the latest that was settled is refused."""
-    if first is not None and now - first.intended_at > OVERDUE_LOOKS * _settings(state).resend_s:
+    if first is not None and now - first.intended_at > OVERDUE_LOOKS * _chain_settings(state).resend_s:
         up = state.chain is not None and state.chain.chart == "up"
         why = first_line(first.reason) or ("not in a block yet" if up else "the chain cannot be reached")
         return f"{first.id} has been {first.chart} for {now - first.since:.0f} s: {why}"
@@ -224,15 +234,15 @@ def _trouble(state: State, first: Submission | None, refused: Submission | None,
     return ""
 
 
-def _reason(state: State, first: Submission | None) -> str:
-    if not _settings(state).sends:
+def _describe_reason(state: State, first: Submission | None) -> str:
+    if not _chain_settings(state).sends:
         return "this node submits nothing (chain.sender)"
     if first is None:
         return "" if state.submissions else "nothing to submit yet"
     return f"{first.id}: {first_line(first.reason)}" if first.reason else first.id
 
 
-def _last_reward(state: State) -> RewardOnChain | None:
+def _find_last_reward(state: State) -> RewardOnChain | None:
     rewards = [each for each in state.submissions if each.kind == "reward" and each.chart == "confirmed"]
     last = max(rewards, key=lambda each: (each.round, each.stage), default=None)
     if last is None:

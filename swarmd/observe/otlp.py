@@ -17,7 +17,7 @@ from swarmd import __version__
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
 from swarmd.logger import get_logger
-from swarmd.observe.metrics import PART_SECONDS, Metrics, Outcomes
+from swarmd.observe.metrics import PART_SECONDS, EventCounts, Metrics
 from swarmd.observe.status import Status
 
 if TYPE_CHECKING:
@@ -81,29 +81,29 @@ def push_once(exporter: MetricExporter, metrics: Metrics, status: Status | None)
     """Push the present metrics; blocks until they are accepted or given up. False if they were not accepted."""
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
-    return exporter.export(_batch(metrics, status, metrics.now())) is MetricExportResult.SUCCESS
+    return exporter.export(_make_metrics_data(metrics, status, metrics.current_time())) is MetricExportResult.SUCCESS
 
 
-def _batch(metrics: Metrics, status: Status | None, now: float) -> MetricsData:
+def _make_metrics_data(metrics: Metrics, status: Status | None, now: float) -> MetricsData:
     """All metrics in OpenTelemetry's form."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     times = (int((metrics.progress.started_at or now) * 1e9), int(now * 1e9))
-    converted = [_metric(each, metrics.outcomes, *times) for each in metrics.families(status)]
+    converted = [_convert_metric(each, metrics.outcomes, *times) for each in metrics.metric_families(status)]
     scope = ScopeMetrics(InstrumentationScope("swarmd", __version__), converted, "")
     resource = Resource.create({"service.name": "swarmd", "service.version": __version__})
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _metric(family: Metric, outcomes: Outcomes, start_ns: int, now_ns: int) -> Any:
+def _convert_metric(family: Metric, outcomes: EventCounts, start_ns: int, now_ns: int) -> Any:
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Histogram, NumberDataPoint, Sum
     from opentelemetry.sdk.metrics.export import Metric as Converted
 
     total = AggregationTemporality.CUMULATIVE
     if family.type == "histogram":
-        points = _histogram(outcomes, start_ns, now_ns)
+        points = _convert_histogram(outcomes, start_ns, now_ns)
         return Converted(family.name, family.documentation, "s", Histogram(points, total))
     numbers = [NumberDataPoint(dict(each.labels), start_ns, now_ns, each.value) for each in family.samples]
     held = Sum(numbers, total, is_monotonic=True) if family.type == "counter" else Gauge(numbers)
@@ -111,7 +111,7 @@ def _metric(family: Metric, outcomes: Outcomes, start_ns: int, now_ns: int) -> A
     return Converted(family.name, family.documentation, unit, held)
 
 
-def _histogram(outcomes: Outcomes, start_ns: int, now_ns: int) -> list[Any]:
+def _convert_histogram(outcomes: EventCounts, start_ns: int, now_ns: int) -> list[Any]:
     """The only histogram: how long the parts of a stage took."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 

@@ -23,11 +23,17 @@ from swarmd.observe.status import (
     Status,
     TrainingStatus,
     WeightsStatus,
-    last_fallen,
+    find_fallen_skills,
 )
 from swarmd.observe.times import TimesStatus
-from swarmd.observe.words import aside_counts_words, count, fallen_words, reached_words, span
-from swarmd.results.card import accuracy_words
+from swarmd.observe.words import (
+    count_noun,
+    describe_fallen_skills,
+    describe_masked_counts,
+    describe_reached_stage,
+    format_duration,
+)
+from swarmd.results.card import describe_accuracy_change
 
 SPARKS = "▁▂▃▄▅▆▇█"
 PROGRESS_CELLS = 24
@@ -74,24 +80,24 @@ class NodeRow(msgspec.Struct, frozen=True):
     at_work: str = ""  # the running command in words: how far it is, and what of it is done just now
 
     @property
-    def place(self) -> str:
+    def round_label(self) -> str:
         """The node's round, as 3, or as 3.1 if rounds have several stages."""
         if self.round is None:
             return "-"
         return f"{self.round}.{self.stage or 0}" if self.stages > 1 else str(self.round)
 
 
-def spark(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
+def draw_sparkline(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
     """One character per value, its height between `low` and `high` (by default of the values); NaN is a gap."""
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return " " * len(values)
     low = min(known) if low is None else low
     high = max(known) if high is None else high
-    return "".join(" " if math.isnan(value) else SPARKS[_height(value, low, high)] for value in values)
+    return "".join(" " if math.isnan(value) else SPARKS[_spark_height(value, low, high)] for value in values)
 
 
-def _height(value: float, low: float, high: float) -> int:
+def _spark_height(value: float, low: float, high: float) -> int:
     share = (value - low) / (high - low) if high > low else 0.5
     return round(min(1.0, max(0.0, share)) * (len(SPARKS) - 1))
 
@@ -102,7 +108,7 @@ def bar(value: float, high: float, cells: int = PROGRESS_CELLS) -> str:
     return "█" * round(share * cells)
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Three decimals, or a dash for what is not known."""
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
 
@@ -114,11 +120,11 @@ def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> Rende
     for name in ("node", "state", "round", "progress", "reward", "held-out", "peers", "restarts"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("round", "peers", "restarts") else "left")
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_make_cells(row))
     notes = [
         Text(f"{row.name}: {note}", style="yellow")
         for row in rows
-        for note in (f"skipped {count(row.skipped, 'round')}" * bool(row.skipped), row.note)
+        for note in (f"skipped {count_noun(row.skipped, 'round')}" * bool(row.skipped), row.note)
         if note
     ]
     chained = [Text(f"{row.name}: on chain: {row.on_chain}", style="dim") for row in rows if row.on_chain]
@@ -126,14 +132,18 @@ def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> Rende
     return Group(table, *at_work, *chained, *notes)
 
 
-def _cells(row: NodeRow) -> list[RenderableType]:
-    latest = f"{number(row.rewards[-1])} {spark(row.rewards[-SPARKS_SHOWN:], low=0.0)}" if row.rewards else "-"
+def _make_cells(row: NodeRow) -> list[RenderableType]:
+    latest = (
+        f"{format_number(row.rewards[-1])} {draw_sparkline(row.rewards[-SPARKS_SHOWN:], low=0.0)}"
+        if row.rewards
+        else "-"
+    )
     state = Text(row.state.removeprefix("round."), style=STATE_STYLES.get(row.state, ""))
-    figures = [number(row.held_out), str(row.peers), str(row.restarts)]
-    return [Text(row.name), state, row.place, _progress(row), latest, *figures]
+    figures = [format_number(row.held_out), str(row.peers), str(row.restarts)]
+    return [Text(row.name), state, row.round_label, _progress_cell(row), latest, *figures]
 
 
-def _progress(row: NodeRow) -> RenderableType:
+def _progress_cell(row: NodeRow) -> RenderableType:
     if not row.total:
         return Text(row.what, style="dim")
     cells = Table.grid(padding=(0, 1))
@@ -141,12 +151,12 @@ def _progress(row: NodeRow) -> RenderableType:
     return cells
 
 
-def plain_line(row: NodeRow) -> str:
+def node_line(row: NodeRow) -> str:
     """One node in one line, for output that is not a terminal."""
     parts = [f"{row.name:8} {row.state}"]
-    parts += [f"round {row.place}"] if row.round is not None else []
-    parts += [f"reward {number(row.rewards[-1])}"] if row.rewards else []
-    parts += [f"held-out {number(row.held_out)}"] if row.held_out is not None else []
+    parts += [f"round {row.round_label}"] if row.round is not None else []
+    parts += [f"reward {format_number(row.rewards[-1])}"] if row.rewards else []
+    parts += [f"held-out {format_number(row.held_out)}"] if row.held_out is not None else []
     parts += [f"peers {row.peers}"]
     parts += [f"skipped {row.skipped}"] if row.skipped else []
     parts += [f"restarts {row.restarts}"] if row.restarts else []
@@ -165,10 +175,10 @@ def rewards_tables(histories: Mapping[str, Sequence[TrainedRound]]) -> list[Tabl
     stages = sorted({stage for rows in histories.values() for row in rows for stage, _ in row.stages})
     if len(stages) < 2:
         return [rewards_table(histories)]
-    return [rewards_table(_of_stage(histories, stage), f"reward by round, stage {stage}") for stage in stages]
+    return [rewards_table(_select_stage(histories, stage), f"reward by round, stage {stage}") for stage in stages]
 
 
-def _of_stage(histories: Mapping[str, Sequence[TrainedRound]], stage: int) -> dict[str, list[TrainedRound]]:
+def _select_stage(histories: Mapping[str, Sequence[TrainedRound]], stage: int) -> dict[str, list[TrainedRound]]:
     return {
         name: [TrainedRound(row.round, reward) for row in rows for trained, reward in row.stages if trained == stage]
         for name, rows in histories.items()
@@ -179,26 +189,31 @@ def rewards_table(histories: Mapping[str, Sequence[TrainedRound]], title: str = 
     """Mean reward by round and node, with the mean over the nodes as a bar."""
     by_round = {name: {row.round: row.reward for row in rows} for name, rows in histories.items()}
     rounds = sorted({round for rewards in by_round.values() for round in rewards})
-    spans = [rounds[at : at + _span(len(rounds))] for at in range(0, len(rounds), _span(len(rounds)))]
-    means = [
-        [_mean([rewards.get(round, math.nan) for round in span]) for rewards in by_round.values()] for span in spans
+    spans = [
+        rounds[at : at + _rounds_per_row(len(rounds))] for at in range(0, len(rounds), _rounds_per_row(len(rounds)))
     ]
-    high = max((_mean(row) for row in means), default=0.0)
+    means = [
+        [_mean_of_known([rewards.get(round, math.nan) for round in span]) for rewards in by_round.values()]
+        for span in spans
+    ]
+    high = max((_mean_of_known(row) for row in means), default=0.0)
     table = Table(title=title, title_justify="left")
     for name in ("round", *by_round):
         table.add_column(Text(name), justify="right")
     table.add_column("mean")
     for shown, row in zip(spans, means, strict=True):
         label = str(shown[0]) if len(shown) == 1 else f"{shown[0]}-{shown[-1]}"
-        table.add_row(label, *map(number, row), f"{number(_mean(row))} {bar(_mean(row), high)}")
+        table.add_row(
+            label, *map(format_number, row), f"{format_number(_mean_of_known(row))} {bar(_mean_of_known(row), high)}"
+        )
     return table
 
 
-def _span(rounds: int) -> int:
+def _rounds_per_row(rounds: int) -> int:
     return max(1, math.ceil(rounds / ROUND_ROWS_MAX))
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean_of_known(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
@@ -214,8 +229,8 @@ def held_out_table(histories: Mapping[str, Sequence[TrainedRound]]) -> Table:
             measured.insert(0, ("untrained", rows[0].held_out_before))
         if measured:
             accuracies = [accuracy for _, accuracy in measured]
-            first, last = (f"{number(accuracy)} ({when})" for when, accuracy in (measured[0], measured[-1]))
-            table.add_row(Text(name), first, last, spark(accuracies[-40:], low=0.0, high=1.0))
+            first, last = (f"{format_number(accuracy)} ({when})" for when, accuracy in (measured[0], measured[-1]))
+            table.add_row(Text(name), first, last, draw_sparkline(accuracies[-40:], low=0.0, high=1.0))
     return table
 
 
@@ -235,19 +250,19 @@ def panel_of(status: Status) -> RenderableType:
     title = f"{status.name or status.peer[-12:] or 'node'} · {status.role or 'no role yet'} · {source}"
     parts: list[RenderableType] = [_layers(status)]
     if status.rewards:
-        parts.append(_rewards(status))
-    if said := aside_counts_words([each.set_aside for each in status.rewards]):
+        parts.append(_rewards_text(status))
+    if said := describe_masked_counts([each.set_aside for each in status.rewards]):
         parts.append(Text(said, style="yellow" if any("mark" in each.set_aside for each in status.rewards) else "dim"))
     if status.credit is not None:
         parts.append(Text(f"credit   {status.credit.words}", CREDIT_STYLES[status.credit.state]))
     if status.times is not None:
         parts += _times(status.times)
     if status.weights is not None:
-        parts += [Text(f"weights  {line}") for line in _weights(status.weights)]
-    if said := fallen_words(last_fallen(status)):
+        parts += [Text(f"weights  {line}") for line in _describe_weights(status.weights)]
+    if said := describe_fallen_skills(find_fallen_skills(status)):
         parts.append(Text(said, style="yellow"))
     if status.coordinator is not None:
-        parts.append(_coordinator(status.coordinator, ended=status.source == "log"))
+        parts.append(_coordinator_view(status.coordinator, ended=status.source == "log"))
     if status.rejections:
         counts = ", ".join(f"{reason} {times}" for reason, times in status.rejections.items())
         parts.append(Text(f"records refused: {counts}", style="yellow"))
@@ -257,7 +272,7 @@ def panel_of(status: Status) -> RenderableType:
     if status.forked_from:
         parts.append(Text(f"a fork: the log begins as that of {status.forked_from}", "dim"))
     parts.append(
-        Text(f"log {status.log.directory}: {status.log.next_seq} events, {size(status.log.size_bytes)}", "dim")
+        Text(f"log {status.log.directory}: {status.log.next_seq} events, {format_size(status.log.size_bytes)}", "dim")
     )
     border = "green" if status.healthy else "yellow" if status.source == "daemon" else "red"
     head, foot = Text(title), Text(status.peer)
@@ -272,130 +287,134 @@ def _layers(status: Status) -> Table:
     table.add_column(overflow="fold")
     for name, layer in status.layers.items():
         mark = Text("● ", "green" if layer.healthy else "red") + Text(layer.state)
-        said = [layer.reason, *_words_of(layer, status)]
-        row = (name.replace("submissions", "on chain"), mark, span(layer.age_s))
+        said = [layer.reason, *_describe_layer(layer, status)]
+        row = (name.replace("submissions", "on chain"), mark, format_duration(layer.age_s))
         table.add_row(*row, Text("; ".join(first_line(text) for text in said if text)))
     return table
 
 
-def _words_of(layer: Layer, status: Status) -> list[str]:
+def _describe_layer(layer: Layer, status: Status) -> list[str]:
     """What is said of a layer besides its state, age and reason."""
     match layer:
         case ProcessStatus():
-            return _process_words(layer)
+            return _describe_process(layer)
         case NetworkStatus():
-            return _network_words(layer)
+            return _describe_network(layer)
         case TrainingStatus():
-            return _training_words(layer)
+            return _describe_training(layer)
         case RoundStatus():
-            return _round_words(layer, status.chain is not None)
+            return _describe_round(layer, status.chain is not None)
         case ChainStatus():
-            return _chain_words(layer)
+            return _describe_chain(layer)
         case SubmissionsStatus():
-            return _submission_words(layer)
+            return _describe_submissions(layer)
     return []
 
 
-def _process_words(process: ProcessStatus) -> list[str]:
+def _describe_process(process: ProcessStatus) -> list[str]:
     words = [f"pid {process.pid}"] if process.pid else []
     words += [f"version {process.version}"] if process.version else []
-    words += [size(process.rss_bytes)] if process.rss_bytes else []
+    words += [format_size(process.rss_bytes)] if process.rss_bytes else []
     return words + ([f"exit code {process.exit_code}"] if process.exit_code is not None else [])
 
 
-def _network_words(network: NetworkStatus) -> list[str]:
+def _describe_network(network: NetworkStatus) -> list[str]:
     addresses = [address.partition("/p2p/")[0] for address in network.addresses[:ADDRESSES_PRINTED]]
-    return [count(network.peers, "peer"), *_worker_words(network.worker), *addresses]
+    return [count_noun(network.peers, "peer"), *_describe_worker(network.worker), *addresses]
 
 
-def _training_words(training: TrainingStatus) -> list[str]:
-    words = [f"{progress_bar(training.done / training.total)} {training.at_work}"] if training.total else []
-    words += [training.at_work] * bool(training.doing and not training.total)
+def _describe_training(training: TrainingStatus) -> list[str]:
+    words = [f"{progress_bar(training.done / training.total)} {training.activity_text}"] if training.total else []
+    words += [training.activity_text] * bool(training.doing and not training.total)
     for name, value in training.figures.items():
         figure = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-        words.append(f"{span(value)} to go" if name == "eta_s" else f"{name} {figure}")
+        words.append(f"{format_duration(value)} to go" if name == "eta_s" else f"{name} {figure}")
     if training.model:
         numbers = f" in {training.numbers}" if training.numbers else ""
         words.append(f"{training.model} ({training.parameters:,} parameters) on {training.device}{numbers}")
     words += [f"begun from other weights than the swarm: {training.other_weights}"] * bool(training.other_weights)
-    return words + _worker_words(training.worker)
+    return words + _describe_worker(training.worker)
 
 
-def _chain_words(chain: ChainStatus) -> list[str]:
+def _describe_chain(chain: ChainStatus) -> list[str]:
     words = [f"contract at round {chain.round} stage {chain.stage}"] if chain.contract else []
     words += [f"block {chain.block}" + f" of {chain.head}" * (chain.head > chain.block)] if chain.block >= 0 else []
-    words += [f"its age {span(chain.lag_s)}"] if chain.lag_s is not None else []
+    words += [f"its age {format_duration(chain.lag_s)}"] if chain.lag_s is not None else []
     words += [f"by {chain.endpoint}"] if chain.endpoint else []
     words += [f"account {chain.account}, {'registered' if chain.registered else 'not registered'}"] * bool(
         chain.account
     )
-    words += _funds_words(chain)
-    words += [] if chain.members is None else [f"{count(chain.members, 'peer')} on the allow-list"]
+    words += _describe_funds(chain)
+    words += [] if chain.members is None else [f"{count_noun(chain.members, 'peer')} on the allow-list"]
     words += [f"chain {chain.chain_id}, {chain.contract}"] if chain.contract else []
-    return words + _worker_words(chain.worker)
+    return words + _describe_worker(chain.worker)
 
 
-def _funds_words(chain: ChainStatus) -> list[str]:
+def _describe_funds(chain: ChainStatus) -> list[str]:
     words = []
     if chain.balance_coins is not None and chain.rounds_paid is not None:
-        words.append(f"has {chain.balance_coins:.6g} coins, pays for about {count(chain.rounds_paid, 'round')}")
+        words.append(f"has {chain.balance_coins:.6g} coins, pays for about {count_noun(chain.rounds_paid, 'round')}")
     if chain.day_spent_coins:
         most = f" of {chain.day_coins_max:g}" if chain.day_coins_max else ""
         words.append(f"signed for {chain.day_spent_coins:.6g}{most} coins today")
     return words
 
 
-def _submission_words(status: SubmissionsStatus) -> list[str]:
+def _describe_submissions(status: SubmissionsStatus) -> list[str]:
     words = [f"{status.waiting} waiting, {status.sent} sent, {status.included} included"]
     words.append(f"{status.confirmed} confirmed, {status.refused} refused lately")
     if status.oldest_s is not None:
-        words.append(f"oldest waits for {span(status.oldest_s)}")
+        words.append(f"oldest waits for {format_duration(status.oldest_s)}")
     if status.last_reward is not None:
         last = status.last_reward
         words.append(f"last confirmed reward {last.reward} of round {last.round} stage {last.stage}")
     if status.last_refusal is not None:
         refusal = status.last_refusal
-        words.append(f"last refusal {refusal.submission}, {refusal.code}, {span(refusal.age_s)} ago: {refusal.reason}")
+        words.append(
+            f"last refusal {refusal.submission}, {refusal.code}, {format_duration(refusal.age_s)} ago: {refusal.reason}"
+        )
     return words
 
 
-def _worker_words(worker: WorkerStatus) -> list[str]:
+def _describe_worker(worker: WorkerStatus) -> list[str]:
     words = [f"pid {worker.pid}"] if worker.pid else []
-    ends = [count(worker.restarts, "exit")] if worker.restarts else []
-    ends += [f"{count(worker.outside, 'end')} from outside"] if worker.outside else []
+    ends = [count_noun(worker.restarts, "exit")] if worker.restarts else []
+    ends += [f"{count_noun(worker.outside, 'end')} from outside"] if worker.outside else []
     if ends:
         words.append(f"{' and '.join(ends)} lately, last: {first_line(worker.last_exit)}")
     return words
 
 
-def _round_words(status: RoundStatus, on_chain: bool) -> list[str]:
+def _describe_round(status: RoundStatus, on_chain: bool) -> list[str]:
     words = []
     if status.round >= 0:
-        words.append(reached_words(status.round, status.stage, status.final))
+        words.append(describe_reached_stage(status.round, status.stage, status.final))
     if status.deadline_in_s is not None and status.deadline_in_s > 0:
-        words.append(f"deadline in {span(status.deadline_in_s)}")
+        words.append(f"deadline in {format_duration(status.deadline_in_s)}")
     if status.working_round >= 0:
         words.append(f"this node at round {status.working_round} stage {status.working_stage}")
-    words.append(f"{count(status.joined, 'round')} joined, {status.skipped} skipped")
+    words.append(f"{count_noun(status.joined, 'round')} joined, {status.skipped} skipped")
     for skip in status.skips[-2:]:
         rounds = f"{skip.first}" if skip.first == skip.last else f"{skip.first}-{skip.last}"
-        words.append(f"skipped {rounds} ({skip.cause}, {span(skip.age_s)} ago)")
+        words.append(f"skipped {rounds} ({skip.cause}, {format_duration(skip.age_s)} ago)")
     words += [f"when behind: {status.policy}"] if status.policy else []
-    return words + [f"next deadline: {name} in {span(in_s)}" for name, in_s in status.waits[:1] if on_chain]
+    return words + [f"next deadline: {name} in {format_duration(in_s)}" for name, in_s in status.waits[:1] if on_chain]
 
 
-def _rewards(status: Status) -> Text:
+def _rewards_text(status: Status) -> Text:
     by_stage: dict[int, list[float]] = {}
     for reward in sorted(status.rewards, key=lambda reward: reward.stage):
         by_stage.setdefault(reward.stage, []).append(reward.reward)
     text = Text("rewards  ")
     for stage, rewards in by_stage.items():
         text.append(f"stage {stage} " if status.round.stages > 1 else "")
-        text.append(f"{spark(rewards)}  last {rewards[-1]:.3f}, ")
+        text.append(f"{draw_sparkline(rewards)}  last {rewards[-1]:.3f}, ")
     text.append(f"sum {status.reward_total:.3f}")
     held_out = [reward.held_out for reward in status.rewards if reward.held_out is not None]
     if held_out:
-        text.append(f"\nheld out {spark(held_out)}  {accuracy_words(status.first_accuracy, held_out[-1])}")
+        text.append(
+            f"\nheld out {draw_sparkline(held_out)}  {describe_accuracy_change(status.first_accuracy, held_out[-1])}"
+        )
     return text
 
 
@@ -405,21 +424,26 @@ def _times(times: TimesStatus) -> list[RenderableType]:
         f"{name} {bar(seconds, times.seconds, PART_CELLS)}{seconds / times.seconds:.0%}"
         for name, seconds in list(times.parts.items())[:PARTS_PRINTED]
     ]
-    return [Text(f"time     {span(times.seconds)} a stage: {', '.join(words)}"), Text(f"         {times.words}", "dim")]
+    return [
+        Text(f"time     {format_duration(times.seconds)} a stage: {', '.join(words)}"),
+        Text(f"         {times.words}", "dim"),
+    ]
 
 
-def _weights(status: WeightsStatus) -> list[str]:
-    lines = [] if status.awaited_s is None else [f"waits for a peer's, {span(status.awaited_s)} more at most"]
+def _describe_weights(status: WeightsStatus) -> list[str]:
+    lines = (
+        [] if status.awaited_s is None else [f"waits for a peer's, {format_duration(status.awaited_s)} more at most"]
+    )
     taken, offered = status.taken, status.offered
-    lines += [] if taken is None else [f"{span(taken.age_s)} ago: {first_line(taken.words)}"]
-    return lines + ([] if offered is None else [f"{offered.words}, {span(offered.age_s)} ago"])
+    lines += [] if taken is None else [f"{format_duration(taken.age_s)} ago: {first_line(taken.words)}"]
+    return lines + ([] if offered is None else [f"{offered.words}, {format_duration(offered.age_s)} ago"])
 
 
-def _coordinator(view: CoordinatorStatus, ended: bool) -> RenderableType:
+def _coordinator_view(view: CoordinatorStatus, ended: bool) -> RenderableType:
     head = Text("coordinator, at the end of the log: " if ended else "coordinator: ")
     head.append(
-        f"{view.state} for {span(view.age_s)}, round {view.round} stage {view.stage}, "
-        f"{count(view.members, 'member')}, {view.reports} of {view.expected} reports in"
+        f"{view.state} for {format_duration(view.age_s)}, round {view.round} stage {view.stage}, "
+        f"{count_noun(view.members, 'member')}, {view.reports} of {view.expected} reports in"
     )
     if view.reason:
         head.append(f"\n{view.reason}", "yellow")
@@ -441,7 +465,7 @@ def progress_bar(share: float) -> str:
     return bar(share, 1.0, BAR_CELLS).ljust(BAR_CELLS, "░")
 
 
-def size(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """A number of bytes for people."""
     amount = float(size_bytes)
     for unit in ("B", "KiB", "MiB"):

@@ -80,15 +80,15 @@ class Redactor:
         self._known = sorted(set(secrets), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        return redact_text(self.hide(text))
+        return redact_text(self.redact_known(text))
 
-    def hide(self, value: Any) -> Any:
+    def redact_known(self, value: Any) -> Any:
         """A value of texts, dicts and lists without the known secrets; what only looks like one stays."""
         if isinstance(value, str):
             return reduce(lambda text, secret: text.replace(secret, REDACTED), self._known, value)
         if isinstance(value, dict):
-            return {self.hide(key): self.hide(inner) for key, inner in value.items()}
-        return [self.hide(inner) for inner in value] if isinstance(value, list | tuple) else value
+            return {self.redact_known(key): self.redact_known(inner) for key, inner in value.items()}
+        return [self.redact_known(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def cut(self, text: str, characters_max: int) -> str:
         """A text cut to a length, without the beginning of a known secret that the cut may leave at its end."""
@@ -99,32 +99,32 @@ class Redactor:
                     return text[:-size] + REDACTED
         return text
 
-    def within(self, struct: S) -> S:
+    def redact_struct(self, struct: S) -> S:
         """A Struct with the texts of processes and libraries covered. What the node works with, such as ids, stays."""
         told = {name: getattr(struct, name, None) for name in (*_WORDS_OF_WORKERS, *_TEXTS_OF_WORKERS)}
-        covered = {name: self._covered(name, text) for name, text in told.items() if text}
+        covered = {name: self._redact_field_text(name, text) for name, text in told.items() if text}
         changed = {name: text for name, text in covered.items() if text != told[name]}
         return msgspec.structs.replace(struct, **changed) if changed else struct
 
-    def _covered(self, name: str, text: Any) -> Any:
+    def _redact_field_text(self, name: str, text: Any) -> Any:
         if name in _WORDS_OF_WORKERS:
             return self(text)
-        return tuple(self.hide(text)) if isinstance(text, tuple) else self.hide(text)
+        return tuple(self.redact_known(text)) if isinstance(text, tuple) else self.redact_known(text)
 
 
-def redacting(secrets: Iterable[str] = ()) -> Processor:
+def make_redacting_processor(secrets: Iterable[str] = ()) -> Processor:
     """A structlog processor that covers secrets; `secrets` are those known by their text."""
     cover = Redactor(secrets)
 
     def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         for name in list(fields):
-            fields[name] = cover.hide(redact_field(name, cover.hide(fields[name])))
+            fields[name] = cover.redact_known(redact_field(name, cover.redact_known(fields[name])))
         return fields
 
     return redact
 
 
-def address_secrets(address: str) -> list[str]:
+def find_url_secrets(address: str) -> list[str]:
     """The parts of a URL that may be secret: its password, and what in path and query is not a plain word."""
     if "://" not in address:
         return []
@@ -142,11 +142,11 @@ def address_secrets(address: str) -> list[str]:
     return [part for part in found if len(part) >= SECRET_CHARACTERS_MIN]
 
 
-def service_secrets(url: str) -> list[str]:
+def find_service_secrets(url: str) -> list[str]:
     """The parts of an Apprise URL that may be secret: as in any URL, and its host, which is often a token."""
     host = urlsplit(url).netloc.rpartition("@")[2] if "[" not in url else ""
     parts = [host, *host.split(":")] if not _HOST.fullmatch(host) else []
-    return address_secrets(url) + [part for part in parts if len(part) >= SECRET_CHARACTERS_MIN]
+    return find_url_secrets(url) + [part for part in parts if len(part) >= SECRET_CHARACTERS_MIN]
 
 
 def redact_field(name: str, value: Any, depth: int = 0) -> Any:
@@ -169,12 +169,12 @@ def redact_field(name: str, value: Any, depth: int = 0) -> Any:
 def redact_text(text: str) -> str:
     """Free text without what looks like a secret."""
     for pattern in _SECRET_TEXTS:
-        text = pattern.sub(_cover, text)
+        text = pattern.sub(_redact_match, text)
     text = _BEARER.sub(lambda match: match[1] + REDACTED, text)
-    return _without_keys(_URL.sub(_cover_address, text))
+    return _redact_hex_keys(_URL.sub(_redact_url, text))
 
 
-def _cover(match: re.Match[str]) -> str:
+def _redact_match(match: re.Match[str]) -> str:
     """Cover the secret group, or the whole match when there is none."""
     if not match.re.groups:
         return REDACTED
@@ -182,7 +182,7 @@ def _cover(match: re.Match[str]) -> str:
     return whole if secret.isdigit() else whole[: len(whole) - len(secret)] + REDACTED
 
 
-def _cover_address(match: re.Match[str]) -> str:
+def _redact_url(match: re.Match[str]) -> str:
     """A URL without user, query, and what in its path is not a word; a websocket keeps only host and port."""
     scheme, place, rest = match.groups()
     user, at, host = place.rpartition("@")
@@ -196,7 +196,7 @@ def _cover_address(match: re.Match[str]) -> str:
     return shown + _PATH_PART.sub(lambda part: part[0] if _PLAIN_WORDS.fullmatch(part[0]) else REDACTED, path) + query
 
 
-def _without_keys(text: str) -> str:
+def _redact_hex_keys(text: str) -> str:
     """Cover 64 hex digits that are a key by the words around them."""
     pieces, at, is_key = [], 0, None
     for match in _HEX.finditer(text):
@@ -249,13 +249,13 @@ def secret_locations(config: Config) -> list[SecretLocation]:
         SecretLocation("training.reference.token", config.training.reference.token),
         SecretLocation("web.token", config.web.token),
     ]
-    found += [SecretLocation("notify.urls", _file_in(url), "services") for url in config.notify.urls]
-    found.append(SecretLocation("notify.heartbeat_url", _file_in(config.notify.heartbeat_url), "addresses"))
+    found += [SecretLocation("notify.urls", _secret_file_in_url(url), "services") for url in config.notify.urls]
+    found.append(SecretLocation("notify.heartbeat_url", _secret_file_in_url(config.notify.heartbeat_url), "addresses"))
     if config.chain is not None:
         found.append(SecretLocation("chain.proxy.token", config.chain.proxy.token))
         found.append(SecretLocation("chain.passphrase", config.chain.passphrase, signs=True))
         found.append(SecretLocation("chain.keystore", config.chain.keystore, "keystore", signs=True))
-        found += [SecretLocation("chain.rpc", _file_in(url), "addresses") for url in config.chain.rpc]
+        found += [SecretLocation("chain.rpc", _secret_file_in_url(url), "addresses") for url in config.chain.rpc]
     return [place for place in found if place.named]
 
 
@@ -278,29 +278,29 @@ def known_secrets(
 
 def secrets_outside_files(config: Config | None, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """The texts of the secrets in the configuration itself and in the environment; no file is read."""
-    found = list(_texts_of_environment(environ))
+    found = list(_find_environment_secrets(environ))
     if config is not None:
-        urls = _urls_in(msgspec.to_builtins(config))
-        found += [text for key, url in urls for text in _secrets_of(key)(url)]
+        urls = _find_urls(msgspec.to_builtins(config))
+        found += [text for key, url in urls for text in _secret_finder_for(key)(url)]
     return _all_spellings(found)
 
 
 def secrets_in(place: SecretLocation, root: Path) -> frozenset[str]:
     """The texts of the secrets in one file; none if it cannot be read."""
-    return _all_spellings(_texts(place, root))
+    return _all_spellings(_read_secret_texts(place, root))
 
 
-def secret_values(config: Config) -> list[tuple[str, str]]:
+def list_secret_urls(config: Config) -> list[tuple[str, str]]:
     """(key, the part of the value that may be shown) of the URLs in the configuration that hold a secret."""
-    urls = _urls_in(msgspec.to_builtins(config))
-    return [(key, _shown(key, url)) for key, url in urls if _secrets_of(key)(url)]
+    urls = _find_urls(msgspec.to_builtins(config))
+    return [(key, _shown_url_part(key, url)) for key, url in urls if _secret_finder_for(key)(url)]
 
 
-def _secrets_of(key: str) -> Callable[[str], list[str]]:
-    return service_secrets if key == "notify.urls" else address_secrets
+def _secret_finder_for(key: str) -> Callable[[str], list[str]]:
+    return find_service_secrets if key == "notify.urls" else find_url_secrets
 
 
-def _shown(key: str, url: str) -> str:
+def _shown_url_part(key: str, url: str) -> str:
     """Scheme, host and port; the scheme of what is not a URL, or one of Apprise's, with a token for a host."""
     if key == "notify.urls":
         return f"{url.partition(':')[0]}://"
@@ -310,7 +310,7 @@ def _shown(key: str, url: str) -> str:
         return url.partition(":")[0]
 
 
-def withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+def variables_withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """Names of the environment variables that may hold a secret which this part of a node does not need."""
     secret = {name for name in environ if _SECRET_VARIABLE.search(name)}
     withheld: dict[Part, set[str]] = {
@@ -322,26 +322,26 @@ def withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozen
     return frozenset(withheld[part])
 
 
-def _texts_of_environment(environ: Mapping[str, str]) -> Iterator[str]:
+def _find_environment_secrets(environ: Mapping[str, str]) -> Iterator[str]:
     for name, value in environ.items():
         if name in PUSH_HEADERS:
             yield from (unquote(pair.partition("=")[2]).split(" ")[-1] for pair in value.split(","))
         elif name in PROXIES or "://" in value:
-            yield from address_secrets(value)
+            yield from find_url_secrets(value)
         elif _SECRET_VARIABLE.search(name) and not value.startswith("/"):  # a path is not a secret
             yield value
 
 
-def _urls_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def _find_urls(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Every URL in a configuration, with its key."""
     if isinstance(value, str) and "://" in value:
         yield key, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _urls_in(inner, f"{key}.{name}".lstrip("."))
+            yield from _find_urls(inner, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _urls_in(inner, key)
+            yield from _find_urls(inner, key)
 
 
 def _all_spellings(texts: Iterable[str]) -> frozenset[str]:
@@ -353,33 +353,33 @@ def _spellings(text: str) -> Iterator[str]:
     yield from {text, unquote(text), quote(text), quote(text, safe=""), json.dumps(text)[1:-1]}
 
 
-def _texts(place: SecretLocation, root: Path) -> Iterator[str]:
+def _read_secret_texts(place: SecretLocation, root: Path) -> Iterator[str]:
     with contextlib.suppress(SwarmdError, OSError, UnicodeDecodeError):
-        content = _read(locate_secret(place.named, root, _ANY).path)
+        content = _read_any_mode(locate_secret(place.named, root, _ANY).path)
         if place.form == "key":
-            yield from _texts_of_key(content)
+            yield from _key_spellings(content)
         elif place.form == "keystore":
             yield from _CIPHERTEXT.findall(content.decode())
         else:
             for line in filter(None, map(str.strip, content.decode("utf-8-sig").splitlines())):
                 is_url = place.form in ("addresses", "services") and "://" in line
-                yield from _secrets_of(place.key)(line) if is_url else (line,)
+                yield from _secret_finder_for(place.key)(line) if is_url else (line,)
 
 
-def _texts_of_key(content: bytes) -> Iterator[str]:
+def _key_spellings(content: bytes) -> Iterator[str]:
     secrets = [content, content[SEED_BYTES]] if len(content) == ED25519_FILE_BYTES else [content]
     for secret in secrets:
         yield from (secret.hex(), base64.b64encode(secret).decode())
 
 
-def _read(path: Path) -> bytes:
+def _read_any_mode(path: Path) -> bytes:
     """The file's content, whatever its mode: a secret that anyone may read must be covered all the more."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(SECRET_BYTES_MAX) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
-def _file_in(url: str) -> str:
+def _secret_file_in_url(url: str) -> str:
     """The file or credential that stands in place of a URL: file:PATH, credential:NAME; empty for a URL."""
     if url.startswith("credential:"):
         return url

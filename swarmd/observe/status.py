@@ -18,30 +18,30 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.bounds import SUM_MAX, fit_real
+from swarmd.bounds import SUM_MAX, clamp_real
 from swarmd.config import Config
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
-from swarmd.core.coordination import awaits_trainer
-from swarmd.core.rounds import is_barred
+from swarmd.core.coordination import should_extend_for_trainer
+from swarmd.core.rounds import may_have_signed
 from swarmd.core.state import Coordination, FirstAccuracy, State
 from swarmd.core.values import Skill
-from swarmd.eventlog.store import log_bytes
+from swarmd.eventlog.store import log_disk_bytes
 from swarmd.observe.credit import CreditStatus, read_credit
 from swarmd.observe.layers import (
     MIB,
     Layer,
     LayerName,
     LearningStatus,
-    Live,
+    LiveDaemon,
     WorkerStatus,
-    awaited_members,
+    describe_awaited_members,
+    describe_hold,
+    describe_member_wait,
+    describe_pause,
+    describe_silence,
+    find_holding_coordination,
     first_line,
-    hold_words,
-    holding,
     learning_status,
-    muster_words,
-    pause_words,
-    silence,
     worker_status,
 )
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
@@ -49,10 +49,10 @@ from swarmd.observe.stopping import SafeToStop, find_safe_moment
 from swarmd.observe.times import TimesStatus, times_status
 from swarmd.observe.words import (
     Kind,
-    coordinator_trouble,
+    count_not_waited_for,
+    describe_coordinator_trouble,
+    describe_weights_outcome,
     equivocation_notes,
-    not_waited_for,
-    outcome_words,
     waiting_notes,
 )
 from swarmd.paths import NodeDirectory
@@ -75,7 +75,7 @@ class DiskUsage(msgspec.Struct, frozen=True):
 
 def measure_disk(paths: NodeDirectory) -> DiskUsage:
     """Measure a data directory. Directories that do not exist count as empty. Blocks while the disk is read."""
-    log = sizes(paths.events)
+    log = measure_file_sizes(paths.events)
     free: int | None = None
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(paths.root).free
@@ -83,13 +83,13 @@ def measure_disk(paths: NodeDirectory) -> DiskUsage:
     return DiskUsage(
         log=sum(log.values()),
         segments=len(segments),
-        blobs=sum(sizes(paths.blobs).values()),
-        checkpoints=sum(sizes(paths.checkpoints).values()),
+        blobs=sum(measure_file_sizes(paths.blobs).values()),
+        checkpoints=sum(measure_file_sizes(paths.checkpoints).values()),
         free=free,
     )
 
 
-def sizes(directory: Path) -> dict[str, int]:
+def measure_file_sizes(directory: Path) -> dict[str, int]:
     """Size of every file below a directory, by path; files that are removed meanwhile are left out."""
     found: dict[str, int] = {}
     for base, _, names in os.walk(directory):
@@ -156,12 +156,12 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
         last.received_bytes,
         last.held_out_before,
         last.held_out,
-        outcome_words(last),
+        describe_weights_outcome(last),
     )
     return WeightsStatus(awaited_s, taken=taken)
 
 
-def with_offer(status: Status, directory: Path) -> Status:
+def add_offer(status: Status, directory: Path) -> Status:
     """The status with what is offered in the directory of weights; unchanged if nothing is."""
     offer = OfferedWeights(directory).current()
     if offer is None:
@@ -170,7 +170,7 @@ def with_offer(status: Status, directory: Path) -> Status:
         age_s = max(0.0, status.at - (directory / OFFER).stat().st_mtime)
     except OSError:  # withdrawn since
         return status
-    size_bytes = sum(sizes(directory).values())
+    size_bytes = sum(measure_file_sizes(directory).values())
     claimed = "" if offer.accuracy is None else f", held-out accuracy {offer.accuracy:.2f}"
     words = f"offers its own after round {offer.round}{claimed}, {size_bytes / MIB:.1f} MiB on disk"
     offered = OfferedStatus(offer.round, age_s, offer.accuracy, size_bytes, words)
@@ -224,7 +224,7 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     worker: WorkerStatus
 
     @property
-    def at_work(self) -> str:
+    def activity_text(self) -> str:
         """The activity in words, as "training 3 of 40: drawing 18 of 32 tokens"; empty for none."""
         parts = f" {self.done} of {self.total}" if self.total else ""
         return f"{self.doing}{parts}{': ' if self.step else ''}{self.step}" if self.doing else ""
@@ -356,7 +356,7 @@ class Status(msgspec.Struct, frozen=True):
 
 def measure_log(directory: Path, next_seq: int, last_at: float | None = None) -> LogStatus:
     """What is known of a log's files. Raises NotFoundError if there are none."""
-    return LogStatus(str(directory.resolve()), next_seq, log_bytes(directory), last_at)
+    return LogStatus(str(directory.resolve()), next_seq, log_disk_bytes(directory), last_at)
 
 
 def status_from_log(
@@ -371,14 +371,14 @@ def with_files(status: Status, state: State, data: NodeDirectory, config: Config
     """The status with what its data directory says of offered weights and of credit."""
     runs = status.process.state in ("running", "stopping", "mute")
     credit = read_credit(state, status.at, data, status.chain, config, runs)
-    return replace(with_offer(status, data.weights), credit=credit)
+    return replace(add_offer(status, data.weights), credit=credit)
 
 
 def status_of(
     state: State,
     now: float,
     log: LogStatus,
-    live: Live | None = None,
+    live: LiveDaemon | None = None,
     version: str = "",
     mute: str = "",
     restored: bool = False,
@@ -395,14 +395,16 @@ def status_of(
         restored: its data was restored from a backup, and it was not started here since.
     """
     settings = state.settings
-    process = _process(state, now, live, version, mute, restored)
+    process = _make_process_status(state, now, live, version, mute, restored)
     absent = "the daemon does not answer" if mute else "the daemon does not run"
-    network = _network(state, now, live, absent)
-    training = _training(state, now, live, absent)
-    round_status = _round(state, now, "" if live else absent, process.state)
+    network = _make_network_status(state, now, live, absent)
+    training = _make_training_status(state, now, live, absent)
+    round_status = _make_round_status(state, now, "" if live else absent, process.state)
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
-    coordinator = _coordinator(state, state.coordination, now, "" if live else absent) if state.coordination else None
+    coordinator = (
+        _make_coordinator_status(state, state.coordination, now, "" if live else absent) if state.coordination else None
+    )
     learning = learning_status(state, now, "" if live else absent)
     layers = (process, network, training, round_status, coordinator, chain, submissions, learning)
     ended_at = log.last_at if process.state in ENDED else None
@@ -414,11 +416,11 @@ def status_of(
         name=settings.name if settings else "",
         swarm=settings.swarm if settings else "",
         role=settings.role if settings else "",
-        process=as_of(process, ended_at, now),
-        network=as_of(network, ended_at, now),
-        training=as_of(training, ended_at, now),
-        round=as_of(round_status, ended_at, now),
-        reward_total=fit_real(state.reward_total, SUM_MAX),
+        process=mark_layer_ended(process, ended_at, now),
+        network=mark_layer_ended(network, ended_at, now),
+        training=mark_layer_ended(training, ended_at, now),
+        round=mark_layer_ended(round_status, ended_at, now),
+        reward_total=clamp_real(state.reward_total, SUM_MAX),
         rewards=tuple(
             RewardStatus(each.round, each.stage, each.reward, each.held_out, dict(each.set_aside), each.fallen)
             for each in state.rewards[-REWARDS_SHOWN:]
@@ -426,10 +428,10 @@ def status_of(
         ),
         rejections=dict(state.rejections),
         log=log,
-        coordinator=as_of(coordinator, ended_at, now) if coordinator else None,
-        chain=as_of(chain, ended_at, now) if chain else None,
+        coordinator=mark_layer_ended(coordinator, ended_at, now) if coordinator else None,
+        chain=mark_layer_ended(chain, ended_at, now) if chain else None,
         submissions=submissions,
-        learning=as_of(learning, ended_at, now) if learning else None,
+        learning=mark_layer_ended(learning, ended_at, now) if learning else None,
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
         first_accuracy=state.first_accuracy,
@@ -442,17 +444,19 @@ def status_of(
 SomeLayer = TypeVar("SomeLayer", bound=Layer)
 
 
-def as_of(layer: SomeLayer, ended_at: float | None, now: float) -> SomeLayer:
+def mark_layer_ended(layer: SomeLayer, ended_at: float | None, now: float) -> SomeLayer:
     """A layer of a node that ended at `ended_at`, since when it is down; None: the layer as it is."""
     return layer if ended_at is None else msgspec.structs.replace(layer, age_s=now - ended_at)
 
 
-def last_fallen(status: Status) -> tuple[Skill, ...]:
+def find_fallen_skills(status: Status) -> tuple[Skill, ...]:
     """The tasks that had fallen at the last stage whose held-out accuracy was measured."""
     return next((each.fallen for each in reversed(status.rewards) if each.held_out is not None), ())
 
 
-def _process(state: State, now: float, live: Live | None, version: str, mute: str, restored: bool) -> ProcessStatus:
+def _make_process_status(
+    state: State, now: float, live: LiveDaemon | None, version: str, mute: str, restored: bool
+) -> ProcessStatus:
     if mute:
         age_s = now - state.started_at if state.started_at else 0.0
         return ProcessStatus(state="mute", healthy=False, age_s=age_s, reason=mute, run=state.run)
@@ -487,13 +491,13 @@ def _process(state: State, now: float, live: Live | None, version: str, mute: st
     )
 
 
-def _network(state: State, now: float, live: Live | None, absent: str) -> NetworkStatus:
+def _make_network_status(state: State, now: float, live: LiveDaemon | None, absent: str) -> NetworkStatus:
     link = state.link
     process = live.network if live else None
     reason = link.reason or LINK_WORDS[link.chart]
     if link.chart == "down" and state.network.reason:
         reason = f"the network worker is down: {first_line(state.network.reason)}"
-    mute = silence(process)
+    mute = describe_silence(process)
     isolated = link.isolated if live and link.chart == "up" else ""
     since = link.isolated_at or link.since if isolated else link.since
     return NetworkStatus(
@@ -507,7 +511,7 @@ def _network(state: State, now: float, live: Live | None, absent: str) -> Networ
     )
 
 
-def _training(state: State, now: float, live: Live | None, absent: str) -> TrainingStatus:
+def _make_training_status(state: State, now: float, live: LiveDaemon | None, absent: str) -> TrainingStatus:
     trainer = state.trainer
     process = live.trainer if live else None
     progress = process.progress if process and trainer.chart != "idle" else None
@@ -516,7 +520,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         reason = f"{reason}; the last stage failed: {process.progress.note}"
     if trainer.chart == "down" and state.training.reason:
         reason = f"the trainer worker is down: {first_line(state.training.reason)}"
-    mute = silence(process)
+    mute = describe_silence(process)
     return TrainingStatus(
         state=trainer.chart if live else "down",
         healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not mute,
@@ -536,7 +540,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
     )
 
 
-def _round(state: State, now: float, absent: str, process: ProcessState) -> RoundStatus:
+def _make_round_status(state: State, now: float, absent: str, process: ProcessState) -> RoundStatus:
     clock, work, settings = state.clock, state.work, state.settings
     ended = process in ENDED
     waits = [] if ended else [(deadline.name, deadline.due_at - now) for deadline in state.deadlines]
@@ -548,7 +552,7 @@ def _round(state: State, now: float, absent: str, process: ProcessState) -> Roun
         state="dead" if process == "dead" else "stopped" if process == "never started" else state.chart,
         healthy=in_swarm and not stalled and state.low_space is None and not absent,
         age_s=now - state.since if state.since else 0.0,
-        reason=_round_reason(state, overdue_s, now) if state.chart in LEFT or not absent else absent,
+        reason=_describe_round_state(state, overdue_s, now) if state.chart in LEFT or not absent else absent,
         round=clock.round if clock else -1,
         stage=clock.stage if clock else -1,
         deadline_in_s=clock.deadline_at - now if clock and not ended else None,
@@ -565,19 +569,19 @@ def _round(state: State, now: float, absent: str, process: ProcessState) -> Roun
     )
 
 
-def _round_reason(state: State, overdue_s: float, now: float) -> str:
+def _describe_round_state(state: State, overdue_s: float, now: float) -> str:
     if state.chart in LEFT:
         return state.stop_reason or ("the node has stopped" if state.settings else "it has never run here")
     if state.clock is not None and state.clock.final:
         return "the swarm has run its rounds"
-    if pause := pause_words(state):
+    if pause := describe_pause(state):
         return pause
     reason = ROUND_WORDS.get(state.chart, state.chart)
-    if awaited := muster_words(state, now):
+    if awaited := describe_member_wait(state, now):
         reason = f"the coordinator {awaited}"
-    if doubt := coordinator_trouble(state):
+    if doubt := describe_coordinator_trouble(state):
         reason += f"; {doubt}"
-    if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
+    if state.chart == "waiting" and state.clock is not None and may_have_signed(state, state.clock.round):
         first = max(state.floor, state.clock.round + 1) + state.restored
         origin = "a fork" if state.forked_from and not state.restored else "restored from a backup"
         reason = f"{origin}: it takes part from round {first} on"
@@ -585,15 +589,15 @@ def _round_reason(state: State, overdue_s: float, now: float) -> str:
         reason = "reading where the contract is"
     if overdue_s > 0:
         who = "the contract has not moved on" if state.chain else "the coordinator has announced nothing newer"
-        who = "this node, the coordinator, is alone and holds it" if holding(state) else who
-        who = "this node, the coordinator, waits for a trainer" if awaits_trainer(state) else who
+        who = "this node, the coordinator, is alone and holds it" if find_holding_coordination(state) else who
+        who = "this node, the coordinator, waits for a trainer" if should_extend_for_trainer(state) else who
         reason += f"; the stage's deadline passed {overdue_s:.0f} s ago and {who}"
     return reason
 
 
-def _coordinator(state: State, coordination: Coordination, now: float, absent: str) -> CoordinatorStatus:
-    held = holding(state)
-    reason = hold_words(held) if held else muster_words(state, now)
+def _make_coordinator_status(state: State, coordination: Coordination, now: float, absent: str) -> CoordinatorStatus:
+    held = find_holding_coordination(state)
+    reason = describe_hold(held) if held else describe_member_wait(state, now)
     standings = sorted(coordination.standings, key=lambda row: (not row.admitted, -row.reward))[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
@@ -605,25 +609,25 @@ def _coordinator(state: State, coordination: Coordination, now: float, absent: s
         members=coordination.members.present,
         reports=len(coordination.reports),
         expected=coordination.expected,
-        not_waited_for=not_waited_for(coordination),
+        not_waited_for=count_not_waited_for(coordination),
         standings=tuple(
-            StandingStatus(r.peer, r.name, fit_real(r.reward, SUM_MAX), r.rounds, r.last_round, r.admitted)
+            StandingStatus(r.peer, r.name, clamp_real(r.reward, SUM_MAX), r.rounds, r.last_round, r.admitted)
             for r in standings
         ),
     )
 
 
-def headline(state: State) -> str:
+def make_headline(state: State) -> str:
     """One line for the service manager."""
     parts: list[str] = [state.chart]
-    parts += filter(None, (pause_words(state), awaited_members(state)))
+    parts += filter(None, (describe_pause(state), describe_awaited_members(state)))
     if state.clock is not None:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")
     parts.append(f"trainer {state.trainer.chart}")
-    held = holding(state)
+    held = find_holding_coordination(state)
     if held is not None:
-        parts.append(hold_words(held))
+        parts.append(describe_hold(held))
     if state.chain is not None:
         waiting = sum(each.chart in UNDER_WAY for each in state.submissions)
         parts.append(f"chain {state.chain.chart} ({waiting} waiting)")
@@ -686,7 +690,7 @@ class NodeProgress(msgspec.Struct):
     finished: bool = False  # the swarm has run its rounds
 
 
-def live(status: Status | None) -> Health:
+def check_live(status: Status | None) -> Health:
     """Whether the daemon answers; it answers from its main loop, so that one runs too."""
     if status is None:
         return Health(False, ("nothing is known of the daemon",))
@@ -695,23 +699,23 @@ def live(status: Status | None) -> Health:
     return Health(True)
 
 
-def ready(status: Status | None) -> Health:
+def check_ready(status: Status | None) -> Health:
     """Whether it can do its part of a stage: it is live and connected, its trainer works, and the round is not stalled.
 
     A node that is starting is live and not ready. The chain does not count, because the node trains on without it.
     """
-    alive = live(status)
+    alive = check_live(status)
     if not alive.ok or status is None:
         return alive
     needed = ((name, layer) for name, layer in status.layers.items() if name in NEEDED_LAYERS)
-    reasons = tuple(told(name, layer) for name, layer in needed if not layer.healthy)
+    reasons = tuple(describe_layer_problem(name, layer) for name, layer in needed if not layer.healthy)
     return Health(not reasons, reasons)
 
 
-def productive(status: Status | None, progress: NodeProgress) -> Health:
+def check_productive(status: Status | None, progress: NodeProgress) -> Health:
     """Whether it is live, and trained a stage and, on a chain, had a reward confirmed within the last `DEADLINES` stage
     lengths. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
-    alive = live(status)
+    alive = check_live(status)
     if not alive.ok or status is None:
         return alive
     now, patience_s = status.at, DEADLINES * max(progress.stage_s, STAGE_LEAST_S)
@@ -719,18 +723,18 @@ def productive(status: Status | None, progress: NodeProgress) -> Health:
         return Health(True)
     reasons = []
     if now - progress.trained_at > patience_s:
-        reasons.append(_nothing("trained", progress.trained_at, now))
+        reasons.append(_describe_inactivity("trained", progress.trained_at, now))
     if progress.submits and now - progress.confirmed_at.get("reward", 0.0) > patience_s:
-        reasons.append(_nothing("confirmed on the chain", progress.confirmed_at.get("reward", 0.0), now))
+        reasons.append(_describe_inactivity("confirmed on the chain", progress.confirmed_at.get("reward", 0.0), now))
     return Health(not reasons, tuple(reasons))
 
 
-def _nothing(what: str, last_at: float, now: float) -> str:
+def _describe_inactivity(what: str, last_at: float, now: float) -> str:
     return (
         f"nothing was {what} for {now - last_at:.0f} s" if last_at else f"nothing was {what} since the daemon started"
     )
 
 
-def told(name: LayerName, layer: Layer) -> str:
+def describe_layer_problem(name: LayerName, layer: Layer) -> str:
     """A layer that is not well, in words: "network: connecting to the DHT"."""
     return f"{name}: {layer.reason or layer.state}"

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.state import Coordination, State, Work
+from swarmd.core.state import Coordination, StageWork, State
 from swarmd.core.waiting import SLACK_SHARE
 from swarmd.core.workers import LEAVING
-from swarmd.observe.layers import Live
+from swarmd.observe.layers import LiveDaemon
 from swarmd.observe.onchain import UNDER_WAY
-from swarmd.observe.words import count, span
+from swarmd.observe.words import count_noun, format_duration
 
 
 class SafeToStop(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class SafeToStop(msgspec.Struct, frozen=True):
     back_within_s: float | None = None  # a restart that takes no longer costs no round; None: any, or it is not known
 
 
-def find_safe_moment(state: State, now: float, live: Live) -> SafeToStop:
+def find_safe_moment(state: State, now: float, live: LiveDaemon) -> SafeToStop:
     """Whether a restart of a running node costs a round at `now`, POSIX seconds, and why."""
     if state.chart in LEAVING:
         return SafeToStop(True, 0.0, "the node is stopping")
@@ -40,14 +40,14 @@ def find_safe_moment(state: State, now: float, live: Live) -> SafeToStop:
     if coordination is not None and coordination.chart != "finished" and not others:
         return SafeToStop(True, 0.0, "no other member is there: the stage that is open waits, and is begun again")
     if unreported := _find_unreported(state):
-        cost = f"; a restart has {count(others, 'other member')} wait, and costs them no round" if others else ""
+        cost = f"; a restart has {count_noun(others, 'other member')} wait, and costs them no round" if others else ""
         return SafeToStop(False, _time_left(live), f"{unreported}{cost}")
     if coordination is not None and others:
         return _judge_coordinator(state, coordination, others, now)
     return _judge_member(state)
 
 
-def _find_work_under_way(state: State, live: Live) -> str:
+def _find_work_under_way(state: State, live: LiveDaemon) -> str:
     """What a stop would break off though the report is out; empty if there is nothing."""
     if live.writes_checkpoint and state.trainer.chart in ("idle", "busy"):
         return "the checkpoint of the last stage is being written"
@@ -75,7 +75,7 @@ def _find_unreported(state: State) -> str:
     return f"the report of {stage} is not published yet"
 
 
-def _time_left(live: Live) -> float | None:
+def _time_left(live: LiveDaemon) -> float | None:
     """Seconds that the trainer still needs for the stage, as it reports them itself."""
     progress = live.trainer.progress if live.trainer is not None else None
     return progress.figures.get("eta_s") if progress is not None else None
@@ -93,9 +93,11 @@ def _judge_coordinator(state: State, coordination: Coordination, others: int, no
     missing = coordination.expected - coordination.reported
     ends_at = next((each.due_at for each in state.deadlines if each.name == "stage"), now)
     if coordination.chart == "open.collecting" and missing > 0 and ends_at > now:
-        why = f"the open stage still waits for {count(missing, 'member')}, {span(ends_at - now)} at most"
+        why = (
+            f"the open stage still waits for {count_noun(missing, 'member')}, {format_duration(ends_at - now)} at most"
+        )
         return SafeToStop(True, 0.0, why, ends_at - now)
-    waiting = f"{count(others, 'other member')} would wait for it to open the next stage"
+    waiting = f"{count_noun(others, 'other member')} would wait for it to open the next stage"
     return SafeToStop(False, None, f"this is the coordinator: {waiting}, and would lose no round")
 
 
@@ -113,6 +115,6 @@ def _judge_member(state: State) -> SafeToStop:
     return SafeToStop(True, 0.0, why, max(0.0, min(stage_s - took_s, took_s + SLACK_SHARE * stage_s)))
 
 
-def _name_stage(state: State, work: Work) -> str:
+def _name_stage(state: State, work: StageWork) -> str:
     several = state.settings is not None and state.settings.stages > 1
     return f"round {work.round} stage {work.stage}" if several else f"round {work.round}"

@@ -22,9 +22,9 @@ from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import StageTimes, State
 from swarmd.observe.describe import describe
-from swarmd.observe.layers import advice_on as advice_on_learning
+from swarmd.observe.layers import advise_on_flat_cause as advice_on_learning
 from swarmd.observe.times import describe_times
-from swarmd.observe.words import closed_without, reached_words
+from swarmd.observe.words import describe_reached_stage, find_missing_reports
 
 SENTENCES_MAX = 200  # of one story; further ones are only counted
 TROUBLES_KEPT = 8  # before the round
@@ -100,25 +100,25 @@ class StoryTeller:
         """Apply the next event to the story."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._first is None:
-            self._first = (envelope.seq, reached(before))
+            self._first = (envelope.seq, highest_known_round(before))
         self._count_loading(envelope.at, before)
-        self._note(envelope, before)
+        self._record_event(envelope, before)
         if (times := after.last_times) is not None and times.round == self._round:
             self._times[times.stage] = times
-        said = sentences_of(applied, self._at)
-        if not self._opened and reached(after) >= self._round:
-            self._open(before, envelope.at)
+        said = make_sentences(applied, self._at)
+        if not self._opened and highest_known_round(after) >= self._round:
+            self._open_round(before, envelope.at)
         if self._opened and not self._closed:
-            self._say([each for each in said if each.round in (None, self._round, self._found_round)])
+            self._add_sentences([each for each in said if each.round in (None, self._round, self._found_round)])
         elif self._closed:
-            self._say([each for each in said if each.settles and each.round == self._round])
+            self._add_sentences([each for each in said if each.settles and each.round == self._round])
         else:
             self._troubles.extend(each for each in said if each.trouble)
         self._closed = self._closed or self._is_past(after)
         self._at, self._state = envelope.at, after
 
     @property
-    def goes_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether further events may belong to it: the node is in it, or its report or submissions are pending."""
         reports = (each for each in self._state.pending if isinstance(each, PublishReport))
         if not self._closed or any(each.round == self._round for each in reports):
@@ -128,18 +128,18 @@ class StoryTeller:
 
     def story(self, now: float | None = None) -> Story:
         """The story so far, as of `now` (POSIX seconds) if the node's daemon runs; None if the log has ended."""
-        outcome = self._outcome()
+        outcome = self._find_outcome()
         troubles = [each for each in (*self._troubles, *self._sentences) if each.trouble]
         cause = self._skip.cause if self._skip is not None else "fault" if troubles else "slow"
-        reason = reason_of(cause, self._found_doing, troubles)
+        reason = describe_skip_reason(cause, self._found_doing, troubles)
         sentences = (*(self._troubles if outcome in ("skipped", "missed") else ()), *self._sentences)
         gone = outcome in ("skipped", "missed")
-        advice = advice_on(cause, self._before, self._took_s, self._loading_s, self._state) if gone else ()
+        advice = advise_on_skips(cause, self._before, self._took_s, self._loading_s, self._state) if gone else ()
         if differ := self._state.trainer.other_weights:
             advice = (*advice, f"This node began from other weights than its swarm: {differ}.")
         advice += tuple(dict.fromkeys(f"{advice_on_learning(each.flat.cause)}." for each in self._trained if each.flat))
         advice += self._time_words()
-        return Story(self._round, outcome, self._verdict(outcome, reason, now), sentences, advice, self._cut)
+        return Story(self._round, outcome, self._describe_outcome(outcome, reason, now), sentences, advice, self._cut)
 
     # --- as events come ---
 
@@ -149,7 +149,7 @@ class StoryTeller:
         elif is_loading(before):
             self._stage_loading_s += max(0.0, at - max(self._at, before.work.joined_at))
 
-    def _note(self, envelope: Envelope, before: State) -> None:
+    def _record_event(self, envelope: Envelope, before: State) -> None:
         event = envelope.event
         if isinstance(event, StageTrained):
             if event.round == self._round and before.done < (event.round, event.stage):
@@ -165,13 +165,13 @@ class StoryTeller:
         elif isinstance(event, RoundsSkipped) and event.first <= self._round <= event.last:
             self._skip = event
 
-    def _open(self, before: State, at: float) -> None:
+    def _open_round(self, before: State, at: float) -> None:
         self._opened = True
-        self._found_doing = doing(before, at)
+        self._found_doing = describe_activity(before, at)
         if before.work is not None and before.chart.startswith("round."):
             self._found_round = before.work.round
 
-    def _say(self, sentences: list[Sentence]) -> None:
+    def _add_sentences(self, sentences: list[Sentence]) -> None:
         room = SENTENCES_MAX - len(self._sentences)
         self._sentences += sentences[:room]
         self._cut += len(sentences[room:])
@@ -183,7 +183,7 @@ class StoryTeller:
 
     # --- the story ---
 
-    def _outcome(self) -> str:
+    def _find_outcome(self) -> str:
         if self._first is None or self._first[1] > self._round:
             return "unknown"
         if self._trained and (self._closed or len(self._trained) == self._stages):
@@ -208,24 +208,28 @@ class StoryTeller:
         ]
         return tuple(f"{f'Stage {stage}: ' if self._stages > 1 else ''}{words}." for stage, words in told)
 
-    def _verdict(self, outcome: str, reason: str, now: float | None) -> str:
+    def _describe_outcome(self, outcome: str, reason: str, now: float | None) -> str:
         name, state = f"Round {self._round}", self._state
         if outcome == "unknown":
             seq = self._first[0] if self._first else 0
             return f"{name} was over before this log begins (event {seq}): nothing is known of it here."
         if outcome == "ahead":
             clock, ends = state.clock, "" if now is not None else ", as this log ends"
-            place = reached_words(clock.round, clock.stage, clock.final) + ends if clock else "no round is known here"
+            place = (
+                describe_reached_stage(clock.round, clock.stage, clock.final) + ends
+                if clock
+                else "no round is known here"
+            )
             return f"{name} has not been reached: {place}."
         if outcome == "trained":
-            return f"{name} was trained by this node: {rewards_in_words(self._trained, self._stages)}."
+            return f"{name} was trained by this node: {describe_rewards(self._trained, self._stages)}."
         if outcome == "open" and state.chart in ("stopped", "failed"):
             return f"{name} was under way when this node stopped: {state.stop_reason or 'nobody said why'}."
         if outcome == "open" and now is None:
             ended = "when this node's process ended without an orderly stop"
-            return f"{name} was under way {ended}: it was {doing(state, self._at)}."
+            return f"{name} was under way {ended}: it was {describe_activity(state, self._at)}."
         if outcome == "open":
-            return f"{name} is under way: this node is {doing(state, now or self._at)}."
+            return f"{name} is under way: this node is {describe_activity(state, now or self._at)}."
         if outcome == "missed":
             return f"{name} passed and this node trained nothing of it: {reason}."
         skip = self._skip
@@ -234,13 +238,13 @@ class StoryTeller:
         return f"{span} skipped, cause {skip.cause}: {reason}."
 
 
-def reached(state: State) -> int:
+def highest_known_round(state: State) -> int:
     """The highest round that the node knows of; -1 before the first."""
     clock = -1 if state.clock is None else state.clock.round - state.clock.final
     return max(clock, -1 if state.work is None else state.work.round, state.skipped_to)
 
 
-def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
+def describe_rewards(trained: list[StageTrained], stages: int) -> str:
     """ "reward 0.500, held-out accuracy 0.40", or by stage."""
     if stages == 1 and len(trained) == 1:
         held_out = trained[0].held_out
@@ -253,23 +257,23 @@ def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
 # --- sentences ---
 
 
-def sentences_of(applied: AppliedEvent, last_at: float) -> list[Sentence]:
+def make_sentences(applied: AppliedEvent, last_at: float) -> list[Sentence]:
     """What a story says of an event; `last_at` is when the event before it was committed."""
     at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
-    said = [_clock(applied)]
+    said = [_clock_sentence(applied)]
     told = describe(applied, at - last_at)
     if told.told:
         text = "; ".join(filter(None, (told.text, told.details)))
         said.append(Sentence(at, seq, text, told.round, told.trouble, told.settles))
-    round, without = closed_without(applied)
+    round, without = find_missing_reports(applied)
     if without:
         said.append(Sentence(at, seq, f"round {round} {without}", round))
     if before.chart != after.chart:
-        said.append(_entered(applied))
+        said.append(_chart_sentence(applied))
     return [sentence for sentence in said if sentence is not None]
 
 
-def _clock(applied: AppliedEvent) -> Sentence | None:
+def _clock_sentence(applied: AppliedEvent) -> Sentence | None:
     """That the swarm reached another stage, whatever event said so."""
     old, new = applied.before.clock, applied.after.clock
     if new is None or new == old:
@@ -285,7 +289,7 @@ def _clock(applied: AppliedEvent) -> Sentence | None:
     return Sentence(applied.at, applied.seq, text)
 
 
-def _entered(applied: AppliedEvent) -> Sentence | None:
+def _chart_sentence(applied: AppliedEvent) -> Sentence | None:
     """A change of the round's chart that no other sentence tells."""
     at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
     work = after.work
@@ -303,7 +307,7 @@ def _entered(applied: AppliedEvent) -> Sentence | None:
 # --- causes ---
 
 
-def doing(state: State, at: float) -> str:
+def describe_activity(state: State, at: float) -> str:
     """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
     words, since = DOING[state.chart], state.since
     if state.chart == "round.training" and is_loading(state):
@@ -320,7 +324,7 @@ def is_loading(state: State) -> bool:
     return state.trainer.chart in ("down", "loading")
 
 
-def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
+def describe_skip_reason(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
     """Why rounds were missed: `cause` as it is on record, what the node did when the first of them opened, and what had
     gone wrong up to then, oldest first."""
     if cause == "fault" and troubles:
@@ -332,7 +336,7 @@ def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str
     return f"when it opened this node was {found_doing or 'not running'}, and when it was free the swarm had gone on"
 
 
-def advice_on(
+def advise_on_skips(
     cause: str, before: StageTrained | None, took_s: float, loading_s: float, state: State
 ) -> tuple[str, ...]:
     """What may be done about missed rounds.
@@ -353,10 +357,10 @@ def advice_on(
             "See to what went wrong above; `swarmd doctor` checks the machine and the configuration.",
             "`swarmd replay DIR --from SEQ --step` shows an event, what it changed and what it caused.",
         )
-    return _advice_on_speed(before, took_s, loading_s, state)
+    return _advise_on_speed(before, took_s, loading_s, state)
 
 
-def _advice_on_speed(before: StageTrained | None, took_s: float, loading_s: float, state: State) -> tuple[str, ...]:
+def _advise_on_speed(before: StageTrained | None, took_s: float, loading_s: float, state: State) -> tuple[str, ...]:
     if before is not None and took_s > HELD_UP * before.seconds + HELD_UP_S:
         work = f"Training round {before.round} stage {before.stage} took {before.seconds:.0f} s of work"
         loading = f", after {loading_s:.0f} s in which its trainer was loaded" if loading_s >= HELD_UP_S else ""

@@ -10,10 +10,10 @@ import msgspec
 
 from swarmd.core import events
 from swarmd.observe.deliveries import trace_deliveries
-from swarmd.observe.describe import headline
+from swarmd.observe.describe import cut_first_line
 from swarmd.observe.node_log import Moment, Opened, tag_of
 from swarmd.observe.timeline import Timeline
-from swarmd.observe.words import count, weights_words
+from swarmd.observe.words import count_noun, describe_weights_event
 
 ArrowKind = Literal["clock", "report", "rollouts", "weights"]
 
@@ -126,7 +126,7 @@ def say(timeline: Timeline, moment: Moment) -> str:
         case events.ReportSeen():
             return f"saw the report of {timeline.name_of(event.peer)} of {of}, reward {event.reward:.3f}"
         case events.WeightsFetched() | events.WeightsRefused() | events.WeightsAdopted():
-            return weights_words(event)
+            return describe_weights_event(event)
     return _say_of_node(timeline, event, of)
 
 
@@ -136,31 +136,31 @@ def _say_of_node(timeline: Timeline, event: object, of: str) -> str:
         case events.NodeStarted():
             return f"started as {event.settings.role}" + ", restored from a backup" * event.restored
         case events.NodeStopped():
-            return f"stopped: {headline(event.reason)}"
+            return f"stopped: {cut_first_line(event.reason)}"
         case events.LinkUp(isolated=isolated) if isolated:
-            return f"was isolated: {headline(isolated)}"
+            return f"was isolated: {cut_first_line(isolated)}"
         case events.LinkUp():
-            return f"was connected to {count(event.peers, 'peer')}"
+            return f"was connected to {count_noun(event.peers, 'peer')}"
         case events.LinkDegraded():
-            return f"reached nobody: {headline(event.reason)}"
+            return f"reached nobody: {cut_first_line(event.reason)}"
         case events.LinkDown():
-            return f"had no DHT node: {headline(event.reason)}"
+            return f"had no DHT node: {cut_first_line(event.reason)}"
         case events.RoundsSkipped(first=first, last=last):
             rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
             return f"skipped {rounds}, cause: {event.cause}"
         case events.RecordsRejected():
-            refused = count(event.count, "record")
+            refused = count_noun(event.count, "record")
             return f"refused {refused} of {timeline.name_of(event.peer)}: {event.reason}"
         case events.Equivocated():
             return f"learned that {timeline.name_of(event.peer)} signed two different records ({event.kind}) of {of}"
         case events.TrainingCancelled():
-            return f"gave {of} up after {count(event.steps, 'step')}"
+            return f"gave {of} up after {count_noun(event.steps, 'step')}"
         case events.CommandFailed():
-            return f"failed at {event.command}: {headline(event.reason)}"
+            return f"failed at {event.command}: {cut_first_line(event.reason)}"
         case events.TimerFired():
             return f"waited for {event.name} as long as it may"
         case events.WorkerExited():
-            return f"lost its {event.worker} worker: {headline(event.reason)}"
+            return f"lost its {event.worker} worker: {cut_first_line(event.reason)}"
         case events.SpaceLow():
             return "paused for want of disk space"
         case events.SpaceFreed():

@@ -14,7 +14,7 @@ import msgspec
 
 from swarmd.core.state import Coordination, StageTimes, State
 from swarmd.core.values import NodePart, Settings, TrainerPart, TrainerTimes
-from swarmd.observe.words import count, span
+from swarmd.observe.words import count_noun, format_duration
 
 Part = TrainerPart | NodePart
 Bottleneck = Part | Literal["gather-deadline", "memory", "processor", "threads", "tail"]
@@ -206,15 +206,15 @@ def _why(bottleneck: Bottleneck, times: StageTimes) -> str:
     """What the trainer, or gathering, knows of the cause."""
     trainer = times.trainer
     if bottleneck == "gather-deadline" and times.missing:
-        return f", as those of {count(times.missing, 'peer')} did not come in time"
+        return f", as those of {count_noun(times.missing, 'peer')} did not come in time"
     if trainer is None:
         return ""
     if bottleneck == "memory":
-        return f", as the machine is short of memory: {count(trainer.faults, 'page')} had to be read from disk"
+        return f", as the machine is short of memory: {count_noun(trainer.faults, 'page')} had to be read from disk"
     if bottleneck == "processor":
         return ", as other programs use the processor"
     if bottleneck == "threads":
-        return f", with {count(trainer.idle_cores, 'core')} idle"
+        return f", with {count_noun(trainer.idle_cores, 'core')} idle"
     if bottleneck == "tail":
         return f", {trainer.tail_s:.1f} s of it for the last few, longest completions of each batch"
     return ""
@@ -233,5 +233,5 @@ def slowest_words(coordination: Coordination | None) -> str:
     if len(there) < 2:
         return ""
     last = max(there, key=lambda member: member.took_s)
-    who = f"the slowest is {last.name or last.peer[-12:]}, which reports after {span(last.took_s)}"
+    who = f"the slowest is {last.name or last.peer[-12:]}, which reports after {format_duration(last.took_s)}"
     return f"{who}; a lower coordinator.quorum or coordinator.stage_s would change it"

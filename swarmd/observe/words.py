@@ -11,19 +11,19 @@ from typing import Literal
 from swarmd.core import events
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.coordination import COLLECTING
-from swarmd.core.evidence import BARRED_ROUNDS, in_force
+from swarmd.core.evidence import BARRED_ROUNDS, current_equivocations
 from swarmd.core.state import Coordination, Equivocation, Member, State, WeightsOutcome
 from swarmd.core.values import EvidenceKind, PeerWeights, SetAside, Skill, WeightsCause, WeightsDamage
-from swarmd.core.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
+from swarmd.core.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, unexpected_members
 from swarmd.observe.layers import MIB
 
 
-def count(number: int, thing: str) -> str:
+def count_noun(number: int, thing: str) -> str:
     """A number with its noun, in singular or plural: "1 peer", "2 peers"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time span in at most two units: "1m 30s"."""
     seconds = max(0.0, seconds)
     for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
@@ -36,7 +36,7 @@ def span(seconds: float) -> str:
 
 ASIDE_TOLD_MAX = 3  # peers in one sentence
 STAGES_COUNTED = 8  # last ones
-REASONS = {  # of `swarmd.core.rounds.count_aside`: in singular and plural
+REASONS = {  # of `swarmd.core.rounds.count_set_aside`: in singular and plural
     "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),
@@ -44,15 +44,15 @@ REASONS = {  # of `swarmd.core.rounds.count_aside`: in singular and plural
 }
 
 
-def aside_words(event: events.StageTrained) -> str:
+def describe_masked_rollouts(event: events.StageTrained) -> str:
     """How much of each peer's rollouts was not learnt from, with an example; empty for nothing."""
-    told = [peer_words(each) for each in event.set_aside[:ASIDE_TOLD_MAX]]
+    told = [describe_masked_peer(each) for each in event.set_aside[:ASIDE_TOLD_MAX]]
     if len(event.set_aside) > ASIDE_TOLD_MAX:
         told.append(f"and something of {len(event.set_aside) - ASIDE_TOLD_MAX} more")
     return "; ".join(told)
 
 
-def aside_counts_words(stages: Sequence[Mapping[str, int]]) -> str:
+def describe_masked_counts(stages: Sequence[Mapping[str, int]]) -> str:
     """How much of peers' rollouts the last stages did not learn from, given by reason for each; empty for none."""
     last = stages[-STAGES_COUNTED:]
     counts: Counter[str] = Counter()
@@ -63,16 +63,16 @@ def aside_counts_words(stages: Sequence[Mapping[str, int]]) -> str:
     return f"set aside of peers' rollouts in {stages_words}: {', '.join(told)}" if told else ""
 
 
-def passed_words(aside: SetAside) -> str:
+def describe_skipped_groups(aside: SetAside) -> str:
     """How many groups of one peer were passed over, and why; empty for none."""
     told = [f"{aside.over_share} as it had its share"] * bool(aside.over_share)
     told += [f"{aside.of_little} as little of it counts"] * bool(aside.of_little)
     return f"groups passed over: {', '.join(told)}" if told else ""
 
 
-def peer_words(aside: SetAside) -> str:
+def describe_masked_peer(aside: SetAside) -> str:
     """What of one peer's rollouts was not learnt from."""
-    passed = passed_words(aside)
+    passed = describe_skipped_groups(aside)
     if not aside.held:
         return f"of {aside.peer} {passed}"
     share = aside.held / max(aside.tokens, 1)
@@ -86,7 +86,7 @@ def peer_words(aside: SetAside) -> str:
     )
 
 
-def is_marked(event: events.StageTrained) -> bool:
+def has_peer_mark(event: events.StageTrained) -> bool:
     """Whether a peer's right answers carry a mark that no others have, as a payload would."""
     return any(each.mark for each in event.set_aside)
 
@@ -97,14 +97,14 @@ _ONE_OF = {events.RegistrationLog: "registration", events.RewardLog: "reward", e
 OTHERS_NAMED_MAX = 4  # distinct names of other events in a line
 
 
-def block_words(event: events.ChainBlock, peer: str) -> str:
+def describe_block(event: events.ChainBlock, peer: str) -> str:
     """The line for a block, seen from the node with this peer id."""
-    said = [*_named(event.logs, peer), *_counted(event.logs, peer)]
+    said = [*_describe_named_logs(event.logs, peer), *_count_other_logs(event.logs, peer)]
     words = f"block {event.block.number}"
     return f"{words}: {', '.join(said)}" if said else words
 
 
-def _named(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
+def _describe_named_logs(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
     stages = [log for log in logs if isinstance(log, events.StageLog)]
     if stages:
         yield f"round {stages[-1].round} stage {stages[-1].stage} is open"
@@ -112,13 +112,13 @@ def _named(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
         if isinstance(log, events.PolicyLog):
             yield f"the policy is {log.min_submissions} submissions or {log.max_stage_s} s"
         elif isinstance(log, _OWNED) and log.peer == peer:
-            yield f"own {_own_words(log)}"
+            yield f"own {_describe_own_log(log)}"
 
 
 _OWNED = (events.RegistrationLog, events.RewardLog, events.VoteLog)
 
 
-def _own_words(log: events.RegistrationLog | events.RewardLog | events.VoteLog) -> str:
+def _describe_own_log(log: events.RegistrationLog | events.RewardLog | events.VoteLog) -> str:
     if isinstance(log, events.RewardLog):
         return f"reward of round {log.round} stage {log.stage}: {log.reward}"
     if isinstance(log, events.VoteLog):
@@ -126,10 +126,10 @@ def _own_words(log: events.RegistrationLog | events.RewardLog | events.VoteLog) 
     return f"registration by {log.account}"
 
 
-def _counted(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
+def _count_other_logs(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
     others = Counter(_ONE_OF[type(log)] for log in logs if isinstance(log, _OWNED) and log.peer != peer)
     for word, times in others.items():
-        yield count(times, word)
+        yield count_noun(times, word)
     names = Counter(log.name for log in logs if isinstance(log, events.OtherLog))
     yield from (f"{times} x {name}" for name, times in names.most_common(OTHERS_NAMED_MAX))
 
@@ -141,17 +141,17 @@ HOW_TO_CHECK = "`swarmd explain --evidence` shows and checks both"
 _RECORDS: dict[EvidenceKind, str] = {"report": "reports", "clock": "clock records", "leaderboard": "leaderboards"}
 
 
-def equivocation_words(what: events.Equivocated | Equivocation, state: State) -> str:
+def describe_equivocation(what: events.Equivocated | Equivocation, state: State) -> str:
     """One sentence without its full stop, from this node's side."""
     place = f"round {what.round}" + (f" stage {what.stage}" if what.kind != "leaderboard" else "")
-    said = f"{_who(what, state)} signed two different {_RECORDS[what.kind]} of {place}"
-    if bars_nobody(what):
+    said = f"{_name_equivocator(what, state)} signed two different {_RECORDS[what.kind]} of {place}"
+    if bans_nobody(what):
         return f"{said}: nodes were told different things; this one goes by the later place and deadline"
     until = what.round + BARRED_ROUNDS
     return f"{said}: nothing of it counts until round {until}"
 
 
-def _who(what: events.Equivocated | Equivocation, state: State) -> str:
+def _name_equivocator(what: events.Equivocated | Equivocation, state: State) -> str:
     settings = state.settings
     if settings is not None and what.peer == settings.peer:
         return "this node's identity"
@@ -160,21 +160,21 @@ def _who(what: events.Equivocated | Equivocation, state: State) -> str:
     return what.peer
 
 
-def bars_nobody(what: events.Equivocated | Equivocation) -> bool:
+def bans_nobody(what: events.Equivocated | Equivocation) -> bool:
     """Whether it is the coordinator's, without whom the swarm cannot go on."""
     return what.kind != "report"
 
 
 def equivocation_notes(state: State) -> tuple[str, ...]:
     """Notes of a status on equivocations that are still in force, the latest last."""
-    told = in_force(state)[-EVIDENCE_TOLD_MAX:]
-    return tuple(f"{equivocation_words(each, state)}; {HOW_TO_CHECK}" for each in told)
+    told = current_equivocations(state)[-EVIDENCE_TOLD_MAX:]
+    return tuple(f"{describe_equivocation(each, state)}; {HOW_TO_CHECK}" for each in told)
 
 
-def coordinator_trouble(state: State) -> str:
+def describe_coordinator_trouble(state: State) -> str:
     """Why the coordinator is not to be trusted; empty if nothing is known against it."""
-    told = [each for each in in_force(state) if bars_nobody(each)]
-    return equivocation_words(told[-1], state) if told else ""
+    told = [each for each in current_equivocations(state) if bans_nobody(each)]
+    return describe_equivocation(told[-1], state) if told else ""
 
 
 # --- held-out accuracy by task ---
@@ -182,20 +182,20 @@ def coordinator_trouble(state: State) -> str:
 SKILLS_TOLD_MAX = 4
 
 
-def skills_words(skills: Sequence[Skill]) -> str:
+def describe_skills(skills: Sequence[Skill]) -> str:
     """Accuracies by task, and what is done about those that have fallen."""
     told = ", ".join(f"{each.task} {each.held_out:.2f}" for each in skills[:SKILLS_TOLD_MAX])
     more = f", {len(skills) - SKILLS_TOLD_MAX} more" if len(skills) > SKILLS_TOLD_MAX else ""
-    fallen = fallen_words([each for each in skills if each.fallen])
+    fallen = describe_fallen_skills([each for each in skills if each.fallen])
     return f"by task {told}{more}" + (f"; {fallen}" if fallen else "")
 
 
-def reached_words(round: int, stage: int, final: bool) -> str:
+def describe_reached_stage(round: int, stage: int, final: bool) -> str:
     """The stage that a swarm is at, by its clock."""
     return f"swarm has run its {round} rounds" if final else f"swarm at round {round} stage {stage}"
 
 
-def fallen_words(skills: Sequence[Skill]) -> str:
+def describe_fallen_skills(skills: Sequence[Skill]) -> str:
     """Tasks whose accuracy has fallen, and how much more often they are drawn; empty for none."""
     told = [
         f"{each.task} to {each.held_out:.2f}, it was {each.best:.2f} "
@@ -224,7 +224,7 @@ _DAMAGED: dict[WeightsDamage, str] = {
 }
 
 
-def weights_words(event: WeightsEvent) -> str:
+def describe_weights_event(event: WeightsEvent) -> str:
     """A sentence without its full stop."""
     match event:
         case events.WeightsFetched():
@@ -252,7 +252,7 @@ def _whose(weights: PeerWeights) -> str:
 PEER_SHOWN = 12  # last characters of a peer's id in a status
 
 
-def outcome_words(last: WeightsOutcome) -> str:
+def describe_weights_outcome(last: WeightsOutcome) -> str:
     """What a status says of a peer's weights that came last."""
     whose = f"the weights of {last.peer[-PEER_SHOWN:]}" if last.peer else "a peer's weights"
     whose += f" after round {last.round}" if last.round >= 0 else ""
@@ -269,13 +269,13 @@ def outcome_words(last: WeightsOutcome) -> str:
             return f"{whose} did not come in time"
 
 
-def weights_level(event: WeightsEvent) -> Literal["info", "warning"]:
+def weights_log_level(event: WeightsEvent) -> Literal["info", "warning"]:
     """The level of the log line."""
     damaged = isinstance(event, events.WeightsFetched) and event.damaged != ""
     return "warning" if damaged or (isinstance(event, events.WeightsRefused) and event.cause not in CALM) else "info"
 
 
-def weights_round(event: WeightsEvent) -> int | None:
+def round_of_weights_event(event: WeightsEvent) -> int | None:
     """The round of the event, by its command's id; None if the id is not one of this node's."""
     number = event.command.split("/")[1:2]
     return int(number[0]) if number and number[0].isdecimal() else None
@@ -295,9 +295,11 @@ SILENT = (
 )
 
 
-def not_waited_for(coordination: Coordination) -> dict[Kind, int]:
+def count_not_waited_for(coordination: Coordination) -> dict[Kind, int]:
     """How many members the open stage does not wait for, by kind; kinds without any are left out."""
-    kinds: list[Kind] = ["members" if member.rounds else "newcomers" for member in _not_expected(coordination)]
+    kinds: list[Kind] = [
+        "members" if member.rounds else "newcomers" for member in _list_unexpected_members(coordination)
+    ]
     return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
 
 
@@ -307,14 +309,14 @@ def waiting_notes(state: State) -> tuple[str, ...]:
     if coordination is None or coordination.chart not in COLLECTING:
         return ()
     newcomers = coordination.waiting.newcomers
-    silent = [each for each in _not_expected(coordination) if each.rounds or newcomers]
+    silent = [each for each in _list_unexpected_members(coordination) if each.rounds or newcomers]
     told = () if newcomers else (NO_NEWCOMERS,)
     if not silent:
         return told
-    return (*told, f"the open stage does not wait for {_names_of(silent)}, silent in the stages before: {SILENT}")
+    return (*told, f"the open stage does not wait for {_name_members(silent)}, silent in the stages before: {SILENT}")
 
 
-def waiting_turn(before: State, after: State) -> str:
+def describe_waiting_change(before: State, after: State) -> str:
     """That stages stop or resume waiting for newcomers with an event; empty if nothing changed."""
     then, now = before.coordination, after.coordination
     if then is now or then is None or now is None or then.waiting.newcomers == now.waiting.newcomers:
@@ -322,7 +324,7 @@ def waiting_turn(before: State, after: State) -> str:
     return AGAIN if now.waiting.newcomers else NO_NEWCOMERS
 
 
-def closed_without(applied: AppliedEvent) -> tuple[int, str]:
+def find_missing_reports(applied: AppliedEvent) -> tuple[int, str]:
     """The round of the stage that an event closed, and whose reports were missing; -1 and "" if none were."""
     closed, opened, event = applied.before.coordination, applied.after.coordination, applied.event
     if closed is None or opened is None or closed.chart not in COLLECTING:
@@ -332,18 +334,20 @@ def closed_without(applied: AppliedEvent) -> tuple[int, str]:
     last = event.peer if isinstance(event, events.ReportSeen) else ""
     missing = [each for each in closed.members if each.peer != last and each.peer not in closed.reports]
     expected = [each for each in missing if is_expected(closed, each)]
-    others = [each for each in _not_expected(closed) if each.peer != last and each.peer not in closed.reports]
+    others = [
+        each for each in _list_unexpected_members(closed) if each.peer != last and each.peer not in closed.reports
+    ]
     lasted_s = applied.at - closed.opened_at
-    told = [f"{_names_of(expected)}, after waiting {lasted_s:.0f} s for them"] if expected else []
-    told += [f"{_names_of(others)}, for whom it did not wait"] if others else []
+    told = [f"{_name_members(expected)}, after waiting {lasted_s:.0f} s for them"] if expected else []
+    told += [f"{_name_members(others)}, for whom it did not wait"] if others else []
     return (closed.round, f"stage {closed.stage} closed without {' and without '.join(told)}") if told else (-1, "")
 
 
-def _not_expected(coordination: Coordination) -> list[Member]:
-    return not_expected(coordination) if coordination.chart in COLLECTING else []
+def _list_unexpected_members(coordination: Coordination) -> list[Member]:
+    return unexpected_members(coordination) if coordination.chart in COLLECTING else []
 
 
-def _names_of(members: Sequence[Member]) -> str:
+def _name_members(members: Sequence[Member]) -> str:
     """ "6 members (a, b, c and 3 more)"."""
     more = f" and {len(members) - NAMED_MAX} more" if len(members) > NAMED_MAX else ""
-    return f"{count(len(members), 'member')} ({', '.join(each.peer for each in members[:NAMED_MAX])}{more})"
+    return f"{count_noun(len(members), 'member')} ({', '.join(each.peer for each in members[:NAMED_MAX])}{more})"

@@ -27,14 +27,16 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#.|~&$:@])")
 
 
-class Data(msgspec.Struct, frozen=True):
+class TrainingData(msgspec.Struct, frozen=True):
     """What a node trains on."""
 
     dataset: str = ""  # on the Hub
     details: tuple[tuple[str, str], ...] = ()  # name and value
 
 
-def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: Path = Path()) -> Data:
+def describe_training_data(
+    kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: Path = Path()
+) -> TrainingData:
     """Describe a swarm's data from its table of the configuration; only the last part of a path is shown.
 
     A data set that lies in `home`, the node's data directory, does not come from the Hub.
@@ -43,10 +45,10 @@ def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: P
     keys = ("subset", "split", "revision", "digest") if name else ("digest",)
     details = [(key, str(options[key])) for key in keys if options.get(key)]
     if name and (not _HUB_ID.fullmatch(name) or (home / name).exists()):
-        name, details = "", [("name", base_of(name)), *details]
+        name, details = "", [("name", public_model_name(name)), *details]
     elif not name and options.get("data"):
-        details = [("file", base_of(str(options["data"]))), *details]
-    return Data(name, (*details, *((("tasks", ", ".join(tasks)),) if tasks else ())))
+        details = [("file", public_model_name(str(options["data"]))), *details]
+    return TrainingData(name, (*details, *((("tasks", ", ".join(tasks)),) if tasks else ())))
 
 
 class CardSubject(msgspec.Struct, frozen=True):
@@ -57,7 +59,7 @@ class CardSubject(msgspec.Struct, frozen=True):
     adapters: bool = False  # the repository holds adapters, not a whole model
     repo: str = ""  # that the card is made for
     revision: str = ""  # of the base, `training.revision`
-    data: Data = Data()
+    data: TrainingData = TrainingData()
 
 
 def make_card(history: TrainingHistory, subject: CardSubject) -> str:
@@ -71,7 +73,7 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", line[:TEXT_CHARS_MAX])
 
 
-def base_of(name: str) -> str:
+def public_model_name(name: str) -> str:
     """A base model's public name: only the last part of a directory's path."""
     return name if _HUB_ID.fullmatch(name) else name.rstrip("/").rpartition("/")[2]
 
@@ -79,7 +81,7 @@ def base_of(name: str) -> str:
 def _header(history: TrainingHistory, subject: CardSubject) -> str:
     library = "peft" if subject.adapters else "transformers"
     fields: dict[str, object] = {"library_name": library, "pipeline_tag": "text-generation"}
-    base = base_of(subject.base or history.model)
+    base = public_model_name(subject.base or history.model)
     if _HUB_ID.fullmatch(base):
         fields["base_model"] = base
     if _HUB_ID.fullmatch(subject.data.dataset):
@@ -89,7 +91,7 @@ def _header(history: TrainingHistory, subject: CardSubject) -> str:
 
 
 def _body(history: TrainingHistory, subject: CardSubject) -> list[str]:
-    base = escape(base_of(subject.base or history.model)) or "unknown"
+    base = escape(public_model_name(subject.base or history.model)) or "unknown"
     kind = f" of kind {escape(subject.kind)}" if subject.kind else ""
     base += f", revision {escape(subject.revision)}," if subject.revision else ""
     return [
@@ -100,15 +102,15 @@ def _body(history: TrainingHistory, subject: CardSubject) -> list[str]:
         "",
         "## Usage",
         "",
-        *_usage(subject),
+        *_usage_section(subject),
         "",
         "## Data",
         "",
-        *_data(subject),
+        *_data_section(subject),
         "",
         "## Training",
         "",
-        *_facts(history),
+        *_facts_section(history),
         "",
         "Reward is the mean over the node's own completions. Held-out accuracy is pass@1: one sampled completion for",
         "each of a fixed set of questions that nobody trains on, the mean over tasks.",
@@ -122,7 +124,7 @@ def _body(history: TrainingHistory, subject: CardSubject) -> list[str]:
     ]
 
 
-def _usage(subject: CardSubject) -> list[str]:
+def _usage_section(subject: CardSubject) -> list[str]:
     """An example program that uses the model."""
     place = subject.repo if _HUB_ID.fullmatch(subject.repo) else HERE
     if subject.adapters:
@@ -142,7 +144,7 @@ def _usage(subject: CardSubject) -> list[str]:
     return ["```python", *load, *ask, "```"]
 
 
-def _data(subject: CardSubject) -> list[str]:
+def _data_section(subject: CardSubject) -> list[str]:
     """Where the questions came from."""
     data = subject.data
     if _HUB_ID.fullmatch(data.dataset):
@@ -154,17 +156,19 @@ def _data(subject: CardSubject) -> list[str]:
     return [first, *(line for name, value in data.details for line in ("", f"- {escape(name)}: {escape(value)}"))]
 
 
-def _facts(history: TrainingHistory) -> list[str]:
+def _facts_section(history: TrainingHistory) -> list[str]:
     rounds = history.rounds
-    lines = [f"- Rounds trained: {len(rounds)}, skipped: {history.rounds_skipped}{_causes(history)}"]
+    lines = [f"- Rounds trained: {len(rounds)}, skipped: {history.rounds_skipped}{_describe_skip_causes(history)}"]
     if history.from_seq:
         lines.append("- The log begins later than the node: what was trained before is not counted here")
     if rounds:
         best = max(rounds, key=lambda row: row.reward if math.isfinite(row.reward) else -math.inf)
         last = rounds[-1]
-        ends = [f"{word} {_number(row.reward)} (round {row.round})" for word, row in (("last", last), ("best", best))]
+        ends = [
+            f"{word} {_format_number(row.reward)} (round {row.round})" for word, row in (("last", last), ("best", best))
+        ]
         lines.append(f"- Reward: {', '.join(ends)}")
-    lines.append(f"- Held-out accuracy: {accuracy_of(history)}")
+    lines.append(f"- Held-out accuracy: {describe_accuracy(history)}")
     groups = sum(stage.peer_groups for stage in history.stages)
     refused = sum(stage.refused for stage in history.stages)
     lines.append(f"- Groups of peers trained on: {groups}, refused: {refused}")
@@ -173,16 +177,16 @@ def _facts(history: TrainingHistory) -> list[str]:
     return lines
 
 
-def accuracy_of(history: TrainingHistory) -> str:
+def describe_accuracy(history: TrainingHistory) -> str:
     """A history's accuracy before and after, in words."""
-    last = _first_measured(reversed(history.stages))
-    before, first = history.held_out_before, _first_measured(history.stages)
+    last = _find_first_measured(reversed(history.stages))
+    before, first = history.held_out_before, _find_first_measured(history.stages)
     if before is not None:
-        return accuracy_words(FirstAccuracy(before, untrained=True), last)
-    return accuracy_words(FirstAccuracy(first, untrained=False) if first is not None else None, last)
+        return describe_accuracy_change(FirstAccuracy(before, untrained=True), last)
+    return describe_accuracy_change(FirstAccuracy(first, untrained=False) if first is not None else None, last)
 
 
-def accuracy_words(first: FirstAccuracy | None, last: float | None) -> str:
+def describe_accuracy_change(first: FirstAccuracy | None, last: float | None) -> str:
     """A node's held-out accuracy before and after training, in the words of all views."""
     if first is None or last is None:
         return "not measured"
@@ -190,11 +194,11 @@ def accuracy_words(first: FirstAccuracy | None, last: float | None) -> str:
     return f"{first.held_out:.3f} {when}, {last:.3f} when last measured"
 
 
-def _first_measured(stages: Iterable[StageResult]) -> float | None:
+def _find_first_measured(stages: Iterable[StageResult]) -> float | None:
     return next((row.held_out for row in stages if row.held_out is not None), None)
 
 
-def _causes(history: TrainingHistory) -> str:
+def _describe_skip_causes(history: TrainingHistory) -> str:
     counts: dict[SkipCause, int] = {}
     for skip in history.skips:
         counts[skip.cause] = counts.get(skip.cause, 0) + skip.last - skip.first + 1
@@ -204,7 +208,8 @@ def _causes(history: TrainingHistory) -> str:
 def _table(rounds: Sequence[RoundResult]) -> list[str]:
     head = ["| Round | Reward | Held-out accuracy | Groups of peers |", "|---:|---:|---:|---:|"]
     rows = [
-        f"| {row.round} | {_number(row.reward)} | {'' if row.held_out is None else _number(row.held_out)} "
+        f"| {row.round} | {_format_number(row.reward)} | "
+        f"{'' if row.held_out is None else _format_number(row.held_out)} "
         f"| {row.peer_groups} |"
         for row in thin_out(rounds, TABLE_ROWS_MAX)
     ]
@@ -219,5 +224,5 @@ def thin_out(rounds: Sequence[RoundResult], rows_max: int) -> list[RoundResult]:
     return [rounds[round(place * step)] for place in range(rows_max)]
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.3f}"

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from swarmd.animals import animal_name
-from swarmd.bounds import fit
+from swarmd.bounds import clamp_integer
 from swarmd.core.events import (
     Envelope,
     ModelPushed,
@@ -29,13 +29,13 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import Skip
+from swarmd.core.state import SkippedRounds
 from swarmd.core.values import SKILLS_MAX, Skill
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.fold import Base
+from swarmd.eventlog.fold import FoldBase
 from swarmd.eventlog.frame import Commit
-from swarmd.eventlog.segment import find_log
-from swarmd.eventlog.summaries import SummaryKind, gather
+from swarmd.eventlog.segment import find_segment_directory
+from swarmd.eventlog.summaries import SummaryKind, update_summary
 
 
 class SkillPoint(msgspec.Struct, frozen=True, gc=False):
@@ -71,13 +71,13 @@ def curves_of(stages: Iterable[tuple[int, int, Sequence[Skill]]]) -> tuple[Skill
     latest = sorted(points, key=lambda task: (points[task][-1].round, points[task][-1].stage))[-SKILLS_MAX:]
     curves = []
     for task in sorted(latest):
-        fallen = _since((point.round, point.fallen) for point in reversed(points[task]))
-        drawn_more = _since((point.round, point.weight > 1) for point in reversed(points[task]))
+        fallen = _find_run_start((point.round, point.fallen) for point in reversed(points[task]))
+        drawn_more = _find_run_start((point.round, point.weight > 1) for point in reversed(points[task]))
         curves.append(SkillCurve(task, tuple(points[task]), fallen, drawn_more))
     return tuple(curves)
 
 
-def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:
+def _find_run_start(newest_first: Iterable[tuple[int, bool]]) -> int | None:
     """First round of the unbroken run up to the newest one in which something holds; None if it does not hold there."""
     since = None
     for round, holds in newest_first:
@@ -90,11 +90,11 @@ def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:
 def skills_summary(curves: Sequence[SkillCurve], tasks_max: int) -> str:
     """The newest accuracy of at most `tasks_max` tasks, first of those that are drawn more often, with since when."""
     ordered = sorted(curves, key=lambda curve: curve.drawn_more_since is None)
-    told = [f"{curve.task} {curve.points[-1].held_out:.2f}{_mark(curve)}" for curve in ordered[:tasks_max]]
+    told = [f"{curve.task} {curve.points[-1].held_out:.2f}{_describe_decline(curve)}" for curve in ordered[:tasks_max]]
     return ", ".join([*told, *[f"{len(curves) - tasks_max} more"] * (len(curves) > tasks_max)])
 
 
-def _mark(curve: SkillCurve) -> str:
+def _describe_decline(curve: SkillCurve) -> str:
     if curve.drawn_more_since is not None:
         return f" (drawn {curve.points[-1].weight:.1f} times as often, since round {curve.drawn_more_since})"
     return f" (fallen since round {curve.fallen_since})" if curve.fallen_since is not None else ""
@@ -148,7 +148,7 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     device: str = ""
     parameters: int = 0
     stages: tuple[StageResult, ...] = ()  # each round and stage once, in order
-    skips: tuple[Skip, ...] = ()
+    skips: tuple[SkippedRounds, ...] = ()
     restarts: tuple[Restart, ...] = ()
     pushes: tuple[ModelPushed, ...] = ()
     trainer_exits: int = 0  # unplanned
@@ -199,12 +199,12 @@ def read_history(directory: Path, trained: StageTrained | None = None) -> Traini
         NotFoundError: there is no log.
         LogDamaged, LogForeign, OtherVersion: it cannot be read.
     """
-    gathering = HistoryGathering()
-    gather(find_log(directory), KIND, gathering)
-    return gathering.history(trained)
+    gathering = HistorySummary()
+    update_summary(find_segment_directory(directory), KIND, gathering)
+    return gathering.make_history(trained)
 
 
-class GatheredHistory(msgspec.Struct, array_like=True):
+class PartialHistory(msgspec.Struct, array_like=True):
     """A history in the making, as it is kept in a summary; `at` is the time of the last event."""
 
     at: float = 0.0
@@ -213,37 +213,37 @@ class GatheredHistory(msgspec.Struct, array_like=True):
     stopping: bool = False
     fields: TrainingHistory = TrainingHistory("")  # without what follows
     stages: dict[tuple[int, int], StageResult] = {}  # by round and stage, as reported last
-    skips: list[Skip] = []
+    skips: list[SkippedRounds] = []
     restarts: list[Restart] = []
     pushes: list[ModelPushed] = []
 
 
-class HistoryGathering:
-    """Gathers a history from a log's events, one after the other; a `swarmd.eventlog.summaries.Gathered`."""
+class HistorySummary:
+    """Gathers a history from a log's events, one after the other; a `swarmd.eventlog.summaries.CommitSummary`."""
 
     def __init__(self) -> None:
-        self._kept = GatheredHistory()
+        self._kept = PartialHistory()
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         state = base.state
         first = state.first_accuracy
         before = first.held_out if first is not None and first.untrained else None
         fields = TrainingHistory("", model=state.trainer.model, device=state.trainer.device, held_out_before=before)
-        self._kept = GatheredHistory(round=state.clock.round if state.clock else -1, fields=fields)
+        self._kept = PartialHistory(round=state.clock.round if state.clock else -1, fields=fields)
         if state.settings is not None:
-            self._set(peer=state.settings.peer, name=state.settings.name, swarm=state.settings.swarm)
+            self._set_fields(peer=state.settings.peer, name=state.settings.name, swarm=state.settings.swarm)
 
-    def resume(self, kept: bytes | memoryview) -> None:
-        self._kept = msgspec.msgpack.decode(kept, type=GatheredHistory)
+    def restore(self, kept: bytes | memoryview) -> None:
+        self._kept = msgspec.msgpack.decode(kept, type=PartialHistory)
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         return msgspec.msgpack.encode(self._kept)
 
-    def take(self, commit: Commit) -> None:
+    def add_commit(self, commit: Commit) -> None:
         for envelope in commit.envelopes():
-            self.apply(envelope)
+            self.apply_event(envelope)
 
-    def apply(self, envelope: Envelope) -> None:
+    def apply_event(self, envelope: Envelope) -> None:
         """Add the next event."""
         kept, event = self._kept, envelope.event
         kept.at = envelope.at
@@ -252,7 +252,7 @@ class HistoryGathering:
         if isinstance(event, StageTrained):
             self._apply_stage(event)
         elif isinstance(event, RoundsSkipped):
-            kept.skips.append(Skip(event.first, event.last, event.cause, kept.at))
+            kept.skips.append(SkippedRounds(event.first, event.last, event.cause, kept.at))
         elif isinstance(event, RoundAnnounced):
             kept.round = max(kept.round, event.round)
         elif isinstance(event, ModelPushed):
@@ -267,16 +267,16 @@ class HistoryGathering:
             if self._kept.fields.peer:
                 self._kept.restarts.append(Restart(max(self._kept.round, 0), self._kept.at))
             self._kept.stopping = False
-            self._set(peer=event.settings.peer, name=event.settings.name, swarm=event.settings.swarm)
+            self._set_fields(peer=event.settings.peer, name=event.settings.name, swarm=event.settings.swarm)
         elif isinstance(event, TrainerReady):
-            self._set(model=event.model, device=event.device, parameters=event.parameters)
+            self._set_fields(model=event.model, device=event.device, parameters=event.parameters)
         elif event.worker == "trainer" and not event.planned and not self._kept.stopping:
-            self._set(trainer_exits=self._kept.fields.trainer_exits + 1)
+            self._set_fields(trainer_exits=self._kept.fields.trainer_exits + 1)
 
     def _apply_stage(self, event: StageTrained) -> None:
         self._kept.round = max(self._kept.round, event.round)
         if event.held_out_before is not None:
-            self._set(held_out_before=event.held_out_before)
+            self._set_fields(held_out_before=event.held_out_before)
         self._kept.stages[event.round, event.stage] = StageResult(
             event.round,
             event.stage,
@@ -287,14 +287,14 @@ class HistoryGathering:
             event.tokens,
             event.seconds,
             event.peer_groups,
-            fit(sum(count for _, count in event.rejected)),
+            clamp_integer(sum(count for _, count in event.rejected)),
             event.skills,
         )
 
-    def _set(self, **fields: Any) -> None:
+    def _set_fields(self, **fields: Any) -> None:
         self._kept.fields = msgspec.structs.replace(self._kept.fields, **fields)
 
-    def history(self, trained: StageTrained | None = None) -> TrainingHistory:
+    def make_history(self, trained: StageTrained | None = None) -> TrainingHistory:
         """The history so far, with a stage that may not be in the log yet. Raises NotFoundError."""
         if trained is not None:
             self._apply_stage(trained)

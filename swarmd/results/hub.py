@@ -30,7 +30,7 @@ from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
-from swarmd.results.card import CardSubject, base_of, data_of, make_card
+from swarmd.results.card import CardSubject, describe_training_data, make_card, public_model_name
 from swarmd.results.history import read_history
 from swarmd.secret_files import SecretKind
 from swarmd.worker.messages import EventSink
@@ -80,7 +80,7 @@ def repo_of(config: Config, peer: str, base: str) -> str:
     if not repo.endswith("/"):
         return repo
     ending = f"-swarmd-{animal_name(peer, '_')}"
-    model = re.sub(r"[^A-Za-z0-9._-]+", "-", base_of(base).rpartition("/")[2]).strip("-.")
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", public_model_name(base).rpartition("/")[2]).strip("-.")
     return f"{repo}{(model or 'model')[: NAME_CHARS_MAX - len(ending)]}{ending}"
 
 
@@ -141,7 +141,7 @@ class Pusher:
         return token
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a push is under way."""
         return self._thread is not None and self._thread.is_alive()
 
@@ -158,7 +158,7 @@ class Pusher:
         """
         if not self.is_due(trained):
             return
-        if self.busy:
+        if self.is_busy:
             self._report(
                 trained.round, time.monotonic(), PushOutcome(error="the push of an earlier round is still going on")
             )
@@ -169,7 +169,7 @@ class Pusher:
         except Exception as error:
             self._report(trained.round, began, PushOutcome(error=f"{type(error).__name__}: {error}"))
             return
-        self._thread = threading.Thread(target=self._follow, args=(order, began), name="hub-push", daemon=True)
+        self._thread = threading.Thread(target=self._run_and_report, args=(order, began), name="hub-push", daemon=True)
         self._thread.start()
 
     def _prepare(self, trained: StageTrained, checkpoint: Path) -> PushOrder:
@@ -178,30 +178,30 @@ class Pusher:
         snapshot.mkdir(parents=True)
         token = self._read_token()  # each time, because it may have been replaced
         swarm = self._config.swarm
-        copy_model_files(checkpoint, snapshot, base_of(self.base))
+        copy_model_files(checkpoint, snapshot, public_model_name(self.base))
         subject = CardSubject(
             swarm.kind,
             self.base,
             (snapshot / ADAPTERS).exists(),
             repo_of(self._config, self._peer, self.base),
             self._config.training.revision,
-            data_of(swarm.kind, swarm.options, [task.name for task in swarm.tasks], self._paths.root),
+            describe_training_data(swarm.kind, swarm.options, [task.name for task in swarm.tasks], self._paths.root),
         )
         return PushOrder(str(snapshot), str(self._paths.root), token, trained, subject)
 
-    def _follow(self, order: PushOrder, began: float) -> None:
+    def _run_and_report(self, order: PushOrder, began: float) -> None:
         """In a thread: run the push to its end or its deadline, and report the outcome."""
         try:
-            outcome = self._run(order)
+            outcome = self._run_push_process(order)
         except Exception as error:
             outcome = PushOutcome(error=f"{type(error).__name__}: {error}")
         shutil.rmtree(self._place, ignore_errors=True)
         hidden = outcome.error.replace(order.token, "[token]")
         self._report(order.trained.round, began, msgspec.structs.replace(outcome, error=hidden))
 
-    def _run(self, order: PushOrder) -> PushOutcome:
+    def _run_push_process(self, order: PushOrder) -> PushOutcome:
         pipe = subprocess.PIPE
-        with subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, env=_environment()) as child:
+        with subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, env=_push_environment()) as child:
             self._child = child
             if self._closed.is_set():
                 child.kill()
@@ -235,7 +235,7 @@ class Pusher:
             self._thread.join(CLOSE_S)
 
 
-def _environment() -> dict[str, str]:
+def _push_environment() -> dict[str, str]:
     """The operator's environment, without telemetry, implicit tokens and checks for updates."""
     kept = {key: value for key, value in os.environ.items() if key not in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
     quiet = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_DISABLE_PROGRESS_BARS")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from swarmd.animals import animal_name
 from swarmd.core.values import SkipCause
 from swarmd.errors import PathUnusable
-from swarmd.files import remedy, remove_left
+from swarmd.files import advise_on_path_error, remove_leftover
 from swarmd.results.history import TrainingHistory
 
 if TYPE_CHECKING:
@@ -57,18 +57,18 @@ def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # boxes instead
-            figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated(path))
+            figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated_metadata(path))
         temporary.replace(path)
     except OSError as error:
-        fix = remedy(error, path) or "Name another file with --out"
+        fix = advise_on_path_error(error, path) or "Name another file with --out"
         if not path.parent.is_dir():
             fix = f"Make the directory {path.parent} first, or name another file with --out"
         raise PathUnusable(f"{path} cannot be written: {error.strerror or error}", fix) from error
     finally:
-        remove_left(temporary)
+        remove_leftover(temporary)
 
 
-def _undated(path: Path) -> dict[str, Any]:
+def _undated_metadata(path: Path) -> dict[str, Any]:
     """Metadata without a date: the same log gives the same bytes."""
     return {"Date": None} if path.suffix == ".svg" else {"Software": "swarmd"}
 
@@ -84,8 +84,8 @@ def make_figure(histories: Sequence[TrainingHistory]) -> Figure:
     shown = histories[:NODES_MAX]
     lanes = 0.6 + 0.22 * len(shown)
     names = labels_of(shown)
-    legend = 0.2 * math.ceil(len(shown) / _columns(names))
-    tasks = tasks_of(shown)
+    legend = 0.2 * math.ceil(len(shown) / _count_legend_columns(names))
+    tasks = choose_tasks(shown)
     by_task = [TASK_INCHES] * len(tasks)
     figure = Figure(figsize=(WIDTH_INCHES, 6.4 + sum(by_task) + lanes + legend), layout="constrained")
     panels = figure.subplots(3 + len(tasks), 1, sharex=True, height_ratios=(3.1, *by_task, 3.1, lanes))
@@ -93,16 +93,16 @@ def make_figure(histories: Sequence[TrainingHistory]) -> Figure:
     for axes, task in zip(panels[1:-2], tasks, strict=True):
         _draw_task(axes, shown, task)
     for place, (history, name) in enumerate(zip(shown, names, strict=True)):
-        _draw_accuracy(accuracy, history, {**_look(place, history), "label": name})
-        _draw_reward(reward, history, _look(place, history))
-    _draw_lives(life, shown, names)
-    _label(figure, (accuracy, reward, life), shown)
+        _draw_accuracy(accuracy, history, {**_node_style(place, history), "label": name})
+        _draw_reward(reward, history, _node_style(place, history))
+    _draw_node_lanes(life, shown, names)
+    _label_panels(figure, (accuracy, reward, life), shown)
     for axes in panels[1:-2]:
-        _frame(axes, "both")
+        _style_frame(axes, "both")
     return figure
 
 
-def tasks_of(histories: Sequence[TrainingHistory]) -> list[str]:
+def choose_tasks(histories: Sequence[TrainingHistory]) -> list[str]:
     """The tasks that get a panel, `TASKS_MAX` at most: first those that have fallen, then by name."""
     curves = [curve for history in histories for curve in history.skills]
     fallen = {curve.task for curve in curves if any(point.fallen for point in curve.points)}
@@ -112,20 +112,20 @@ def tasks_of(histories: Sequence[TrainingHistory]) -> list[str]:
 def _draw_task(axes: Axes, histories: Sequence[TrainingHistory], task: str) -> None:
     """Draw the nodes' accuracy on one task by round, with a broad line while the task is drawn more often."""
     for place, history in enumerate(histories):
-        look = {**_look(place, history), "markersize": 3.0, "linewidth": 1.2}
+        look = {**_node_style(place, history), "markersize": 3.0, "linewidth": 1.2}
         for points in (curve.points for curve in history.skills if curve.task == task):
-            held_out = thinned(((point.round, point.held_out) for point in points), len(points))
+            held_out = average_points(((point.round, point.held_out) for point in points), len(points))
             axes.plot([round for round, _ in held_out], [value for _, value in held_out], **look)
             drawn_more = ((each.round, each.held_out if each.weight > 1 else math.nan) for each in points)
-            more = thinned(drawn_more, len(points))
+            more = average_points(drawn_more, len(points))
             under = {"color": look["color"], "marker": "o", "markersize": 9, "linewidth": 7, "alpha": 0.25}
             axes.plot([round for round, _ in more], [value for _, value in more], **under, label=None)
     axes.set_ylim(-0.04, 1.04)
     axes.set_ylabel("held out", fontsize=8)
-    axes.set_title(plain_text(task), loc="left", fontsize=8)
+    axes.set_title(escape_label(task), loc="left", fontsize=8)
 
 
-def _look(place: int, history: TrainingHistory) -> dict[str, Any]:
+def _node_style(place: int, history: TrainingHistory) -> dict[str, Any]:
     """Colour, line style and marker of a node."""
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -139,7 +139,7 @@ def _look(place: int, history: TrainingHistory) -> dict[str, Any]:
 
 def _draw_accuracy(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
     count = sum(row.held_out is not None for row in history.rounds)
-    measured = thinned(((row.round, row.held_out) for row in history.rounds if row.held_out is not None), count)
+    measured = average_points(((row.round, row.held_out) for row in history.rounds if row.held_out is not None), count)
     if history.held_out_before is not None and measured:
         first = measured[0][0] - 1
         unnamed = {**look, "label": None, "markevery": 1}
@@ -150,11 +150,11 @@ def _draw_accuracy(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -
 
 
 def _draw_reward(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
-    points = thinned(((row.round, row.reward) for row in history.rounds), len(history.rounds))
+    points = average_points(((row.round, row.reward) for row in history.rounds), len(history.rounds))
     axes.plot([round for round, _ in points], [reward for _, reward in points], **look)
 
 
-def thinned(points: Iterable[tuple[int, float]], count: int) -> list[tuple[float, float]]:
+def average_points(points: Iterable[tuple[int, float]], count: int) -> list[tuple[float, float]]:
     """Average neighbouring points so that at most `POINTS_MAX` of `count` points are left."""
     step = math.ceil(count / POINTS_MAX)
     if step <= 1:
@@ -165,12 +165,14 @@ def thinned(points: Iterable[tuple[int, float]], count: int) -> list[tuple[float
     return means
 
 
-def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequence[str]) -> None:
+def _draw_node_lanes(axes: Axes, histories: Sequence[TrainingHistory], names: Sequence[str]) -> None:
     """Draw one lane per node: a bar for each trained round, marks for skipped rounds and restarts."""
-    low, high = _window(histories)
+    low, high = _shown_rounds(histories)
     axes.set_xlim(low - 1.5, high + 0.7)
     for lane, history in enumerate(histories):
-        trained = [(first - 0.4, last - first + 0.8) for first, last in spans_of(history, (high - low) / BARS_MAX)]
+        trained = [
+            (first - 0.4, last - first + 0.8) for first, last in list_trained_spans(history, (high - low) / BARS_MAX)
+        ]
         axes.broken_barh(trained, (lane - 0.22, 0.44), color=COLOURS[lane % len(COLOURS)], alpha=0.45, linewidth=0)
         for skip in history.skips:
             marker, colour = CAUSES[skip.cause]
@@ -184,7 +186,7 @@ def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequenc
     axes.set_ylim(len(histories) - 0.4, -0.8)
 
 
-def spans_of(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
+def list_trained_spans(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
     """First and last rounds of spans of trained rounds; rounds at most `gap` apart are in one span."""
     spans: list[tuple[int, int]] = []
     for row in history.rounds:
@@ -195,7 +197,7 @@ def spans_of(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
     return spans
 
 
-def _window(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
+def _shown_rounds(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
     """First and last round that are shown: the trained ones, with skips and restarts near them."""
     ends = [(history.rounds[0], history.rounds[-1]) for history in histories if history.rounds]
     trained = [row.round for both in ends for row in both] or [0]
@@ -214,16 +216,16 @@ def labels_of(histories: Sequence[TrainingHistory]) -> list[str]:
         name if names.count(name) == 1 else f"{name} ({animal_name(history.peer)})"
         for name, history in zip(names, histories, strict=True)
     ]
-    return [plain_text(name) for name in full]
+    return [escape_label(name) for name in full]
 
 
-def plain_text(text: str) -> str:
+def escape_label(text: str) -> str:
     """Text without special meaning to matplotlib, on one line; a leading underscore would hide it from the legend."""
     line = "".join(c if c.isprintable() else " " for c in text)[:LABEL_CHARS_MAX].replace("$", r"\$")
     return f" {line}" if line.startswith("_") else line
 
 
-def _label(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[TrainingHistory]) -> None:
+def _label_panels(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[TrainingHistory]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     accuracy, reward, life = panels
@@ -233,35 +235,37 @@ def _label(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[
     life.set_xlabel("round")
     life.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for axes in panels:
-        _frame(axes, "x" if axes is life else "both")
+        _style_frame(axes, "x" if axes is life else "both")
     life.xaxis.set_major_formatter(lambda round, _: f"{round:g}" if round >= 0 else "")
     swarms = ", ".join(sorted({history.swarm for history in histories}))
-    accuracy.set_title(f"Swarm {plain_text(swarms)}", loc="left")
+    accuracy.set_title(f"Swarm {escape_label(swarms)}", loc="left")
     if any(history.held_out_before is not None for history in histories):
         accuracy.set_title("hollow: before the first step", loc="right", fontsize=8, color="#555555")
     if not any(row.held_out is not None for history in histories for row in history.rounds):
         accuracy.text(0.5, 0.5, "not measured", transform=accuracy.transAxes, ha="center", color="#555555")
-    _explain(figure)
+    _draw_legends(figure)
 
 
-def _frame(axes: Axes, grid: Literal["x", "both"]) -> None:
+def _style_frame(axes: Axes, grid: Literal["x", "both"]) -> None:
     axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _columns(names: Sequence[str]) -> int:
+def _count_legend_columns(names: Sequence[str]) -> int:
     """Number of columns of the legend for these names."""
     return max(LEGEND_CHARS // (max(map(len, names)) + 7), 1)
 
 
-def _explain(figure: Figure) -> None:
+def _draw_legends(figure: Figure) -> None:
     """Draw the two legends: nodes above the panels, marks below."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     lines, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside upper center", fontsize=8, ncols=_columns(names), frameon=False)
+    figure.legend(
+        lines, names, loc="outside upper center", fontsize=8, ncols=_count_legend_columns(names), frameon=False
+    )
     skipped = [
         Line2D([], [], marker=marker, color=colour, linewidth=1.2, label=f"skipped: {cause}")
         for cause, (marker, colour) in CAUSES.items()

@@ -84,9 +84,9 @@ class TensorBoard(Tracker):
         self._directory = directory
         self._logs = 0
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(self._open(step))
+        super().__init__(self._open_writer(step))
 
-    def _open(self, step: int) -> Any:
+    def _open_writer(self, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
         prune(event_files(self._directory), FILES_MAX, TENSORBOARD_BYTES_MAX)
@@ -102,7 +102,7 @@ class TensorBoard(Tracker):
 
     def rewind(self, step: int) -> None:
         self.close()
-        self._callback = self._open(step)
+        self._callback = self._open_writer(step)
 
 
 class Wandb(Tracker):
@@ -199,44 +199,44 @@ class Trackers:
         for name, make in (makers or {}).items():
             context = copy_context()  # trackio keeps its run there
             try:
-                self._trackers[name] = wait_for(make, MAKE_S, context), context
+                self._trackers[name] = run_with_timeout(make, MAKE_S, context), context
             except Exception as error:
                 _warn(name, error)
 
     def log(self, step: int, figures: Mapping[str, float | None]) -> None:
         """Write the metrics of an optimiser step, by name; those that are not finite numbers are left out."""
         told = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
-        self._tell(lambda tracker: tracker.log(step, told), TELL_S)
+        self._call_trackers(lambda tracker: tracker.log(step, told), TELL_S)
 
     def rewind(self, step: int) -> None:
         """Take back the metrics of steps after this one: they will be trained again."""
-        self._tell(lambda tracker: tracker.rewind(step), TELL_S)
+        self._call_trackers(lambda tracker: tracker.rewind(step), TELL_S)
 
     def close(self) -> None:
         """Have all trackers write what they still hold."""
-        self._tell(lambda tracker: tracker.close(), CLOSE_S)
+        self._call_trackers(lambda tracker: tracker.close(), CLOSE_S)
         self._trackers.clear()
 
-    def _tell(self, tell: Callable[[Tracker], None], limit_s: float) -> None:
+    def _call_trackers(self, tell: Callable[[Tracker], None], limit_s: float) -> None:
         for name, (tracker, context) in tuple(self._trackers.items()):
             try:
-                wait_for(partial(tell, tracker), limit_s, context)
+                run_with_timeout(partial(tell, tracker), limit_s, context)
             except Exception as error:
                 del self._trackers[name]
                 _warn(name, error)
 
 
-def wait_for(call: Callable[[], T], limit_s: float, context: Context) -> T:
+def run_with_timeout(call: Callable[[], T], limit_s: float, context: Context) -> T:
     """Run a call in its own thread and return its result, or raise its error. Raises TimeoutError beyond the limit."""
     outcome: Future[T] = Future()
 
-    def run() -> None:
+    def run_call() -> None:
         try:
             outcome.set_result(context.run(call))
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="tracker", daemon=True).start()  # does not keep the process from ending
+    threading.Thread(target=run_call, name="tracker", daemon=True).start()  # does not keep the process from ending
     try:
         return outcome.result(limit_s)
     except TimeoutError as error:

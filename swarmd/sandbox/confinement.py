@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import swarmd
 from swarmd.sandbox import syscalls
-from swarmd.sandbox.launcher import check, filter_calls, libc
+from swarmd.sandbox.launcher import apply_syscall_filter, check_libc_result, libc
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls, alike on all machines
 VERSION, PATH_BENEATH = 1, 1
@@ -70,12 +70,12 @@ def confine(bounds: AllowedAccess, away_from: Path) -> list[str]:
     """
     left = []
     try:
-        _restrict_files(bounds, away_from)
+        _restrict_file_access(bounds, away_from)
     except OSError as error:
         left.append(f"files: this kernel has no Landlock ({error.strerror})")
     try:
         calls = {name: numbers for name, numbers in syscalls.REFUSED.items() if name not in NEEDED}
-        filter_calls(syscalls.build_filter(calls=calls))
+        apply_syscall_filter(syscalls.build_syscall_filter(calls=calls))
     except (OSError, KeyError) as error:
         left.append(f"system calls: {error}")
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
@@ -83,33 +83,33 @@ def confine(bounds: AllowedAccess, away_from: Path) -> list[str]:
     return left
 
 
-class _Ruleset(ctypes.Structure):
+class _LandlockRuleset(ctypes.Structure):
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
 
 
-class _Beneath(ctypes.Structure):
+class _LandlockPathBeneath(ctypes.Structure):
     _pack_ = 1
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
-def _restrict_files(bounds: AllowedAccess, away_from: Path) -> None:
-    version = check(libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION), "landlock")
+def _restrict_file_access(bounds: AllowedAccess, away_from: Path) -> None:
+    version = check_libc_result(libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION), "landlock")
     handled = ALL_OF_FIRST
     for since, right in SINCE.items():
         handled |= right if version >= since else 0
-    wanted = _Ruleset(handled, 0, ABSTRACT_SOCKETS if version >= SCOPES_SINCE else 0)
+    wanted = _LandlockRuleset(handled, 0, ABSTRACT_SOCKETS if version >= SCOPES_SINCE else 0)
     size = 8 if version < 4 else 16 if version < SCOPES_SINCE else 24  # of the structure, as this kernel knows it
-    rules = check(libc.syscall(CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), 0), "landlock")
+    rules = check_libc_result(libc.syscall(CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), 0), "landlock")
     try:
-        for path, rights in _rights(bounds, away_from).items():
-            _allow(rules, path, rights & handled)
-        check(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
-        check(libc.syscall(RESTRICT_SELF, rules, 0), "landlock")
+        for path, rights in _collect_path_rights(bounds, away_from).items():
+            _add_path_rule(rules, path, rights & handled)
+        check_libc_result(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+        check_libc_result(libc.syscall(RESTRICT_SELF, rules, 0), "landlock")
     finally:
         os.close(rules)
 
 
-def _rights(bounds: AllowedAccess, away_from: Path) -> dict[Path, int]:
+def _collect_path_rights(bounds: AllowedAccess, away_from: Path) -> dict[Path, int]:
     rights: dict[Path, int] = {}
     groups: Iterable[tuple[Iterable[Path], int]] = (
         (_module_paths(away_from), READ),
@@ -134,7 +134,7 @@ def _module_paths(away_from: Path) -> list[Path]:
     return sorted(place for place in places if not away_from.resolve().is_relative_to(place))
 
 
-def _allow(rules: int, path: Path, rights: int) -> None:
+def _add_path_rule(rules: int, path: Path, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -142,7 +142,9 @@ def _allow(rules: int, path: Path, rights: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= OF_FILES
-        beneath = _Beneath(rights, descriptor)
-        check(libc.syscall(ADD_RULE, rules, PATH_BENEATH, ctypes.byref(beneath), 0), f"landlock rule for {path}")
+        beneath = _LandlockPathBeneath(rights, descriptor)
+        check_libc_result(
+            libc.syscall(ADD_RULE, rules, PATH_BENEATH, ctypes.byref(beneath), 0), f"landlock rule for {path}"
+        )
     finally:
         os.close(descriptor)

@@ -16,7 +16,7 @@ CAPABILITIES_VERSION = 0x20080522  # linux/capability.h
 READY = b"\x06"  # first byte of standard output: all is set up, and what follows is the program's
 
 
-def take_program(size_bytes: int) -> str:
+def read_program(size_bytes: int) -> str:
     """Read the program, and no byte of its own standard input, which follows."""
     program = b""
     while len(program) < size_bytes:
@@ -27,29 +27,29 @@ def take_program(size_bytes: int) -> str:
     return program.decode()
 
 
-def finish(files: int, instructions: bytes) -> None:
+def finish_isolation(files: int, instructions: bytes) -> None:
     """Do what bubblewrap cannot: bound the number of files in the scratch directory. Then give up the capability that
     this takes, and filter system calls. Raises OSError if the kernel does not allow it; then nothing is run."""
     import ctypes
 
-    class Program(ctypes.Structure):  # struct sock_fprog
+    class FilterProgram(ctypes.Structure):  # struct sock_fprog
         _fields_ = (("count", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
-    def check(result: int, what: str) -> None:
+    def check_result(result: int, what: str) -> None:
         if result:
             number = ctypes.get_errno()
             raise OSError(number, f"{what}: {os.strerror(number)}")
 
     libc = ctypes.CDLL(None, use_errno=True)
     flags = ctypes.c_ulong(REMOUNT | NO_SUID | NO_DEVICES)
-    check(libc.mount(None, SCRATCH, None, flags, b"nr_inodes=%d" % files), "a bound on files")
-    check(libc.capset((ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()), "capabilities")
-    check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
-    program = Program(len(instructions) // 8, instructions)
-    check(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
+    check_result(libc.mount(None, SCRATCH, None, flags, b"nr_inodes=%d" % files), "a bound on files")
+    check_result(libc.capset((ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()), "capabilities")
+    check_result(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
+    program = FilterProgram(len(instructions) // 8, instructions)
+    check_result(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
 
 
-def set_limits(named: list[str]) -> None:
+def set_resource_limits(named: list[str]) -> None:
     """Set each limit for good: without a privilege, a hard limit cannot be raised again."""
     for limit in named:
         name, _, number = limit.partition("=")
@@ -58,7 +58,7 @@ def set_limits(named: list[str]) -> None:
         resource.setrlimit(getattr(resource, name), (hard, hard + extra))
 
 
-def run(program: str) -> None:
+def run_program(program: str) -> None:
     """Run the program as `__main__`. What it raises is printed without this file's frames."""
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
@@ -76,10 +76,10 @@ def run(program: str) -> None:
 
 
 if __name__ == "__main__":
-    source = take_program(int(sys.argv[1]))
+    source = read_program(int(sys.argv[1]))
     if sys.argv[2]:
         bound, _, calls = sys.argv[2].partition(":")
-        finish(int(bound), bytes.fromhex(calls))
-    set_limits(sys.argv[3:])
+        finish_isolation(int(bound), bytes.fromhex(calls))
+    set_resource_limits(sys.argv[3:])
     os.environ.clear()
-    run(source)
+    run_program(source)

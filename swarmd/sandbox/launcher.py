@@ -36,7 +36,7 @@ SIGNALLED = 128  # plus the signal's number: the exit code of a process that a s
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str) -> int:
+def check_libc_result(result: int, what: str) -> int:
     """A libc call's result; raises OSError for -1."""
     if result == -1:
         number = ctypes.get_errno()
@@ -46,12 +46,14 @@ def check(result: int, what: str) -> int:
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     arguments = [text.encode() or None for text in (source, target, kind)]
-    check(libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None), f"mount {source} on {target}")
+    check_libc_result(
+        libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None), f"mount {source} on {target}"
+    )
 
 
 def die_with_parent(parent_is_gone: Callable[[], bool]) -> None:
     """Have the kernel kill this process when its parent ends; end now if that has happened already."""
-    check(libc.prctl(SET_DEATH_SIGNAL, KILL, 0, 0, 0), "prctl")
+    check_libc_result(libc.prctl(SET_DEATH_SIGNAL, KILL, 0, 0, 0), "prctl")
     if parent_is_gone():
         os._exit(1)
 
@@ -59,34 +61,34 @@ def die_with_parent(parent_is_gone: Callable[[], bool]) -> None:
 def enter_namespaces() -> None:
     """Enter new namespaces of every kind, as the user `nobody`."""
     user, group = os.geteuid(), os.getegid()
-    check(libc.unshare(NEW_NAMESPACES), "unshare")
+    check_libc_result(libc.unshare(NEW_NAMESPACES), "unshare")
     libc.sethostname(b"sandbox", 7)  # if a service may not do this, its programs see the machine's name
     for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
             file.write(text)
 
 
-def lay_out(order: dict[str, Any]) -> None:
+def build_root_filesystem(order: dict[str, Any]) -> None:
     """Make the root file system and go there; the former one is then out of reach."""
     mount("", "/", flags=RECURSIVE | PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", NO_SUID | NO_DEVICES, "size=1m,nr_inodes=1024,mode=755")
     os.mkdir("/tmp/old")  # noqa: PTH102
-    check(libc.pivot_root(b"/tmp", b"/tmp/old"), "pivot_root")
+    check_libc_result(libc.pivot_root(b"/tmp", b"/tmp/old"), "pivot_root")
     os.chdir("/")
     for here, there in order["binds"]:
-        bind(f"/old{here}", there)
+        bind_read_only(f"/old{here}", there)
     for path in order["masked"]:
         mount("tmpfs", path, "tmpfs", READ_ONLY | NO_SUID | NO_DEVICES, "size=4k,nr_inodes=2,mode=755")
     os.mkdir(order["scratch"])  # noqa: PTH102
     size = f"size={order['scratch_bytes']},nr_inodes={order['scratch_files']},mode=777"
     mount("tmpfs", order["scratch"], "tmpfs", NO_SUID | NO_DEVICES, size)
-    check(libc.umount2(b"/old", DETACH), "umount")
+    check_libc_result(libc.umount2(b"/old", DETACH), "umount")
     os.rmdir("/old")  # noqa: PTH106
     mount("", "/", flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
     os.chdir(order["scratch"])
 
 
-def bind(source: str, target: str) -> None:
+def bind_read_only(source: str, target: str) -> None:
     """Mount a file or directory at another place, read-only."""
     os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
     if os.path.isdir(source):  # noqa: PTH112
@@ -101,26 +103,26 @@ def bind(source: str, target: str) -> None:
 
 def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
-    check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    check_libc_result(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
-class Program(ctypes.Structure):
+class FilterProgram(ctypes.Structure):
     """struct sock_fprog."""
 
     _fields_ = (("count", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def filter_calls(instructions: bytes) -> None:
+def apply_syscall_filter(instructions: bytes) -> None:
     """From here on allow no new privileges, and only the system calls that the filter lets through."""
-    check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
-    program = Program(len(instructions) // 8, instructions)
-    check(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
+    check_libc_result(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+    program = FilterProgram(len(instructions) // 8, instructions)
+    check_libc_result(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
 
 
-def become(order: dict[str, Any]) -> None:
+def exec_interpreter(order: dict[str, Any]) -> None:
     """Filter system calls and become the interpreter, with only standard input, output and error open."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    filter_calls(order["filter"])
+    apply_syscall_filter(order["filter"])
     os.execve(order["command"][0], order["command"], order["environment"])
 
 
@@ -129,16 +131,16 @@ def exit_code_of(status: int) -> int:
     return code if code >= 0 else SIGNALLED - code
 
 
-def run_first_process(order: dict[str, Any], parent_end: int) -> None:
+def run_init_process(order: dict[str, Any], parent_end: int) -> None:
     """Be process 1 of the namespace. Never returns."""
     waiter = select.poll()
     waiter.register(parent_end, 0)
     die_with_parent(lambda: bool(waiter.poll(0)))
-    lay_out(order)
+    build_root_filesystem(order)
     drop_capabilities()
     child = os.fork()
     if child == 0:
-        become(order)
+        exec_interpreter(order)
     os.closerange(0, 3)
     ended, status = os.wait()
     while ended != child:
@@ -146,19 +148,19 @@ def run_first_process(order: dict[str, Any], parent_end: int) -> None:
     os._exit(exit_code_of(status))
 
 
-def launch(order: dict[str, Any]) -> int:
+def launch_program(order: dict[str, Any]) -> int:
     """Run the program. Returns the exit code; raises OSError if the kernel does not allow what this needs."""
     die_with_parent(lambda: os.getppid() != order["parent"])
     if not order["namespaces"]:
         os.chdir(order["scratch"])
-        become(order)
+        exec_interpreter(order)
     enter_namespaces()
     inner_end, outer_end = os.pipe()
     first = os.fork()
     if first == 0:
         os.close(outer_end)
         try:
-            run_first_process(order, inner_end)
+            run_init_process(order, inner_end)
         except BaseException as error:
             os.write(2, f"{error}\n".encode())
             os._exit(1)
@@ -168,7 +170,7 @@ def launch(order: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     try:
-        code = launch(marshal.loads(bytes.fromhex(sys.argv[1])))
+        code = launch_program(marshal.loads(bytes.fromhex(sys.argv[1])))
     except OSError as error:
         sys.exit(str(error))
     os._exit(code)

@@ -91,7 +91,7 @@ DRAIN_S = 2.0  # to read what a killed process has left in its pipes
 Cut = Literal["", "deadline", "output", "stopped"]
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ProcessOutcome(msgspec.Struct, frozen=True):
     """How a process ended."""
 
     cut: Cut  # why it was killed; empty if it ended by itself
@@ -102,9 +102,9 @@ class Ended(msgspec.Struct, frozen=True):
     cpu_s: float  # with that of the processes that it waited for
 
 
-def converse(
+def run_command(
     command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int, is_stopped: Callable[[], bool]
-) -> Ended:
+) -> ProcessOutcome:
     """Run a command with an empty environment and nothing else open. Raises OSError if it cannot start.
 
     It is killed after `wall_s`, if it prints more than `output_bytes` to standard output or to standard error, and if
@@ -115,19 +115,19 @@ def converse(
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, start_new_session=True, cwd="/"
     ) as process:
-        talk = _Conversation(process, feed, output_bytes)
+        talk = _ProcessPipes(process, feed, output_bytes)
         try:
-            cut = talk.carry_on(begun + wall_s, is_stopped)
+            cut = talk.feed_and_read(begun + wall_s, is_stopped)
         finally:
             os.kill(process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-            talk.drain(time.monotonic() + DRAIN_S)
+            talk.drain_output(time.monotonic() + DRAIN_S)
             talk.close()
-        if not cut and talk.is_full:  # it ended before all that it printed was read
+        if not cut and talk.is_output_full:  # it ended before all that it printed was read
             cut = "output"
         code = process.returncode
-        return Ended(
+        return ProcessOutcome(
             cut,
             code if code >= 0 else 128 - code,
             bytes(talk.stdout[:output_bytes]),
@@ -137,7 +137,7 @@ def converse(
         )
 
 
-class _Conversation:
+class _ProcessPipes:
     """Feeds a process and reads from it at the same time, so that neither waits for the other."""
 
     def __init__(self, process: subprocess.Popen[bytes], feed: bytes, output_bytes: int) -> None:
@@ -154,45 +154,45 @@ class _Conversation:
             self._selector.register(descriptor, selectors.EVENT_READ)
         self._selector.register(self._stdin.fileno(), selectors.EVENT_WRITE)
 
-    def carry_on(self, deadline_s: float, is_stopped: Callable[[], bool]) -> Cut:
+    def feed_and_read(self, deadline_s: float, is_stopped: Callable[[], bool]) -> Cut:
         """Feed and read until the process ends or is to be killed."""
         try:
             while True:
                 ready = self._selector.select(min(POLL_S, max(0.0, deadline_s - time.monotonic())))
-                served = [self._serve(key.fd) for key, _ in ready]
+                served = [self._handle_ready_descriptor(key.fd) for key, _ in ready]
                 if any(served):
-                    return "output" if self.is_full else ""
-                if self.is_full:
+                    return "output" if self.is_output_full else ""
+                if self.is_output_full:
                     return "output"
                 if is_stopped():
                     return "stopped"
                 if time.monotonic() >= deadline_s:
                     return "deadline"
         finally:
-            self._stop_feeding()
+            self._close_input()
 
-    def drain(self, deadline_s: float) -> None:
+    def drain_output(self, deadline_s: float) -> None:
         """Read what is left, until nothing holds the other ends of the pipes."""
-        while self._sinks and not self.is_full and time.monotonic() < deadline_s:
+        while self._sinks and not self.is_output_full and time.monotonic() < deadline_s:
             for key, _ in self._selector.select(deadline_s - time.monotonic()):
-                self._serve(key.fd)
+                self._handle_ready_descriptor(key.fd)
 
     def close(self) -> None:
         self._selector.close()
         os.close(self._end)
 
-    def _serve(self, descriptor: int) -> bool:
+    def _handle_ready_descriptor(self, descriptor: int) -> bool:
         """Move some bytes. Returns whether the process has ended."""
         if descriptor == self._end:
             self._selector.unregister(self._end)
             return True
         if descriptor in self._sinks:
-            self._read(descriptor)
+            self._read_output(descriptor)
         elif not self._stdin.closed:
-            self._write()
+            self._write_input()
         return False
 
-    def _read(self, descriptor: int) -> None:
+    def _read_output(self, descriptor: int) -> None:
         chunk = os.read(descriptor, CHUNK_BYTES)
         if chunk:
             self._sinks[descriptor] += chunk
@@ -200,21 +200,21 @@ class _Conversation:
             self._selector.unregister(descriptor)
             del self._sinks[descriptor]
 
-    def _write(self) -> None:
+    def _write_input(self) -> None:
         try:
             self._feed = self._feed[os.write(self._stdin.fileno(), self._feed[:CHUNK_BYTES]) :]
         except BrokenPipeError:  # it closed its standard input: the rest is not wanted
             self._feed = self._feed[:0]
         if not self._feed:
-            self._stop_feeding()
+            self._close_input()
 
-    def _stop_feeding(self) -> None:
+    def _close_input(self) -> None:
         if not self._stdin.closed:
             self._selector.unregister(self._stdin.fileno())
             self._stdin.close()
 
     @property
-    def is_full(self) -> bool:
+    def is_output_full(self) -> bool:
         return max(len(self.stdout), len(self.stderr)) > self._output_bytes
 
 
@@ -258,7 +258,7 @@ class SandboxLayout(msgspec.Struct, frozen=True):
 
 
 @functools.cache
-def find_layout() -> SandboxLayout:
+def find_sandbox_layout() -> SandboxLayout:
     """The layout for this process's Python; asks a fresh interpreter once, 0.2 s. Raises SandboxUnavailable."""
     interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     library = Path(sysconfig.get_path("stdlib"))
@@ -299,7 +299,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": str(LIBRARIES)}
 
 def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, way: Isolation) -> list[str]:
     """The command that starts the interpreter inside the sandbox."""
-    left_over = f"{SCRATCH_FILES}:{syscalls.build_filter().hex()}" if way == "bubblewrap" else ""
+    left_over = f"{SCRATCH_FILES}:{syscalls.build_syscall_filter().hex()}" if way == "bubblewrap" else ""
     bounds = {
         "RLIMIT_CPU": limits.cpu_s,
         "RLIMIT_AS": limits.memory_bytes,
@@ -350,7 +350,7 @@ def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[st
         "scratch": scratch or SCRATCH,
         "scratch_bytes": limits.scratch_bytes,
         "scratch_files": SCRATCH_FILES,
-        "filter": syscalls.build_filter(),
+        "filter": syscalls.build_syscall_filter(),
         "command": list(command),
         "environment": {"PYTHONHASHSEED": "0"} if scratch else ENVIRONMENT,
     }
@@ -358,7 +358,7 @@ def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[st
 
 
 @contextlib.contextmanager
-def make_scratch() -> Iterator[str]:
+def make_scratch_directory() -> Iterator[str]:
     """A new directory, removed at the end. Raises OSError or CalledProcessError."""
     top = tempfile.mkdtemp(prefix="swarmd-program-")
     scratch = Path(top, "scratch")
@@ -392,11 +392,11 @@ class Sandbox:
 
     def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto") -> None:
         self.limits = limits or Limits()
-        if not syscalls.is_known():
+        if not syscalls.has_filter_for():
             raise SandboxUnavailable(f"there is no system call filter for {os.uname().machine}", "Use x86-64 or arm64")
         self._is_stopped: Callable[[], bool] = lambda: False
-        self._layout = find_layout()
-        self.isolation = self._choose(isolation)
+        self._layout = find_sandbox_layout()
+        self.isolation = self._choose_isolation(isolation)
 
     def stop_when(self, is_stopped: Callable[[], bool]) -> None:
         """While this is true, end programs and begin none: their status is `stopped`. It is asked from several threads,
@@ -418,13 +418,15 @@ class Sandbox:
             return Verdict(status="stopped")
         limits = msgspec.structs.replace(self.limits, wall_s=min(wall_s, self.limits.wall_s))
         for _ in range(STARTS):
-            ended = self._perform(self.isolation, limits, source, feed)
+            ended = self._run_isolated(self.isolation, limits, source, feed)
             if ended.stdout.startswith(READY):
                 is_cut_short = ended.cut == "deadline" and wall_s < self.limits.wall_s
-                return judge(msgspec.structs.replace(ended, cut="stopped") if is_cut_short else ended, limits)
+                return make_verdict(msgspec.structs.replace(ended, cut="stopped") if is_cut_short else ended, limits)
             if ended.cut:  # the program was not begun: a busy machine, or hardly any time
                 return Verdict(status="stopped", wall_s=ended.wall_s)
-        raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_describe(ended)}", FIX)
+        raise SandboxUnavailable(
+            f"the sandbox ({self.isolation}) cannot be set up any more: {_describe_failure(ended)}", FIX
+        )
 
     def run_all(self, programs: Sequence[str], wall_s: float = math.inf) -> list[Verdict]:
         """Run several side by side, one for each CPU, at most `wall_s` for all of them; verdicts in their order."""
@@ -432,30 +434,30 @@ class Sandbox:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="sandbox") as pool:
             return list(pool.map(lambda program: self.run(program, wall_s=due - time.monotonic()), programs))
 
-    def _choose(self, wanted: Isolation) -> Isolation:
+    def _choose_isolation(self, wanted: Isolation) -> Isolation:
         failures = []
         ways = BEST_FIRST if wanted == "auto" else (wanted,)
         for way in ways:
             if way == "bubblewrap" and shutil.which("bwrap") is None:
                 failures.append("bubblewrap: not installed")
                 continue
-            ended = self._perform(way, PROBE_LIMITS, b"", b"")
+            ended = self._run_isolated(way, PROBE_LIMITS, b"", b"")
             if ended.stdout == READY and ended.exit_code == 0:
                 return way
-            failures.append(f"{way}: {_describe(ended)}")
+            failures.append(f"{way}: {_describe_failure(ended)}")
         raise SandboxUnavailable(f"programs cannot be confined on this machine ({'; '.join(failures)})", FIX)
 
-    def _perform(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> Ended:
+    def _run_isolated(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> ProcessOutcome:
         inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
         command = interpreter_command(inner, limits, len(source), way)
         try:
-            with make_scratch() if way == RISKY else contextlib.nullcontext("") as scratch:
+            with make_scratch_directory() if way == RISKY else contextlib.nullcontext("") as scratch:
                 if way == "bubblewrap":
                     command = bubblewrap_command(self._layout, limits, command)
                 else:
                     command = launcher_command(self._layout, limits, command, scratch)
                 output_bytes = limits.output_bytes + len(READY)
-                return converse(command, source + feed, limits.wall_s, output_bytes, self._is_stopped)
+                return run_command(command, source + feed, limits.wall_s, output_bytes, self._is_stopped)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SandboxUnavailable(
                 f"a process for the sandbox cannot be started, or its directory made or removed: {error}",
@@ -463,16 +465,16 @@ class Sandbox:
             ) from error
 
 
-def _describe(ended: Ended) -> str:
+def _describe_failure(ended: ProcessOutcome) -> str:
     text = ended.stderr.decode(errors="replace").strip()
     return text.splitlines()[-1][:300] if text else f"ended with {ended.exit_code}"
 
 
-def judge(ended: Ended, limits: Limits) -> Verdict:
+def make_verdict(ended: ProcessOutcome, limits: Limits) -> Verdict:
     """The verdict on a run in which the program began."""
     stderr = ended.stderr.decode(errors="replace")
     return Verdict(
-        status=_status_of(ended, limits, stderr.rstrip().rpartition("\n")[2]),
+        status=_determine_status(ended, limits, stderr.rstrip().rpartition("\n")[2]),
         stdout=ended.stdout.removeprefix(READY).decode(errors="replace"),
         stderr=stderr,
         exit_code=ended.exit_code,
@@ -481,7 +483,7 @@ def judge(ended: Ended, limits: Limits) -> Verdict:
     )
 
 
-def _status_of(ended: Ended, limits: Limits, last_line: str) -> Status:
+def _determine_status(ended: ProcessOutcome, limits: Limits, last_line: str) -> Status:
     if ended.cut:
         return CUTS[ended.cut]
     if ended.exit_code == 0:

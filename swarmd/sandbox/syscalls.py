@@ -88,12 +88,12 @@ KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000  # linux/seccomp.h
 AT_NUMBER, AT_ARCHITECTURE = 0, 4  # in struct seccomp_data
 
 
-def is_known(machine: str = "") -> bool:
+def has_filter_for(machine: str = "") -> bool:
     """Whether there is a filter for a machine type, as `uname -m` names it; by default for this one."""
     return (machine or platform.machine()) in ARCHITECTURES
 
 
-def build_filter(machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None) -> bytes:
+def build_syscall_filter(machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None) -> bytes:
     """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError if `is_known` is False.
 
     By default it is for this machine, and refuses `REFUSED` and `STARTING`.

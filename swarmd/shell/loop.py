@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.core.applied import AppliedEvent, Projection, advance
+from swarmd.core.applied import AppliedEvent, Projection, apply_facts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     Event,
@@ -62,7 +62,7 @@ class CommitLog(Protocol):
         ...
 
     @property
-    def snapshot_due(self) -> bool:
+    def is_snapshot_due(self) -> bool:
         """Whether a snapshot of the state should be taken now."""
         ...
 
@@ -78,21 +78,21 @@ ROW_MIN = 16  # facts of one kind from which on they become one event
 ROW_MAX = 1024  # facts in one such event
 
 
-def count_mergeable(waiting: Iterable[Event]) -> int:
+def count_mergeable_facts(waiting: Iterable[Event]) -> int:
     """How many of the waiting facts, from the first on, may become one event: 1 to `ROW_MAX`."""
     row = islice(waiting, ROW_MAX)
-    kind = _kind_of(next(row))
+    kind = _merge_key(next(row))
     if kind is None:
         return 1
     length = 1
     for fact in row:
-        if _kind_of(fact) != kind:
+        if _merge_key(fact) != kind:
             break
         length += 1
     return length
 
 
-def _kind_of(fact: Event) -> tuple[int, int] | None:
+def _merge_key(fact: Event) -> tuple[int, int] | None:
     """A key that is equal for facts which may become one event; None for facts that never do."""
     if isinstance(fact, ReportSeen):
         return fact.round, fact.stage
@@ -115,7 +115,7 @@ def merge_facts(row: list[Event]) -> list[Event]:
     return [MembersSeen(tuple(members))]
 
 
-def in_halves(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]] | None:
+def split_facts(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]] | None:
     """Facts in two parts that mean the same, also the parts of one event; None if there are no parts."""
     if len(facts) > 1:
         middle = len(facts) // 2
@@ -130,7 +130,7 @@ def in_halves(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]
     return None
 
 
-class Snapshots:
+class SnapshotTaker:
     """Takes snapshots, and counts consecutive failures."""
 
     def __init__(self, event_log: CommitLog) -> None:
@@ -138,9 +138,9 @@ class Snapshots:
         self._log = event_log
         self._error: LogDamaged | LogWriteFailed | None = None
 
-    def keep_if_due(self, state: State) -> None:
+    def take_if_due(self, state: State) -> None:
         """Take a snapshot of the state if one is due; if that fails, one is due again with the next segment."""
-        if not self._log.snapshot_due:
+        if not self._log.is_snapshot_due:
             return
         try:
             self._log.write_snapshot(state)
@@ -150,7 +150,7 @@ class Snapshots:
             self.failed, self._error = 0, None
 
     @property
-    def note(self) -> str:
+    def failure_note(self) -> str:
         """A note for the operator that the last snapshot could not be kept, and why; empty if it could."""
         if self._error is None:
             return ""
@@ -163,7 +163,7 @@ BATCH_FACTS_MAX = 64  # events of one commit, before skips; many facts that beca
 WAIT_S_MAX = 30.0  # longest wait, so that a clock that was set is noticed
 
 
-class Plan(msgspec.Struct, frozen=True, gc=False):
+class PlannedCommit(msgspec.Struct, frozen=True, gc=False):
     """The result of a batch of facts: the events to commit, with rounds that they skip, the state and the commands."""
 
     journal: tuple[AppliedEvent, ...]
@@ -176,16 +176,16 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
         return tuple([applied.envelope.event for applied in self.journal])
 
 
-def plan(state: State, next_seq: int, at: float, facts: Sequence[Event]) -> Plan:
+def plan_commit(state: State, next_seq: int, at: float, facts: Sequence[Event]) -> PlannedCommit:
     """Apply a batch of facts in memory. Pure."""
-    journal = tuple(advance(state, next_seq, at, facts))
+    journal = tuple(apply_facts(state, next_seq, at, facts))
     if len(journal) == 1:
-        return Plan(journal, journal[0].after, journal[0].commands)
+        return PlannedCommit(journal, journal[0].after, journal[0].commands)
     after = journal[-1].after if journal else state
-    return Plan(journal, after, tuple([command for applied in journal for command in applied.commands]))
+    return PlannedCommit(journal, after, tuple([command for applied in journal for command in applied.commands]))
 
 
-class Loop:
+class NodeLoop:
     """One run of a node's daemon, from the fold of its log to `NodeStopped`.
 
     This loop is the log's only writer. Projections get each durable event before the commands of its commit leave.
@@ -204,7 +204,7 @@ class Loop:
     ) -> None:
         self.state = state
         self.ended: NodeStopped | None = None
-        self.snapshots = Snapshots(event_log)
+        self.snapshots = SnapshotTaker(event_log)
         self._log = event_log
         self._projections = tuple(projections)
         self._inbox: deque[Event] = deque()
@@ -213,7 +213,7 @@ class Loop:
         self._fired: set[Deadline] = set()  # timers reported while their deadline still stands in the state
         self._perform: PerformCommand | None = None
 
-    def connect(self, perform: PerformCommand) -> None:
+    def set_command_handler(self, perform: PerformCommand) -> None:
         """Set what carries out commands; call it before the first commit."""
         self._perform = perform
 
@@ -229,25 +229,25 @@ class Loop:
         """Whether facts wait in the inbox."""
         return bool(self._inbox)
 
-    def offer(self, fact: Event) -> bool:
+    def offer_fact(self, fact: Event) -> bool:
         """Put a fact into the inbox. False if it is full."""
         if len(self._inbox) >= self._inbox_max:
             return False
         self._inbox.append(fact)
         return True
 
-    def begin(self, started: NodeStarted) -> None:
+    def start_run(self, started: NodeStarted) -> None:
         """Begin this run with a commit of its own, before any deadline of the last run that has passed meanwhile."""
         self._beginning = started
 
-    def next_facts(self, now: float) -> list[Event]:
+    def take_next_facts(self, now: float) -> list[Event]:
         """Take the next batch to commit: the beginning of this run, else deadlines that have passed by `now` (POSIX
         seconds), else what waits in the inbox.
         """
         if self._beginning is not None:
             beginning, self._beginning = self._beginning, None
             return [beginning]
-        return self._due_timers(now) or self._take_waiting()
+        return self._take_due_timers(now) or self._take_waiting_facts()
 
     def idle_s(self, now: float) -> float:
         """How long there is nothing to do unless a fact comes; at most `WAIT_S_MAX`."""
@@ -256,7 +256,7 @@ class Loop:
         waiting = [deadline.due_at for deadline in self.state.deadlines if deadline not in self._fired]
         return max(0.0, min(WAIT_S_MAX, min(waiting) - now)) if waiting else WAIT_S_MAX
 
-    def _due_timers(self, now: float) -> list[Event]:
+    def _take_due_timers(self, now: float) -> list[Event]:
         """Timers whose deadline has passed, earliest first; each is reported once."""
         first = next_deadline(self.state)
         if first is None or first.due_at > now:
@@ -266,11 +266,11 @@ class Loop:
         self._fired.update(due)
         return [TimerFired(each.name, each.due_at) for each in due]
 
-    def _take_waiting(self) -> list[Event]:
+    def _take_waiting_facts(self) -> list[Event]:
         """Take waiting facts, at most up to `NodeStopped`, which ends the run."""
         facts: list[Event] = []
         while self._inbox and len(facts) < BATCH_FACTS_MAX:
-            length = count_mergeable(self._inbox)
+            length = count_mergeable_facts(self._inbox)
             if length < ROW_MIN:
                 length = min(length, BATCH_FACTS_MAX - len(facts))
             facts += merge_facts([self._inbox.popleft() for _ in range(length)])
@@ -280,28 +280,28 @@ class Loop:
 
     # --- commits ---
 
-    def write(self, at: float, facts: Sequence[Event]) -> list[Plan]:
+    def write_commits(self, at: float, facts: Sequence[Event]) -> list[PlannedCommit]:
         """Make facts durable, in one commit or, if that would be too large, in several. Blocks; in any thread.
 
         Nothing takes effect before `adopt`. Raises LogWriteFailed or NoSpaceLeft, after which the process must end, and
         CommitTooLarge for a single fact. Facts of workers are never that large, for frames are smaller than commits.
         """
-        return self._write(self.state, at, facts)
+        return self._write_or_split(self.state, at, facts)
 
-    def _write(self, state: State, at: float, facts: Sequence[Event]) -> list[Plan]:
-        planned = plan(state, self._log.next_seq, at, facts)
+    def _write_or_split(self, state: State, at: float, facts: Sequence[Event]) -> list[PlannedCommit]:
+        planned = plan_commit(state, self._log.next_seq, at, facts)
         try:
             self._log.append(at, planned.events, digest_commands(planned.commands))
         except CommitTooLarge:
-            halves = in_halves(facts)
+            halves = split_facts(facts)
             if halves is None:
                 raise
-            first = self._write(state, at, halves[0])
-            return first + self._write(first[-1].state, at, halves[1])
-        self.snapshots.keep_if_due(planned.state)
+            first = self._write_or_split(state, at, halves[0])
+            return first + self._write_or_split(first[-1].state, at, halves[1])
+        self.snapshots.take_if_due(planned.state)
         return [planned]
 
-    def adopt(self, written: Sequence[Plan]) -> None:
+    def adopt_commits(self, written: Sequence[PlannedCommit]) -> None:
         """Adopt what was written: first the state, then the projections, then the commands."""
         for planned in written:
             self.state = planned.state

@@ -40,7 +40,15 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import Worker
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Stop, ToWorker
+from swarmd.worker.messages import (
+    FaultMessage,
+    FromWorker,
+    ObservedMessage,
+    PerformMessage,
+    PingMessage,
+    StopMessage,
+    ToWorker,
+)
 
 MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
 DRAIN_S = 2.0  # longest reading of what an ended worker left in its pipes
@@ -69,49 +77,49 @@ DAEMON_EVENTS = (
 )
 
 
-class Execute(NamedTuple):
-    """Start the worker's program; `started` or `start_failed` follows."""
+class ExecuteAction(NamedTuple):
+    """Start the worker's program; `started` or `on_start_failed` follows."""
 
     worker: Worker
     attempt: int
 
 
-class Send(NamedTuple):
+class SendAction(NamedTuple):
     """Queue a message for the worker, or call `unread` if `MESSAGES_QUEUED_MAX` wait."""
 
     worker: Worker
     message: ToWorker
 
 
-class Terminate(NamedTuple):
+class TerminateAction(NamedTuple):
     """Ask the worker's process, and what it started, to end."""
 
     worker: Worker
 
 
-class Kill(NamedTuple):
+class KillAction(NamedTuple):
     """End the worker's process, and what it started, at once."""
 
     worker: Worker
 
 
-class Tell(NamedTuple):
+class EmitEventAction(NamedTuple):
     """Give an event to the node's loop."""
 
     event: Event
 
 
-Action = Execute | Send | Terminate | Kill | Tell
+Action = ExecuteAction | SendAction | TerminateAction | KillAction | EmitEventAction
 
 
-def worker_of(command: NetworkCommand | TrainerCommand | ChainCommand) -> Worker:
+def worker_for_command(command: NetworkCommand | TrainerCommand | ChainCommand) -> Worker:
     """The worker that carries a command out."""
     if isinstance(command, NetworkCommand):
         return "network"
     return "trainer" if isinstance(command, TrainerCommand) else "chain"
 
 
-class Process:
+class SupervisedProcess:
     """One process, from the command to start it until it was reaped."""
 
     def __init__(self, attempt: int) -> None:
@@ -120,7 +128,7 @@ class Process:
         self.planned = False  # the node asked it to end
         self.killed_for = ""
         self.broken = False  # its messages are ignored
-        self.fault: Fault | None = None
+        self.fault: FaultMessage | None = None
         self.heard = False  # it has sent a frame
         self.pings = 0
         self.missed = 0  # pings sent since the last frame
@@ -128,12 +136,12 @@ class Process:
         self.terminate_at = self.kill_at = self.give_up_at = math.inf  # of an orderly stop
 
 
-class Supervision:
+class WorkerSupervision:
     """The worker processes of one run of a daemon; `limits` are ping and stop times."""
 
     def __init__(self, workers: Sequence[Worker], limits: WorkersConfig) -> None:
         self._limits = limits
-        self._processes: dict[Worker, Process | None] = dict.fromkeys(workers)
+        self._processes: dict[Worker, SupervisedProcess | None] = dict.fromkeys(workers)
         self._end_told: dict[Worker, bool] = dict.fromkeys(
             workers, False
         )  # the end of the last process, or its failed start, was reported
@@ -143,31 +151,31 @@ class Supervision:
 
     # --- commands ---
 
-    def perform(self, command: SupervisorCommand, now: float) -> list[Action]:
+    def handle_command(self, command: SupervisorCommand, now: float) -> list[Action]:
         """The actions of a command. `now`: seconds of a monotonic clock."""
         match command:
             case StartWorker():
-                return self._start(command.worker, command.attempt)
+                return self._start_worker(command.worker, command.attempt)
             case KillWorker():
-                return self.kill(command.worker, command.reason)
+                return self.kill_worker(command.worker, command.reason)
             case StopWorkers():
-                return self._begin_stop(command, now)
+                return self._stop_workers(command, now)
             case _:
                 assert_never(command)
 
-    def hand(self, worker: Worker, command: Command) -> list[Action]:
+    def send_command(self, worker: Worker, command: Command) -> list[Action]:
         """Hand a command to the worker's process; it is dropped if there is none."""
-        return [] if self._processes[worker] is None else [Send(worker, Perform(command))]
+        return [] if self._processes[worker] is None else [SendAction(worker, PerformMessage(command))]
 
-    def _start(self, worker: Worker, attempt: int) -> list[Action]:
+    def _start_worker(self, worker: Worker, attempt: int) -> list[Action]:
         """Start a process, unless there is one or the node is stopping."""
         if self.is_stopping or self._processes[worker] is not None:
             return []
-        self._processes[worker] = Process(attempt)
+        self._processes[worker] = SupervisedProcess(attempt)
         self._end_told[worker] = False
-        return [Execute(worker, attempt)]
+        return [ExecuteAction(worker, attempt)]
 
-    def kill(self, worker: Worker, reason: str) -> list[Action]:
+    def kill_worker(self, worker: Worker, reason: str) -> list[Action]:
         """End the worker's process at once; its exit is reported with this reason.
 
         If there is no process, and no end was reported, an end is reported: the core waits for an exit after a
@@ -176,13 +184,13 @@ class Supervision:
         process = self._processes[worker]
         if process is not None:
             process.killed_for = process.killed_for or reason
-            return [Kill(worker)] if process.exists else []
+            return [KillAction(worker)] if process.exists else []
         if self._end_told[worker] or self.is_stopping:
             return []
         self._end_told[worker] = True
-        return [Tell(WorkerExited(worker, f"{reason}, and no process was there"))]
+        return [EmitEventAction(WorkerExited(worker, f"{reason}, and no process was there"))]
 
-    def _begin_stop(self, command: StopWorkers, now: float) -> list[Action]:
+    def _stop_workers(self, command: StopWorkers, now: float) -> list[Action]:
         """Ask all processes to end within `stop_s`, and start none any more."""
         if self._stop is not None:
             return []
@@ -193,21 +201,21 @@ class Supervision:
             if process is not None:
                 process.planned = True
                 process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
-                actions.append(Send(worker, Stop(grace_s=stop_s * STOP_MESSAGE_SHARE)))
-        return actions + self._stopped()
+                actions.append(SendAction(worker, StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
+        return actions + self._report_if_stopped()
 
-    def _stopped(self) -> list[Action]:
+    def _report_if_stopped(self) -> list[Action]:
         """Report that the node has stopped, once no process is left."""
         if self._stop is None or self._stop_told or self._ending or any(self._processes.values()):
             return []
         self._stop_told = True
-        return [Tell(NodeStopped(self._stop.reason, self._stop.code))]
+        return [EmitEventAction(NodeStopped(self._stop.reason, self._stop.code))]
 
     def kill_all(self) -> list[Action]:
         """End everything without waiting: the daemon is about to exit."""
         self._ending = True
         present = [worker for worker, process in self._processes.items() if process is not None]
-        return [action for worker in present for action in self.kill(worker, "killed at once")]
+        return [action for worker in present for action in self.kill_worker(worker, "killed at once")]
 
     @property
     def is_stopping(self) -> bool:
@@ -217,7 +225,7 @@ class Supervision:
     # --- time ---
 
     @property
-    def due_at(self) -> float:
+    def next_tick_at(self) -> float:
         """When to call `tick` next; infinite for never."""
         return min(
             (
@@ -237,15 +245,15 @@ class Supervision:
             if process.terminate_at <= now:
                 process.terminate_at = math.inf
                 process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
-                actions.append(Terminate(worker))
+                actions.append(TerminateAction(worker))
             elif process.kill_at <= now:
                 process.kill_at, process.give_up_at = math.inf, now + DRAIN_S
-                actions += self.kill(worker, "did not end in time")
+                actions += self.kill_worker(worker, "did not end in time")
             elif process.give_up_at <= now:
                 self._processes[worker] = None
-        return actions + self._stopped()
+        return actions + self._report_if_stopped()
 
-    def ping(self, worker: Worker) -> list[Action]:
+    def ping_worker(self, worker: Worker) -> list[Action]:
         """Ping, every `silent_s / PINGS_MISSED`, and kill a worker that has answered none for `silent_s`.
 
         Counted in pings, not by the clock, so that a daemon that was itself suspended kills no worker. Before the first
@@ -257,69 +265,72 @@ class Supervision:
         if process.heard and not process.handing_over:
             process.missed += 1
         if process.missed > PINGS_MISSED:
-            return self.kill(worker, f"answered no ping for {limits.silent_s:g} s")
+            return self.kill_worker(worker, f"answered no ping for {limits.silent_s:g} s")
         process.pings += 1
-        return [Send(worker, Ping(process.pings))]
+        return [SendAction(worker, PingMessage(process.pings))]
 
     # --- what happened to a process ---
 
-    def started(self, worker: Worker, pid: int) -> list[Action]:
+    def on_started(self, worker: Worker, pid: int) -> list[Action]:
         """The program was executed."""
         process = self._processes[worker]
         assert process is not None, f"a {worker} worker was executed that nobody asked for"
         process.exists = True
-        kill: list[Action] = [Kill(worker)] if process.killed_for else []
-        return [*kill, Tell(WorkerStarted(worker, pid, process.attempt))]
+        kill: list[Action] = [KillAction(worker)] if process.killed_for else []
+        return [*kill, EmitEventAction(WorkerStarted(worker, pid, process.attempt))]
 
-    def start_failed(self, worker: Worker, reason: str, wanting: bool) -> list[Action]:
+    def on_start_failed(self, worker: Worker, reason: str, wanting: bool) -> list[Action]:
         """The program was not executed. `wanting`: the machine has no room for one more process."""
         process = self._processes[worker]
         assert process is not None, f"a {worker} worker was to be executed that nobody asked for"
         self._processes[worker], self._end_told[worker] = None, True
-        return [Tell(WorkerStartFailed(worker, reason, process.attempt, wanting)), *self._stopped()]
+        return [
+            EmitEventAction(WorkerStartFailed(worker, reason, process.attempt, wanting)),
+            *self._report_if_stopped(),
+        ]
 
-    def heard(self, worker: Worker, message: FromWorker) -> list[Action]:
+    def on_message(self, worker: Worker, message: FromWorker) -> list[Action]:
         """Handle a frame: the worker is alive, and what it observed is a fact."""
         process = self._processes[worker]
         if process is None or process.broken:
             return []
         process.heard, process.missed = True, 0
-        if isinstance(message, Fault):
+        if isinstance(message, FaultMessage):
             process.fault = message
-        elif isinstance(message, Observed):
+        elif isinstance(message, ObservedMessage):
             if isinstance(message.event, DAEMON_EVENTS):
-                return self.broken(worker, f"a worker cannot observe {type(message.event).__name__}")
-            return [Tell(message.event)]
+                return self.on_broken_output(worker, f"a worker cannot observe {type(message.event).__name__}")
+            return [EmitEventAction(message.event)]
         return []
 
-    def hands_over(self, worker: Worker, waits: bool) -> None:
+    def set_waiting_for_inbox(self, worker: Worker, waits: bool) -> None:
         """Note whether a fact of this worker waits for room in the inbox."""
         process = self._processes[worker]
         if process is not None:
             process.handing_over = waits
 
-    def broken(self, worker: Worker, reason: str) -> list[Action]:
+    def on_broken_output(self, worker: Worker, reason: str) -> list[Action]:
         """Kill a worker whose messages make no sense."""
         process = self._processes[worker]
         if process is not None:
             process.broken = True
-        return self.kill(worker, f"broken output: {reason}")
+        return self.kill_worker(worker, f"broken output: {reason}")
 
-    def unread(self, worker: Worker) -> list[Action]:
+    def on_messages_unread(self, worker: Worker) -> list[Action]:
         """Kill a worker that has left `MESSAGES_QUEUED_MAX` messages unread."""
-        return self.kill(worker, f"took none of {MESSAGES_QUEUED_MAX} waiting messages")
+        return self.kill_worker(worker, f"took none of {MESSAGES_QUEUED_MAX} waiting messages")
 
     def is_answering(self, worker: Worker) -> bool:
         """Whether the worker has sent a frame, and missed no more than `PINGS_UNANSWERED` pings."""
         process = self._processes[worker]
         return process is not None and process.heard and process.missed <= PINGS_UNANSWERED
 
-    def listens(self, worker: Worker) -> bool:
+    def is_listened_to(self, worker: Worker) -> bool:
         """Whether the worker's messages still count."""
         process = self._processes[worker]
         return process is not None and not process.broken
 
-    def ended(self, worker: Worker, status: int | None, tail: str = "") -> list[Action]:
+    def on_exit(self, worker: Worker, status: int | None, tail: str = "") -> list[Action]:
         """The process is gone and reaped; `tail` is the end of its output.
 
         `status` is minus the number of the signal that ended it; None if it does not go away.
@@ -328,26 +339,26 @@ class Supervision:
         if process is None:
             return []
         self._processes[worker], self._end_told[worker] = None, True
-        return [Tell(exit_of(worker, process, status, tail)), *self._stopped()]
+        return [EmitEventAction(make_exit_event(worker, process, status, tail)), *self._report_if_stopped()]
 
 
-def exit_of(worker: Worker, process: Process, status: int | None, tail: str) -> WorkerExited:
+def make_exit_event(worker: Worker, process: SupervisedProcess, status: int | None, tail: str) -> WorkerExited:
     """The event of a process's end."""
     fault = process.fault
     return WorkerExited(
         worker=worker,
-        reason=_reason(process, status, tail)[:REASON_CHARACTERS_MAX],
+        reason=_exit_reason(process, status, tail)[:REASON_CHARACTERS_MAX],
         code=status if status is not None and status >= 0 else None,
         signal=-status if status is not None and status < 0 else None,
         permanent=fault.permanent if fault else False,
         exit_code=fault.exit_code if fault else 0,
         planned=fault is not None and fault.planned and not process.killed_for,
-        outside=not process.killed_for and not process.planned and is_from_outside(status),
+        outside=not process.killed_for and not process.planned and is_ended_from_outside(status),
     )
 
 
-def _reason(process: Process, status: int | None, tail: str) -> str:
-    how = describe_status(status)
+def _exit_reason(process: SupervisedProcess, status: int | None, tail: str) -> str:
+    how = describe_exit_status(status)
     if process.killed_for:
         headline = f"{process.killed_for}, {'killed' if status is not None else how}"
     elif process.fault:
@@ -361,12 +372,12 @@ def _reason(process: Process, status: int | None, tail: str) -> str:
     return f"{headline}; last output:\n{tail}" if tail and not process.fault else headline
 
 
-def is_from_outside(status: int | None) -> bool:
+def is_ended_from_outside(status: int | None) -> bool:
     """Whether a process was ended from outside: by a signal, or because others had filled its memory."""
     return status is not None and (status == EXIT_FOR_ROOM or -status in OUTSIDE_SIGNALS)
 
 
-def describe_status(status: int | None) -> str:
+def describe_exit_status(status: int | None) -> str:
     """How a process ended, in words."""
     if status is None:
         return "does not go away though killed"

@@ -22,7 +22,7 @@ Undo = list[tuple[Hashable, Any]]
 _NOTHING = object()
 
 
-class Call(msgspec.Struct, frozen=True):
+class ContractCall(msgspec.Struct, frozen=True):
     """What a transaction asks of the contract; an idle one asks nothing."""
 
     kind: Kind
@@ -34,7 +34,7 @@ class Call(msgspec.Struct, frozen=True):
     winners: tuple[str, ...] = ()
 
 
-class Rules(msgspec.Struct, frozen=True):
+class ContractRules(msgspec.Struct, frozen=True):
     """What a contract was made with; `manager` moves the swarm on without a policy, empty for none."""
 
     stages: int
@@ -43,7 +43,7 @@ class Rules(msgspec.Struct, frozen=True):
     manager: str = ""
 
 
-class View:
+class ContractView:
     """What the contract says and would take, at some block.
 
     Args:
@@ -51,28 +51,28 @@ class View:
         get: the value of a key at that block, or the second argument if there is none.
     """
 
-    def __init__(self, rules: Rules, get: Callable[[Hashable, Any], Any]) -> None:
+    def __init__(self, rules: ContractRules, get: Callable[[Hashable, Any], Any]) -> None:
         self.rules = rules
         self._get = get
 
     # --- what it says ---
 
     @property
-    def place(self) -> Place:
+    def round_and_stage(self) -> Place:
         """Round and stage."""
         place: Place = self._get("place", (0, 0))
         return place
 
     @property
-    def opened_at(self) -> float:
+    def stage_opened_at(self) -> float:
         """When the stage began, by the time of its block."""
         return float(self._get("opened_at", 0.0))
 
-    def account_of(self, peer: str) -> str:
+    def account_of_peer(self, peer: str) -> str:
         """`getEoa`: the account that a peer is registered to, empty for none."""
         return str(self._get(("account", peer), ""))
 
-    def block_of(self, *key: str | int) -> int | None:
+    def block_of_submission(self, *key: str | int) -> int | None:
         """Number of the block with ("reward", round, stage, peer), ("vote", round, peer) or ("registered", peer)."""
         block: int | None = self._get(key, None)
         return block
@@ -81,7 +81,7 @@ class View:
         """`getVoterVotes`: whom a peer voted for."""
         return tuple(self._get(("winners", round, peer), ()))
 
-    def is_barred(self, peer: str) -> bool:
+    def is_banned(self, peer: str) -> bool:
         """Whether the allow-list leaves a peer out."""
         return bool(self._get(("barred", peer), False))
 
@@ -91,111 +91,111 @@ class View:
 
     # --- what it takes ---
 
-    def refusal(self, call: Call, at: float) -> str:
+    def refusal_reason(self, call: ContractCall, at: float) -> str:
         """Name of the error that a call would meet in a block of this time; empty if it would be taken."""
         if call.kind == "register":
-            taken = "PeerIdAlreadyRegistered" if self.account_of(call.peer) else ""
-            return taken or ("PeerNotAllowed" if self.is_barred(call.peer) else "")
+            taken = "PeerIdAlreadyRegistered" if self.account_of_peer(call.peer) else ""
+            return taken or ("PeerNotAllowed" if self.is_banned(call.peer) else "")
         if call.kind == "reward":
-            return self._refuse_reward(call)
+            return self._reward_refusal_reason(call)
         if call.kind == "winners":
-            return self._refuse_vote(call)
+            return self._vote_refusal_reason(call)
         if call.kind == "advance":
             return "" if self._may_advance(call.account, at) else "AdvanceNotAllowed"
         return ""
 
-    def _refuse_reward(self, call: Call) -> str:
-        round, stage = self.place
+    def _reward_refusal_reason(self, call: ContractCall) -> str:
+        round, stage = self.round_and_stage
         if call.round > round:
             return "InvalidRoundNumber"
         if call.stage > (stage if call.round == round else self.rules.stages):
             return "InvalidStageNumber"
-        if self.block_of("reward", call.round, call.stage, call.peer) is not None:
+        if self.block_of_submission("reward", call.round, call.stage, call.peer) is not None:
             return "RewardAlreadySubmitted"
-        return self._refuse_peer(call)
+        return self._peer_refusal_reason(call)
 
-    def _refuse_vote(self, call: Call) -> str:
-        if call.round > self.place[0]:
+    def _vote_refusal_reason(self, call: ContractCall) -> str:
+        if call.round > self.round_and_stage[0]:
             return "InvalidRoundNumber"
-        if self.block_of("vote", call.round, call.peer) is not None:
+        if self.block_of_submission("vote", call.round, call.peer) is not None:
             return "WinnerAlreadyVoted"
-        return self._refuse_peer(call)
+        return self._peer_refusal_reason(call)
 
-    def _refuse_peer(self, call: Call) -> str:
-        if self.account_of(call.peer) != call.account:
+    def _peer_refusal_reason(self, call: ContractCall) -> str:
+        if self.account_of_peer(call.peer) != call.account:
             return "InvalidVoterPeerId"
-        return "PeerNotAllowed" if self.is_barred(call.peer) else ""
+        return "PeerNotAllowed" if self.is_banned(call.peer) else ""
 
     def _may_advance(self, account: str, at: float) -> bool:
         rules = self.rules
         enough = 0 < rules.min_submissions <= self._get("submissions", 0)
-        late = rules.max_stage_s > 0 and at >= self.opened_at + rules.max_stage_s
+        late = rules.max_stage_s > 0 and at >= self.stage_opened_at + rules.max_stage_s
         return enough or late or (rules.manager != "" and account == rules.manager)
 
 
-class SimContract(View):
+class SimContract(ContractView):
     """The contract at the newest block, and what changes it.
 
     Attributes:
         undo: what to put back, in reverse, to take the present block's changes back.
     """
 
-    def __init__(self, rules: Rules, at: float) -> None:
+    def __init__(self, rules: ContractRules, at: float) -> None:
         self.undo: Undo = []
         self._book: dict[Hashable, Any] = {"place": (0, 0), "opened_at": at, "submissions": 0}
         super().__init__(rules, self._book.get)
 
-    def before(self, undone: Sequence[Undo]) -> View:
+    def view_before(self, undone: Sequence[Undo]) -> ContractView:
         """The contract as it was before the newest blocks, given what each of them changed, oldest first."""
 
-        def get(key: Hashable, default: Any) -> Any:
+        def get_value(key: Hashable, default: Any) -> Any:
             for undo in undone:
                 for changed, value in undo:
                     if changed == key:
                         return default if value is _NOTHING else value
             return self._book.get(key, default)
 
-        return View(self.rules, get)
+        return ContractView(self.rules, get_value)
 
-    def count(self, account: str) -> None:
+    def count_transaction(self, account: str) -> None:
         """A transaction of an account is in the block, whether the contract took it or not."""
-        self._put(("nonce", account), self.nonce_of(account) + 1)
+        self._set_value(("nonce", account), self.nonce_of(account) + 1)
 
-    def take(self, call: Call, block: int, at: float, transaction: str, index: int) -> AnyChainLog | None:
+    def apply_call(self, call: ContractCall, block: int, at: float, transaction: str, index: int) -> AnyChainLog | None:
         """A call that is not refused; what it makes the contract say."""
         round, stage, peer = call.round, call.stage, call.peer
         if call.kind == "register":
-            self._put(("account", peer), call.account)
-            self._put(("registered", peer), block)
+            self._set_value(("account", peer), call.account)
+            self._set_value(("registered", peer), block)
             return RegistrationLog(index, transaction, call.account, peer)
         if call.kind == "reward":
-            self._put(("reward", round, stage, peer), block)
-            if (round, stage) == self.place:
-                self._put("submissions", self._book["submissions"] + 1)
+            self._set_value(("reward", round, stage, peer), block)
+            if (round, stage) == self.round_and_stage:
+                self._set_value("submissions", self._book["submissions"] + 1)
             return RewardLog(index, transaction, call.account, peer, round, stage, str(call.reward))
         if call.kind == "winners":
-            self._put(("vote", round, peer), block)
-            self._put(("winners", round, peer), call.winners)
+            self._set_value(("vote", round, peer), block)
+            self._set_value(("winners", round, peer), call.winners)
             return VoteLog(index, transaction, call.account, peer, round, call.winners)
         if call.kind == "advance":
-            return self._advance(at, transaction, index)
+            return self._advance_stage(at, transaction, index)
         if call.kind in ("bar", "allow"):
-            self._put(("barred", peer), call.kind == "bar")
+            self._set_value(("barred", peer), call.kind == "bar")
         return None
 
-    def _advance(self, at: float, transaction: str, index: int) -> StageLog:
-        round, stage = self.place
+    def _advance_stage(self, at: float, transaction: str, index: int) -> StageLog:
+        round, stage = self.round_and_stage
         after = (round, stage + 1) if stage + 1 < self.rules.stages else (round + 1, 0)
-        self._put("place", after)
-        self._put("opened_at", at)
-        self._put("submissions", 0)
+        self._set_value("place", after)
+        self._set_value("opened_at", at)
+        self._set_value("submissions", 0)
         return StageLog(index, transaction, *after)
 
-    def _put(self, key: Hashable, value: Any) -> None:
+    def _set_value(self, key: Hashable, value: Any) -> None:
         self.undo.append((key, self._book.get(key, _NOTHING)))
         self._book[key] = value
 
-    def take_back(self, undo: Undo) -> None:
+    def undo_block(self, undo: Undo) -> None:
         """Undo the changes of the last block."""
         for key, before in reversed(undo):
             if before is _NOTHING:
@@ -216,18 +216,18 @@ REJOIN = 0.5  # chance that a block of a new branch takes a transaction
 Answer = Literal["taken", "already known", "nonce too low", "replacement transaction underpriced"]  # in geth's words
 
 
-class Tx(msgspec.Struct, frozen=True):
+class SignedTx(msgspec.Struct, frozen=True):
     """A signed transaction; the hash is made of all the rest. Prices are in wei for a unit of gas."""
 
     hash: str
-    call: Call
+    call: ContractCall
     nonce: int
     fee: int
     submission: str = ""
     tip: int = 0
 
 
-class Spoken(LogEntry, gc=False):
+class SimLogEntry(LogEntry, gc=False):
     """A log entry, with what it says instead of its encoding."""
 
     said: AnyChainLog | None = None
@@ -236,30 +236,30 @@ class Spoken(LogEntry, gc=False):
 class SimReceipt(msgspec.Struct, frozen=True):
     """A transaction that a block of the present branch has; `error` is why the contract took it back."""
 
-    tx: Tx
+    tx: SignedTx
     block: BlockRef
     error: str = ""
 
 
-class Block(msgspec.Struct, frozen=True):
+class SimBlock(msgspec.Struct, frozen=True):
     """One block of the present branch."""
 
     ref: BlockRef
     receipts: tuple[SimReceipt, ...]
-    entries: tuple[Spoken, ...]
+    entries: tuple[SimLogEntry, ...]
     undo: Undo
 
 
-def sign(call: Call, nonce: int, fee: int, submission: str = "", tip: int = 0) -> Tx:
+def sign_call(call: ContractCall, nonce: int, fee: int, submission: str = "", tip: int = 0) -> SignedTx:
     """A transaction; the same content gives the same hash."""
     content = msgspec.msgpack.encode((call, nonce, fee, submission, tip))
-    return Tx("0x" + hashlib.blake2b(content, digest_size=8).hexdigest(), call, nonce, fee, submission, tip)
+    return SignedTx("0x" + hashlib.blake2b(content, digest_size=8).hexdigest(), call, nonce, fee, submission, tip)
 
 
-def entry_of(said: AnyChainLog, ref: BlockRef, timed: bool) -> Spoken:
+def make_log_entry(said: AnyChainLog, ref: BlockRef, timed: bool) -> SimLogEntry:
     """What eth_getLogs has of a log; some nodes give the block's time."""
     number, index = hex(ref.number), hex(said.index)
-    return Spoken(
+    return SimLogEntry(
         address="",
         topics=(),
         data="",
@@ -301,10 +301,10 @@ class SimChain:
         self.random = world.random
         self.contract = contract
         genesis = BlockRef(0, "0xgenesis", "", float(int(world.now)))
-        self.blocks = [Block(genesis, (), (), [])]
+        self.blocks = [SimBlock(genesis, (), (), [])]
         self.receipts: dict[str, SimReceipt] = {}
-        self.pool: dict[tuple[str, int], Tx] = {}
-        self.seen: dict[str, Tx] = {}
+        self.pool: dict[tuple[str, int], SignedTx] = {}
+        self.seen: dict[str, SignedTx] = {}
         self.halted_until = 0.0
         self.fee = FEE
         self.balances: dict[str, int] = {}
@@ -320,21 +320,21 @@ class SimChain:
         """The last block."""
         return self.blocks[-1].ref
 
-    def has(self, block: BlockRef) -> bool:
+    def has_block(self, block: BlockRef) -> bool:
         """Whether a block is on the present branch."""
         return block.number < len(self.blocks) and self.blocks[block.number].ref.hash == block.hash
 
-    def view(self, number: int) -> View:
+    def view_at(self, number: int) -> ContractView:
         """The contract as it was at the end of a block of the present branch."""
         if number >= self.head.number:
             return self.contract
-        return self.contract.before([block.undo for block in self.blocks[number + 1 :]])
+        return self.contract.view_before([block.undo for block in self.blocks[number + 1 :]])
 
     def balance_of(self, account: str) -> int:
         """What an account has, in wei."""
         return self.balances.get(account, RICH_WEI)
 
-    def is_known(self, transaction: str) -> bool:
+    def has_transaction(self, transaction: str) -> bool:
         """Whether a block of the present branch, or the pool, has a transaction."""
         tx = self.seen.get(transaction)
         waiting = None if tx is None else self.pool.get((tx.call.account, tx.nonce))
@@ -347,7 +347,7 @@ class SimChain:
             nonce += 1
         return nonce
 
-    def send(self, tx: Tx) -> Answer:
+    def submit_transaction(self, tx: SignedTx) -> Answer:
         """Offer a transaction to the pool."""
         place = (tx.call.account, tx.nonce)
         if tx.nonce < self.contract.nonce_of(tx.call.account):
@@ -363,34 +363,34 @@ class SimChain:
 
     # --- blocks ---
 
-    def begin(self) -> None:
+    def start_producing_blocks(self) -> None:
         """Start producing blocks."""
-        self.world.call_in(self.world.profile.block_s, self._tick)
+        self.world.call_in(self.world.profile.block_s, self._produce_block)
         if self.world.profile.reorgs > 0 and self.world.profile.reorg_depth > 0:
-            self._await_reorganisation()
+            self._schedule_reorganisation()
 
-    def _await_reorganisation(self) -> None:
-        self.world.call_in(self.random.expovariate(self.world.profile.reorgs / 3600.0), self._fork)
+    def _schedule_reorganisation(self) -> None:
+        self.world.call_in(self.random.expovariate(self.world.profile.reorgs / 3600.0), self._reorganise_at_random)
 
-    def _fork(self) -> None:
+    def _reorganise_at_random(self) -> None:
         if not self._calm:
-            self._await_reorganisation()
+            self._schedule_reorganisation()
             self.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
 
-    def calm_down(self) -> None:
+    def stop_faults(self) -> None:
         """From now on blocks come in time and take what waits."""
         self._calm = True
         self.halted_until = 0.0
         self.fee = FEE
         self.balances.clear()
 
-    def _tick(self) -> None:
-        self.world.call_in(self.world.profile.block_s * self.random.uniform(0.7, 1.3), self._tick)
+    def _produce_block(self) -> None:
+        self.world.call_in(self.world.profile.block_s * self.random.uniform(0.7, 1.3), self._produce_block)
         if self.world.now >= self.halted_until:
-            self._mine(float(int(self.world.now)), 0.0 if self._calm else DAWDLE)
+            self._mine_block(float(int(self.world.now)), 0.0 if self._calm else DAWDLE)
             self.world.on_head()
 
-    def _mine(self, at: float, left_out: float) -> None:
+    def _mine_block(self, at: float, left_out: float) -> None:
         """Add a block of what waits."""
         parent = self.head
         self._hashes += 1
@@ -399,18 +399,18 @@ class SimChain:
         undo: Undo = []
         contract.undo = undo
         logs: list[AnyChainLog] = []
-        receipts = [self._execute(tx, ref, logs) for tx in self._ripe(left_out)]
-        entries = tuple([entry_of(said, ref, self._timed) for said in logs])
-        self.blocks.append(Block(ref, tuple(receipts), entries, undo))
+        receipts = [self._execute_transaction(tx, ref, logs) for tx in self._take_minable_transactions(left_out)]
+        entries = tuple([make_log_entry(said, ref, self._timed) for said in logs])
+        self.blocks.append(SimBlock(ref, tuple(receipts), entries, undo))
         self.highest = max(self.highest, ref.number)
-        self.furthest = max(self.furthest, contract.place)
+        self.furthest = max(self.furthest, contract.round_and_stage)
         for receipt in receipts:
             self.receipts[receipt.tx.hash] = receipt
             self._on_receipt(receipt)
 
-    def _ripe(self, left_out: float) -> list[Tx]:
+    def _take_minable_transactions(self, left_out: float) -> list[SignedTx]:
         """Transactions whose turn it is and that pay enough, taken out of the pool."""
-        taken: list[Tx] = []
+        taken: list[SignedTx] = []
         for account in dict.fromkeys([account for account, _ in self.pool]):
             nonce = self.contract.nonce_of(account)
             while (tx := self.pool.get((account, nonce))) and tx.fee >= self.fee:
@@ -422,12 +422,12 @@ class SimChain:
                 nonce += 1
         return taken
 
-    def _execute(self, tx: Tx, ref: BlockRef, logs: list[AnyChainLog]) -> SimReceipt:
+    def _execute_transaction(self, tx: SignedTx, ref: BlockRef, logs: list[AnyChainLog]) -> SimReceipt:
         contract = self.contract
-        contract.count(tx.call.account)
-        error = contract.refusal(tx.call, ref.at)
+        contract.count_transaction(tx.call.account)
+        error = contract.refusal_reason(tx.call, ref.at)
         if not error:
-            said = contract.take(tx.call, ref.number, ref.at, tx.hash, len(logs))
+            said = contract.apply_call(tx.call, ref.number, ref.at, tx.hash, len(logs))
             if said is not None:
                 logs.append(said)
         return SimReceipt(tx, ref, error)
@@ -443,7 +443,7 @@ class SimChain:
         gone = self.blocks[-depth:]
         del self.blocks[-depth:]
         for block in reversed(gone):
-            self.contract.take_back(block.undo)
+            self.contract.undo_block(block.undo)
             for receipt in block.receipts:
                 del self.receipts[receipt.tx.hash]
         for receipt in [each for block in gone for each in block.receipts]:
@@ -451,9 +451,9 @@ class SimChain:
                 self.pool.setdefault((receipt.tx.call.account, receipt.tx.nonce), receipt.tx)
         for number in range(depth + 1):
             at = gone[number].ref.at if number < depth else float(int(self.world.now))
-            self._mine(at, REJOIN)
+            self._mine_block(at, REJOIN)
         self.world.on_head()
 
-    def set_fee(self, times: float) -> None:
+    def set_fee_multiple(self, times: float) -> None:
         """Gas costs this many times what it did at first."""
         self.fee = int(FEE * times)

@@ -17,29 +17,38 @@ from random import Random
 import msgspec
 
 from swarmd.chain.contract import ERRORS
-from swarmd.chain.fees import GWEI, Budget
+from swarmd.chain.fees import GWEI, DailyBudget
 from swarmd.chain.logs import LogEntry
-from swarmd.chain.ports import Block, LogFilter, MinedTransaction, NotThere, Price, RoundPolicy, SignedTransaction, Span
+from swarmd.chain.ports import (
+    Block,
+    BlockNotFound,
+    LogFilter,
+    LogRange,
+    MinedTransaction,
+    Price,
+    RoundPolicy,
+    SignedTransaction,
+)
 from swarmd.chain.senders import Wallet
-from swarmd.chain.submitter import ChainAgent, Submitter
-from swarmd.chain.watcher import ChainRequirements, Watcher
+from swarmd.chain.submitter import ChainCommandDispatcher, Submitter
+from swarmd.chain.watcher import ChainRequirements, ChainWatcher
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit
 from swarmd.core.events import AnyChainLog, Event, SubmissionRefused
-from swarmd.core.values import BlockRef, Prepared
+from swarmd.core.values import BlockRef, SubmissionAttempt
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
 from swarmd.gas import COIN_WEI
-from swarmd.sim.chain import FEE, GAS, GAS_IDLE, Call, SimChain, Spoken, Tx, View, sign
-from swarmd.sim.coroutines import Answer, Later, VirtualRuntime, VirtualSignal
-from swarmd.sim.machine import Machine
+from swarmd.sim.chain import FEE, GAS, GAS_IDLE, ContractCall, ContractView, SignedTx, SimChain, SimLogEntry, sign_call
+from swarmd.sim.coroutines import Later, VirtualFuture, VirtualRuntime, VirtualSignal
+from swarmd.sim.machine import SimMachine
 from swarmd.sim.processes import SimSupervisor, SimWorker
 from swarmd.sim.simulation import Place
-from swarmd.sim.submission_checks import SubmissionChecks, day_wei_max
+from swarmd.sim.submission_checks import SubmissionChecks, daily_budget_wei
 
 CONTRACT = "0xcontract"
 
-_raw = msgspec.msgpack.Decoder(Tx)
-_content = msgspec.msgpack.Decoder(tuple[Call, str])
+_raw = msgspec.msgpack.Decoder(SignedTx)
+_content = msgspec.msgpack.Decoder(tuple[ContractCall, str])
 _encode = msgspec.msgpack.encode
 
 
@@ -61,30 +70,32 @@ REVERT = 3  # JSON-RPC's code for it
 SELECTORS = {name: selector for selector, name in ERRORS.items()}
 
 
-class SimSignatory:
-    """A node's account, see `swarmd.chain.ports.Signatory`: what it signs is readable, and no other makes the same."""
+class SimTransactionSigner:
+    """A node's account, see `swarmd.chain.ports.TransactionSigner`: what it signs is readable, and no other makes the
+    same.
+    """
 
-    def __init__(self, node: Machine, checks: SubmissionChecks) -> None:
+    def __init__(self, node: SimMachine, checks: SubmissionChecks) -> None:
         self._node = node
         self._checks = checks
         self.account = node.account
 
-    def content_of(self, command: Submit, peer: str) -> bytes:
+    def encode_submission(self, command: Submit, peer: str) -> bytes:
         chain = self._node.settings.chain
         if command.kind == "advance" and (chain is None or chain.drive == "never"):
             raise ChainError('chain.drive is "never": this node does not move the contract on')
         place = (command.round, command.stage)
-        call = Call(command.kind, self.account, peer, *place, command.reward, command.winners)
+        call = ContractCall(command.kind, self.account, peer, *place, command.reward, command.winners)
         return _encode((call, command.submission))
 
-    def sign(self, said: SignedTransaction) -> Prepared:
-        call, submission = _content.decode(said.content) if said.content else (Call("idle", said.to), "")
-        tx = sign(call, said.nonce, said.price.fee_wei, submission, said.price.tip_wei or 0)
+    def sign_transaction(self, said: SignedTransaction) -> SubmissionAttempt:
+        call, submission = _content.decode(said.content) if said.content else (ContractCall("idle", said.to), "")
+        tx = sign_call(call, said.nonce, said.price.fee_wei, submission, said.price.tip_wei or 0)
         cost_wei = said.gas * said.price.fee_wei
-        self._checks.on_signed(tx)
-        return Prepared(tx.hash, tx.nonce, _encode(tx), str(tx.fee), str(cost_wei))
+        self._checks.on_transaction_signed(tx)
+        return SubmissionAttempt(tx.hash, tx.nonce, _encode(tx), str(tx.fee), str(cost_wei))
 
-    def read(self, prepared: Prepared) -> SignedTransaction:
+    def decode_signed(self, prepared: SubmissionAttempt) -> SignedTransaction:
         if not prepared.raw:
             raise ChainError(f"the logged attempt {prepared.hash} holds no transaction")
         tx = _raw.decode(prepared.raw)
@@ -97,7 +108,7 @@ class SimSignatory:
 class SimEndpoint:
     """A node's connection to the chain: all that `swarmd.chain.ports` has of an endpoint.
 
-    That is its `Endpoints`, `BlockReader`, `ContractReader` and `AccountPort`.
+    That is its `Endpoints`, `BlockReader`, `ContractReader` and `AccountClient`.
 
     Attributes:
         refusals: the last error with which the contract refused each submission here.
@@ -117,7 +128,7 @@ class SimEndpoint:
 
     def __init__(
         self,
-        node: Machine,
+        node: SimMachine,
         chain: SimChain,
         checks: SubmissionChecks,
         runtime: VirtualRuntime,
@@ -138,47 +149,47 @@ class SimEndpoint:
     # --- the line ---
 
     @property
-    def is_cut_off(self) -> bool:
+    def has_no_reachable_endpoint(self) -> bool:
         """Whether none of this node's endpoints answers."""
         return self._node.rpc_out_until > self._world.now
 
-    def latency_s(self) -> float:
+    def draw_latency_s(self) -> float:
         """How long a call takes that is not answered at once."""
         return min(self.random.expovariate(1.0) * self._mean_s, CALL_S_MAX)
 
-    async def _travel(self) -> None:
+    async def _wait_latency(self) -> None:
         """Let some time pass; a process that died meanwhile comes no further."""
         if self.random.random() < SLOW:
-            await self._runtime.sleep(self.latency_s())
+            await self._runtime.sleep(self.draw_latency_s())
         if not self._is_alive():
-            await Answer()
+            await VirtualFuture()
 
-    def _fails(self) -> bool:
+    def _draw_call_failure(self) -> bool:
         """Whether nobody answers this call."""
-        chance = self._world.chance("failure")
-        return self.is_cut_off or (chance > 0 and self.random.random() < chance * FAILED)
+        chance = self._world.fault_chance("failure")
+        return self.has_no_reachable_endpoint or (chance > 0 and self.random.random() < chance * FAILED)
 
-    async def _fail(self) -> None:
+    async def _raise_call_failure(self) -> None:
         """Raise EndpointFailed, at once or when the caller's patience is over."""
         if self.random.random() < SILENT:
             await self._runtime.sleep(CALL_S)
         raise EndpointFailed("no endpoint answers")
 
-    async def _ask(self) -> None:
+    async def _simulate_call(self) -> None:
         """Let the time of one call pass. Raises EndpointFailed if nobody answers."""
-        await self._travel()
-        if self._fails():
-            await self._fail()
+        await self._wait_latency()
+        if self._draw_call_failure():
+            await self._raise_call_failure()
 
-    async def _view(self, block: Block) -> View:
+    async def _view_at(self, block: Block) -> ContractView:
         """The contract at a block: a tag, a number, or a number as hex."""
-        await self._ask()
+        await self._simulate_call()
         if isinstance(block, str) and not block.startswith("0x"):
             return self.chain.contract
         number = int(block, 16) if isinstance(block, str) else block
         if number > self.chain.head.number:
             raise RpcRefused(-32000, "header not found")
-        return self.chain.view(number)
+        return self.chain.view_at(number)
 
     # --- blocks ---
 
@@ -186,114 +197,116 @@ class SimEndpoint:
     def blocks(self) -> SimEndpoint:
         return self
 
-    async def head(self) -> BlockRef:
-        await self._ask()
+    async def get_head(self) -> BlockRef:
+        await self._simulate_call()
         return self.chain.head
 
-    async def at(self, block: int | str) -> BlockRef:
-        await self._ask()
+    async def get_block(self, block: int | str) -> BlockRef:
+        await self._simulate_call()
         number = max(self.chain.head.number - self._depth, 0) if isinstance(block, str) else block
         if number > self.chain.head.number:
-            raise NotThere(f"the chain has no block {block} yet")
+            raise BlockNotFound(f"the chain has no block {block} yet")
         return self.chain.blocks[number].ref
 
-    async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
-        return await self._runtime.gather([self.at(number) for number in numbers])
+    async def get_blocks(self, numbers: Sequence[int]) -> list[BlockRef]:
+        return await self._runtime.gather([self.get_block(number) for number in numbers])
 
-    async def logs_of_all(self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
+    async def get_logs_of_blocks(
+        self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()
+    ) -> list[list[LogEntry]]:
         assert not filters, "nobody asks the simulated chain so"
-        return await self._runtime.gather([self._logs_of(block) for block in blocks])
+        return await self._runtime.gather([self._get_logs_of_block(block) for block in blocks])
 
-    async def _logs_of(self, block: BlockRef) -> list[LogEntry]:
-        await self._ask()
-        if not self.chain.has(block):
-            raise NotThere(f"no logs of block {block.number} {block.hash}")
+    async def _get_logs_of_block(self, block: BlockRef) -> list[LogEntry]:
+        await self._simulate_call()
+        if not self.chain.has_block(block):
+            raise BlockNotFound(f"no logs of block {block.number} {block.hash}")
         return list(self.chain.blocks[block.number].entries)
 
-    async def spans(
+    async def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
-    ) -> AsyncIterator[Span]:
+    ) -> AsyncIterator[LogRange]:
         assert not filters and not backwards, "nobody asks the simulated chain so"
         while first <= last:
             end = min(first + RANGE_BLOCKS - 1, last)
-            await self._ask()
+            await self._simulate_call()
             blocks = self.chain.blocks[first : end + 1]
-            yield Span(first, end, [entry for block in blocks for entry in block.entries])
+            yield LogRange(first, end, [entry for block in blocks for entry in block.entries])
             first = end + 1
 
     async def is_syncing(self) -> bool:
-        await self._ask()
+        await self._simulate_call()
         return False
 
-    async def learn_base_fee(self) -> None:
-        await self._ask()
+    async def detect_base_fee(self) -> None:
+        await self._simulate_call()
 
     async def has_block(self, block: BlockRef) -> bool:
-        await self._travel()
-        return not self._fails() and self.chain.has(block)
+        await self._wait_latency()
+        return not self._draw_call_failure() and self.chain.has_block(block)
 
     async def pause_lagging_endpoints(self) -> None:
-        await self._travel()
+        await self._wait_latency()
 
     def pause_current_endpoint(self, reason: str) -> None:
         """All endpoints show the same chain."""
 
-    def distrust_current(self, reason: str) -> bool:
+    def distrust_current_endpoint(self, reason: str) -> bool:
         return False
 
     # --- the contract ---
 
-    async def check(self) -> None:
-        await self._ask()
+    async def check_contract(self) -> None:
+        await self._simulate_call()
 
-    async def place(self, block: str = "latest") -> Place:
+    async def round_and_stage(self, block: str = "latest") -> Place:
         """Two calls, as a node makes them: at the head they may be of two blocks."""
-        round = (await self._view(block)).place[0]
-        return round, (await self._view(block)).place[1]
+        round = (await self._view_at(block)).round_and_stage[0]
+        return round, (await self._view_at(block)).round_and_stage[1]
 
-    async def stages(self, block: str = "latest") -> int:
-        return (await self._view(block)).rules.stages
+    async def stage_count(self, block: str = "latest") -> int:
+        return (await self._view_at(block)).rules.stages
 
-    async def extensions(self) -> int:
-        await self._ask()
+    async def extensions_version(self) -> int:
+        await self._simulate_call()
         return 0 if self.chain.contract.rules.manager else 1
 
-    async def policy(self, block: str = "latest") -> RoundPolicy:
-        rules = (await self._view(block)).rules
+    async def round_policy(self, block: str = "latest") -> RoundPolicy:
+        rules = (await self._view_at(block)).rules
         return RoundPolicy(rules.min_submissions, rules.max_stage_s)
 
-    async def submissions(self, block: str = "latest") -> int | None:
-        await self._ask()
+    async def submission_count(self, block: str = "latest") -> int | None:
+        await self._simulate_call()
         return None  # its nodes read the rewards of all
 
-    async def opened_at(self, block: str = "latest") -> float:
-        return (await self._view(block)).opened_at
+    async def stage_opened_at(self, block: str = "latest") -> float:
+        return (await self._view_at(block)).stage_opened_at
 
-    async def eoa(self, peer: str, block: str = "latest") -> str:
-        return (await self._view(block)).account_of(peer)
+    async def account_of_peer(self, peer: str, block: str = "latest") -> str:
+        return (await self._view_at(block)).account_of_peer(peer)
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
-        return (await self._view(block)).block_of("reward", round, stage, peer) is not None
+        return (await self._view_at(block)).block_of_submission("reward", round, stage, peer) is not None
 
     async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
-        return (await self._view(block)).votes(round, peer)
+        return (await self._view_at(block)).votes(round, peer)
 
-    async def membership_open(self, block: str = "latest") -> bool:
-        await self._view(block)
+    async def is_membership_open(self, block: str = "latest") -> bool:
+        await self._view_at(block)
         return True
 
     # --- accounts ---
 
     async def balance_wei(self, account: str) -> int:
-        await self._ask()
+        await self._simulate_call()
         return self.chain.balance_of(account)
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
-        await self._ask()
+        await self._simulate_call()
         return self.chain.pending_nonce_of(account) if block == "pending" else self.chain.contract.nonce_of(account)
 
     async def gas_price_wei(self) -> int:
-        await self._ask()
+        await self._simulate_call()
         return self.chain.fee
 
     async def base_fee_wei(self) -> int | None:
@@ -301,47 +314,47 @@ class SimEndpoint:
 
     async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
         if not content:
-            await self._ask()
+            await self._simulate_call()
             return GAS_IDLE
-        self._rehearse(await self._view("latest"), content, self.chain.head.at)
+        self._check_call_accepted(await self._view_at("latest"), content, self.chain.head.at)
         return GAS
 
-    async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
-        view = await self._view(block)
+    async def call_contract(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
+        view = await self._view_at(block)
         number = block if isinstance(block, int) else self.chain.head.number
-        self._rehearse(view, content, self.chain.blocks[number].ref.at)
+        self._check_call_accepted(view, content, self.chain.blocks[number].ref.at)
         return b""
 
-    def _rehearse(self, view: View, content: bytes, at: float) -> None:
+    def _check_call_accepted(self, view: ContractView, content: bytes, at: float) -> None:
         """Raise RpcRefused where the contract would revert a call."""
         call, submission = _content.decode(content)
-        error = view.refusal(call, at)
+        error = view.refusal_reason(call, at)
         if error:
             self.refusals[submission] = error
             raise RpcRefused(REVERT, "execution reverted", SELECTORS[error])
 
-    async def send(self, raw: bytes) -> None:
+    async def send_raw_transaction(self, raw: bytes) -> None:
         """Send a transaction. If nobody answers, it may have arrived all the same."""
-        await self._travel()
-        fails = self._fails()
+        await self._wait_latency()
+        fails = self._draw_call_failure()
         tx = _raw.decode(raw)
         if fails and self.random.random() >= SENT_ALL_THE_SAME:
-            await self._fail()
-        self._checks.on_sent(tx)
+            await self._raise_call_failure()
+        self._checks.on_transaction_sent(tx)
         poor = self.chain.balance_of(tx.call.account) < tx.fee * GAS
-        answer = "insufficient funds for gas * price + value" if poor else self.chain.send(tx)
-        await self._travel()
+        answer = "insufficient funds for gas * price + value" if poor else self.chain.submit_transaction(tx)
+        await self._wait_latency()
         if fails:
-            await self._fail()
+            await self._raise_call_failure()
         if answer != "taken":
             raise RpcRefused(-32000, answer)
 
-    async def is_known(self, hash: str) -> bool:
-        await self._ask()
-        return self.chain.is_known(hash)
+    async def has_transaction(self, hash: str) -> bool:
+        await self._simulate_call()
+        return self.chain.has_transaction(hash)
 
-    async def receipt(self, hash: str) -> MinedTransaction | None:
-        await self._ask()
+    async def find_receipt(self, hash: str) -> MinedTransaction | None:
+        await self._simulate_call()
         found = self.chain.receipts.get(hash)
         if found is None:
             return None
@@ -350,8 +363,8 @@ class SimEndpoint:
         return MinedTransaction(block, not found.error, GAS, found.tx.fee, "", to)
 
 
-class SimHeads:
-    """See `swarmd.chain.ports.HeadNews`; a subscription that most processes have.
+class SimHeadNotifier:
+    """See `swarmd.chain.ports.HeadNotifier`; a subscription that most processes have.
 
     Args:
         endpoint: that is asked.
@@ -369,31 +382,31 @@ class SimHeads:
 
     @property
     def live(self) -> str:
-        return "an endpoint" if self._subscribed and not self._endpoint.is_cut_off else ""
+        return "an endpoint" if self._subscribed and not self._endpoint.has_no_reachable_endpoint else ""
 
-    def announce(self, head: BlockRef) -> None:
+    def announce_head(self, head: BlockRef) -> None:
         """There is a new block."""
         if self._subscribed:
-            self._later(self._endpoint.latency_s(), self._hear, head)
+            self._later(self._endpoint.draw_latency_s(), self._on_head, head)
 
-    def _hear(self, head: BlockRef) -> None:
-        if not self._endpoint.is_cut_off:
+    def _on_head(self, head: BlockRef) -> None:
+        if not self._endpoint.has_no_reachable_endpoint:
             self._header = head
-            self.wake()
+            self.end_wait()
 
-    async def wait(self, soon: bool = False) -> BlockRef | None:
+    async def wait_for_head(self, soon: bool = False) -> BlockRef | None:
         await self._news.wait(self._poll_s * (SLOW_POLLS if self.live and not soon else 1))
         header, self._header = self._header, None
         return header
 
-    def wake(self) -> None:
+    def end_wait(self) -> None:
         self._news.set()
 
-    def found_unannounced(self) -> None:
+    def record_unannounced_head(self) -> None:
         """The simulated subscription is late at most, never deaf."""
 
 
-class ChainWorker(SimWorker):
+class SimChainWorker(SimWorker):
     """A node's chain worker."""
 
     kind = "chain"
@@ -401,51 +414,60 @@ class ChainWorker(SimWorker):
     def __init__(self, supervisor: SimSupervisor, pid: int, chain: SimChain, checks: SubmissionChecks) -> None:
         super().__init__(supervisor, pid)
         node, self._checks = self.node, checks
-        self.deaf = self.random.random() < self.world.chance("slow_start")
-        self.runtime = VirtualRuntime(self.later, lambda: self.world.now, node.clock)
-        config = config_of(node)
+        self.deaf = self.random.random() < self.world.fault_chance("slow_start")
+        self.runtime = VirtualRuntime(self.call_later, lambda: self.world.now, node.local_time)
+        config = make_chain_config(node)
         self.endpoint = endpoint = SimEndpoint(node, chain, checks, self.runtime, lambda: self.alive, config.depth)
-        self.heads = SimHeads(endpoint, self.later, config.poll_s)
-        wallet = Wallet(config, endpoint, SimSignatory(node, checks), Budget(config.fees, node.clock))
+        self.heads = SimHeadNotifier(endpoint, self.call_later, config.poll_s)
+        wallet = Wallet(config, endpoint, SimTransactionSigner(node, checks), DailyBudget(config.fees, node.local_time))
         terms = ChainRequirements(config, node.settings.stages, node.peer, endpoint)
-        told = (self.tell_all, self.runtime)
-        watcher = Watcher(
-            config, terms, endpoint, self.heads, self.tell_all, lambda: node.account, self.runtime, said_in
+        told = (self.emit_event, self.runtime)
+        watcher = ChainWatcher(
+            config,
+            terms,
+            endpoint,
+            self.heads,
+            self.emit_event,
+            lambda: node.account,
+            self.runtime,
+            decode_sim_log_entry,
         )
         submitter = Submitter(config, node.peer, endpoint, endpoint, wallet, watcher.confirmed_number, *told)
         start = self.runtime.start
-        self._agent = ChainAgent(watcher, submitter, wallet.budget, self.tell_all, lambda run: start(run()))
+        self._agent = ChainCommandDispatcher(
+            watcher, submitter, wallet.budget, self.emit_event, lambda run: start(run())
+        )
         self._wanted: dict[str, Submit] = {}
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """The first order says where to begin; a deaf worker never comes up."""
         if not self.deaf:
-            self._agent.run()
+            self._agent.start_tasks()
 
     def perform(self, command: Command) -> None:
         if not self.deaf:
-            self.later(PIPE_S, self._take, command)
+            self.call_later(PIPE_S, self._handle_command, command)
 
-    def _take(self, command: Command) -> None:
+    def _handle_command(self, command: Command) -> None:
         if isinstance(command, Submit):
             self._wanted[command.submission] = command
-        self._agent.take(command)
+        self._agent.handle_command(command)
 
-    def tell_all(self, fact: Event) -> None:
+    def emit_event(self, fact: Event) -> None:
         """Report a fact; now and then one comes twice."""
         if self.alive and isinstance(fact, SubmissionRefused):
             wanted, answered = self._wanted[fact.submission], self.endpoint.refusals.get(fact.submission, "")
-            self._checks.on_refused(wanted, fact.code, answered)
-        self.tell(fact)
-        if self.random.random() < self.world.chance("duplicate"):
-            self.tell(fact)
+            self._checks.on_submission_refused(wanted, fact.code, answered)
+        self.send_event(fact)
+        if self.random.random() < self.world.fault_chance("duplicate"):
+            self.send_event(fact)
 
-    def end(self) -> None:
-        super().end()
+    def terminate(self) -> None:
+        super().terminate()
         self.runtime.stop()
 
 
-def config_of(node: Machine) -> ChainConfig:
+def make_chain_config(node: SimMachine) -> ChainConfig:
     """What a node's configuration says of the chain: in some things nodes differ, by their number."""
     profile, settings = node.world.profile, node.settings.chain
     assert settings is not None, "there is a chain"
@@ -453,7 +475,7 @@ def config_of(node: Machine) -> ChainConfig:
         max_gwei=BOUNDS[node.index % len(BOUNDS)] / GWEI,
         tip_gwei=FEE / 10 / GWEI,
         stuck_s=profile.stuck_s,
-        day_coins_max=day_wei_max(node) / COIN_WEI,
+        day_coins_max=daily_budget_wei(node) / COIN_WEI,
     )
     return ChainConfig(
         rpc=(),
@@ -467,7 +489,7 @@ def config_of(node: Machine) -> ChainConfig:
     )
 
 
-def said_in(entry: LogEntry, rejected: Counter[str]) -> AnyChainLog | None:
+def decode_sim_log_entry(entry: LogEntry, rejected: Counter[str]) -> AnyChainLog | None:
     """What an entry of the simulated chain says."""
-    assert isinstance(entry, Spoken), "there are no others"
+    assert isinstance(entry, SimLogEntry), "there are no others"
     return entry.said

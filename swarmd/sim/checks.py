@@ -9,13 +9,13 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command, Gather, PublishReport
 from swarmd.core.events import Event, RolloutsGathered
 from swarmd.sim.chain import SimReceipt
-from swarmd.sim.network import NetworkWorker
+from swarmd.sim.network import SimNetworkWorker
 from swarmd.sim.network_checks import NetworkChecks
 from swarmd.sim.node import SimNode
-from swarmd.sim.node_checks import Accounts, CommandChecks, WeightsChecks, check_progress, find_stall
+from swarmd.sim.node_checks import CommandChecks, RoundAccounts, WeightsChecks, check_progress, find_stall
 from swarmd.sim.submission_checks import SubmissionChecks
-from swarmd.sim.swarm import Swarm
-from swarmd.sim.swarm_checks import CoordinatorModel, Honest, Recovery
+from swarmd.sim.swarm import SimSwarm
+from swarmd.sim.swarm_checks import CoordinatorModel, HonestNodesChecks, RecoveryChecks
 
 
 class NodeChecks:
@@ -26,11 +26,16 @@ class NodeChecks:
     """
 
     def __init__(
-        self, world: Swarm, node: SimNode, honest: Honest, recovery: Recovery, submissions: SubmissionChecks | None
+        self,
+        world: SimSwarm,
+        node: SimNode,
+        honest: HonestNodesChecks,
+        recovery: RecoveryChecks,
+        submissions: SubmissionChecks | None,
     ) -> None:
         self.node = node
         self.orders = CommandChecks(node)
-        self._accounts = Accounts(node)
+        self._accounts = RoundAccounts(node)
         takes = node.settings.catch_up_rounds or node.settings.average_rounds
         self._weights = WeightsChecks(node) if takes else None
         coordinates = node.settings.coordination is not None
@@ -38,78 +43,78 @@ class NodeChecks:
         self._honest = honest
         self._submissions = submissions
 
-    def apply(self, applied: AppliedEvent) -> None:
+    def check_event(self, applied: AppliedEvent) -> None:
         """A durable event, once, in the order of the log."""
         before, after = applied.before, applied.after
-        self.orders.apply(applied)
+        self.orders.check_event(applied)
         if self._weights is not None:
-            self._weights.apply(applied)
-        self._honest.look_at(self.node, applied)
+            self._weights.check_event(applied)
+        self._honest.check_event(self.node, applied)
         if after is before:
             return
         check_progress(self.node, applied)
-        self._accounts.apply(applied)
+        self._accounts.check_event(applied)
         if self._coordinator is not None:
-            self._coordinator.apply(applied)
+            self._coordinator.check_event(applied)
         if self._submissions is not None and after.chain is not None:
-            self._submissions.apply(applied)
+            self._submissions.check_event(applied)
         stall = find_stall(after)
         if stall and find_stall(after, self.orders.killed_workers(after)):
-            self.node.fail(stall)
+            self.node.fail_run(stall)
 
 
-class Checks:
+class WorldChecks:
     """All checks of a world."""
 
-    def __init__(self, world: Swarm) -> None:
+    def __init__(self, world: SimSwarm) -> None:
         self.world = world
-        self.recovery = Recovery(world)
-        self.honest = Honest(world)
+        self.recovery = RecoveryChecks(world)
+        self.honest = HonestNodesChecks(world)
         self.network = NetworkChecks(world)
         chain = world.chain
         self.submissions = [] if chain is None else [SubmissionChecks(node, chain) for node in world.nodes]
         self._by_peer = {checks.node.peer: checks for checks in self.submissions}
-        self.nodes = [self._make(node) for node in world.nodes]
+        self.nodes = [self._make_node_checks(node) for node in world.nodes]
         self.reports: dict[tuple[str, int, int], PublishReport] = {}
 
-    def _make(self, node: SimNode) -> NodeChecks:
+    def _make_node_checks(self, node: SimNode) -> NodeChecks:
         submissions = self.submissions[node.index] if self.submissions else None
         return NodeChecks(self.world, node, self.honest, self.recovery, submissions)
 
-    def forget(self, node: SimNode) -> None:
+    def reset_node(self, node: SimNode) -> None:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
-        self.nodes[node.index] = self._make(node)
-        self.honest.forget(node)
-        self.network.forget(node)
+        self.nodes[node.index] = self._make_node_checks(node)
+        self.honest.reset_node(node)
+        self.network.reset_node(node)
 
-    def on_network_command(self, worker: NetworkWorker, command: Command) -> None:
+    def on_network_command(self, worker: SimNetworkWorker, command: Command) -> None:
         """A network worker is told something. There is one report for each stage, whatever happened in between."""
         if isinstance(command, Gather):
-            self.network.on_gather(worker, command)
+            self.network.on_gather_command(worker, command)
         elif isinstance(command, PublishReport):
             self.world.counts["reports"] += 1
             place = (command.round, command.stage)
             known = self.reports.setdefault((worker.peer, *place), command)
             if known != command:
-                worker.node.fail(f"two reports for round {place[0]}, stage {place[1]}: {known} and {command}")
+                worker.node.fail_run(f"two reports for round {place[0]}, stage {place[1]}: {known} and {command}")
 
-    def on_network_fact(self, worker: NetworkWorker, event: Event) -> None:
+    def on_network_fact(self, worker: SimNetworkWorker, event: Event) -> None:
         """A network worker is about to tell something."""
         if isinstance(event, RolloutsGathered):
-            self.network.on_gathered(worker, event)
+            self.network.on_rollouts_gathered(worker, event)
         else:
-            self.network.on_fact(worker, event)
+            self.network.on_network_fact(worker, event)
 
     def on_receipt(self, receipt: SimReceipt) -> None:
         """Check a transaction that was mined."""
         if receipt.tx.submission:
-            self._by_peer[receipt.tx.call.peer].on_receipt(receipt)
+            self._by_peer[receipt.tx.call.peer].on_transaction_mined(receipt)
 
-    def at_end(self) -> None:
+    def check_at_end(self) -> None:
         """Make the checks that belong to the end of a run."""
-        self.recovery.check()
+        self.recovery.check_at_end()
         if self.recovery.settled is not None:
             for each in self.submissions:
-                each.check()
-        self.network.check()
-        self.honest.check()
+                each.check_at_end()
+        self.network.check_at_end()
+        self.honest.check_at_end()

@@ -10,7 +10,8 @@ gives one: mostly the simulator's queue, after a delay that the caller drew. So 
         return self.chain.balance_wei(account)
 
 `VirtualRuntime` is a `swarmd.worker.runtime.Runtime`. It is made with the `later` of a simulated process
-(`SimWorker.later`), so that a frozen process stands still and a dead one does nothing; `stop` ends all of its tasks.
+(`SimWorker.call_later`), so that a frozen process stands still and a dead one does nothing; `stop` ends all of its
+tasks.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from swarmd.worker.runtime import Stopper, TimeSource
 T = TypeVar("T")
 
 
-class DefectLogged(AssertionError):
+class ErrorLogged(AssertionError):
     """Shipped code logged an error and went on; in the simulator that ends the run."""
 
 
-class _Loud(logging.Handler):
+class _RaisingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        raise DefectLogged(record.getMessage()) from (record.exc_info[1] if record.exc_info else None)
+        raise ErrorLogged(record.getMessage()) from (record.exc_info[1] if record.exc_info else None)
 
 
 @contextmanager
-def loud_errors() -> Iterator[None]:
+def raise_logged_errors() -> Iterator[None]:
     """Nothing is shown of what shipped code logs, but an error ends the run (DefectLogged)."""
-    log, handler = logging.getLogger("swarmd"), _Loud()
+    log, handler = logging.getLogger("swarmd"), _RaisingHandler()
     level, propagate = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.ERROR)
@@ -54,28 +55,28 @@ def loud_errors() -> Iterator[None]:
 Later = Callable[..., None]  # has `act(*args)` called after `delay_s` of simulated time: later(delay_s, act, *args)
 
 
-class Answer:
+class VirtualFuture:
     """Something that comes later; one task waits for it."""
 
     __slots__ = ("given", "task")
 
     def __init__(self) -> None:
-        self.task: Task | None = None  # that waits
+        self.task: VirtualTask | None = None  # that waits
         self.given = False
 
-    def give(self) -> None:
+    def complete(self) -> None:
         """Let the task that waits go on; only the first answer counts."""
         if not self.given:
             self.given = True
             if self.task is not None:
-                self.task.step()
+                self.task.run_until_blocked()
 
-    def __await__(self) -> Generator[Answer, None, None]:
+    def __await__(self) -> Generator[VirtualFuture, None, None]:
         if not self.given:
             yield self
 
 
-class Task:
+class VirtualTask:
     """A coroutine under way.
 
     Args:
@@ -91,7 +92,7 @@ class Task:
         self,
         coroutine: Coroutine[Any, Any, T],
         on_end: Callable[[T | None, Exception | None], None] | None = None,
-        among: dict[Task, None] | None = None,
+        among: dict[VirtualTask, None] | None = None,
     ) -> None:
         self._coroutine = coroutine
         self._on_end = on_end
@@ -100,7 +101,7 @@ class Task:
         self._runs = False
         self._stopped = False
 
-    def step(self) -> None:
+    def run_until_blocked(self) -> None:
         """Go on up to the next answer that is not there yet."""
         if self._stopped:
             return
@@ -108,18 +109,18 @@ class Task:
         try:
             self._coroutine.send(None).task = self
         except StopIteration as ended:
-            self._end(ended.value, None)
+            self._finish(ended.value, None)
         except Exception as error:
             if self._on_end is None:
                 self._among.pop(self, None)
                 raise
-            self._end(None, error)
+            self._finish(None, error)
         finally:
             self._runs = False
         if self._stopped:
             self._coroutine.close()
 
-    def _end(self, value: Any, error: Exception | None) -> None:
+    def _finish(self, value: Any, error: Exception | None) -> None:
         stopped, self._stopped = self._stopped, True
         self._among.pop(self, None)
         if self._on_end is not None and not stopped:
@@ -139,21 +140,21 @@ class VirtualSignal:
     def __init__(self, later: Later) -> None:
         self._later = later
         self._is_set = False
-        self._waiting: Answer | None = None
+        self._waiting: VirtualFuture | None = None
 
     def set(self) -> None:
         """Wake the coroutine that waits, as soon as the one that runs now waits itself."""
         self._is_set = True
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            self._later(0.0, waiting.give)
+            self._later(0.0, waiting.complete)
 
     async def wait(self, timeout_s: float | None = None) -> None:
         if not self._is_set:
-            answer = Answer()
+            answer = VirtualFuture()
             self._waiting = answer
             if timeout_s is not None:
-                self._later(timeout_s, answer.give)
+                self._later(timeout_s, answer.complete)
             await answer
             self._waiting = None
         self._is_set = False
@@ -170,14 +171,14 @@ class VirtualRuntime:
 
     def __init__(self, later: Later, now: TimeSource, clock: TimeSource) -> None:
         self._later = later
-        self._tasks: dict[Task, None] = {}
+        self._tasks: dict[VirtualTask, None] = {}
         self.now = now
         self.time = clock
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
         """Run a coroutine, beginning now; what it raises ends the simulation."""
-        task = Task(coroutine, among=self._tasks)
-        task.step()
+        task = VirtualTask(coroutine, among=self._tasks)
+        task.run_until_blocked()
         return task.stop
 
     def stop(self) -> None:
@@ -187,11 +188,11 @@ class VirtualRuntime:
 
     async def sleep(self, delay_s: float) -> None:
         if delay_s > 0:
-            answer = Answer()
-            self._later(delay_s, answer.give)
+            answer = VirtualFuture()
+            self._later(delay_s, answer.complete)
             await answer
 
-    def signal(self) -> VirtualSignal:
+    def make_signal(self) -> VirtualSignal:
         return VirtualSignal(self._later)
 
     async def gather(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -199,17 +200,17 @@ class VirtualRuntime:
         results: list[Any] = [None] * len(coroutines)
         errors: list[Exception | None] = [None] * len(coroutines)
         left = len(coroutines)
-        done = Answer()
+        done = VirtualFuture()
 
-        def note(place: int, value: T | None, error: Exception | None) -> None:
+        def record_result(place: int, value: T | None, error: Exception | None) -> None:
             nonlocal left
             results[place], errors[place] = value, error
             left -= 1
             if not left:
-                done.give()
+                done.complete()
 
         for place, coroutine in enumerate(coroutines):
-            Task(coroutine, partial(note, place)).step()
+            VirtualTask(coroutine, partial(record_result, place)).run_until_blocked()
         if coroutines:
             await done
         for error in errors:

@@ -12,13 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from swarmd.core.values import RolloutsRef, Standing
-from swarmd.dht.evidence import SeenRecord
+from swarmd.dht.evidence import DecodedRecord
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.publisher import Kept
+from swarmd.dht.publisher import KeptRecord
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Seniority, credited_rounds
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody, decode_board
+from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings, decode_leaderboard
 from swarmd.dht.wire.records import (
     PAST_S,
     ROUNDS_AHEAD,
@@ -34,26 +34,26 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
 )
-from swarmd.sim.simulation import Place, Simulation, peer_of
+from swarmd.sim.simulation import Place, Simulation, peer_id_of
 
 DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
 
 
-def seen_of(record: Record) -> SeenRecord:
+def to_seen_record(record: Record) -> DecodedRecord:
     """A record as it travels in gossip, with its content; its digest is as long as a real one."""
     if not isinstance(record, SignedRecord):
         content = record.content
         if isinstance(content, ReportRecord) and content.digest:
             content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
         record = SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
-    return SeenRecord(record, record.content)
+    return DecodedRecord(record, record.content)
 
 
 T = TypeVar("T")
 M = TypeVar("M")
 
 
-class Once(Generic[T, M]):
+class IdentityCache(Generic[T, M]):
     """Remembers what was made of the latest values, told apart by what they are and not by what is in them.
 
     Args:
@@ -81,7 +81,7 @@ class Once(Generic[T, M]):
 BOARDS_KEPT = 4  # leaderboards: all nodes read the same one at about the same time
 
 
-class Boards:
+class LeaderboardCaches:
     """What the nodes of a world make of leaderboards.
 
     Attributes:
@@ -92,14 +92,16 @@ class Boards:
     """
 
     def __init__(self) -> None:
-        self.unpack: Once[bytes, bytes] = Once(lambda packed: packed[1:], BOARDS_KEPT)
-        self.digest: Once[bytes, str] = Once(lambda body: hashlib.sha256(body).hexdigest(), BOARDS_KEPT)
-        self.open: Once[bytes, LeaderboardBody] = Once(decode_board, BOARDS_KEPT)
-        self.rounds: Once[Iterable[Standing], dict[str, int]] = Once(credited_rounds, BOARDS_KEPT)
+        self.unpack: IdentityCache[bytes, bytes] = IdentityCache(lambda packed: packed[1:], BOARDS_KEPT)
+        self.digest: IdentityCache[bytes, str] = IdentityCache(
+            lambda body: hashlib.sha256(body).hexdigest(), BOARDS_KEPT
+        )
+        self.open: IdentityCache[bytes, LeaderboardBody] = IdentityCache(decode_leaderboard, BOARDS_KEPT)
+        self.rounds: IdentityCache[Iterable[Standing], dict[str, int]] = IdentityCache(credited_rounds, BOARDS_KEPT)
 
 
 SWARM = "sim"
-CLOCK, MEMBERS = names.clock(SWARM), names.members(SWARM)
+CLOCK, MEMBERS = names.clock_key(SWARM), names.members_key(SWARM)
 RECORD_S = 900.0  # how long records live
 SWEEP_S = 120.0  # between two looks for keys whose records have all expired
 MEMBER_BYTES = 400
@@ -113,7 +115,7 @@ CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, by chanc
 FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
 
 
-class Written(msgspec.Struct, frozen=True, gc=False):
+class SimRecord(msgspec.Struct, frozen=True, gc=False):
     """A record, see `swarmd.dht.ports.Record`; nobody forges one here, so they are not signed."""
 
     owner: str
@@ -129,7 +131,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
         return SignedRecord(self.owner, msgspec.msgpack.encode(content), self.expiration, b"").encode()
 
 
-def size_of(content: Payload) -> int:
+def estimate_record_bytes(content: Payload) -> int:
     """Bytes that an honest record has, about."""
     match content:
         case Membership():
@@ -144,21 +146,21 @@ def size_of(content: Payload) -> int:
             return BARE_BYTES + len(content.body)
 
 
-class Shown(NamedTuple):
+class KeySnapshot(NamedTuple):
     """All that lies under a key, shown to every reader until it changes; nobody changes it."""
 
-    records: Mapping[str, Written]
+    records: Mapping[str, SimRecord]
     first: float  # the earliest expiration
     last: float  # the latest
 
 
-def show(held: Mapping[str, Written]) -> Shown:
+def make_key_snapshot(held: Mapping[str, SimRecord]) -> KeySnapshot:
     """What lies under a key, as it is shown."""
     expirations = [record.expiration for record in held.values()]
-    return Shown(dict(held), min(expirations, default=math.inf), max(expirations, default=-math.inf))
+    return KeySnapshot(dict(held), min(expirations, default=math.inf), max(expirations, default=-math.inf))
 
 
-class Store:
+class PartitionStore:
     """What the nodes of one side of a partition hold together.
 
     Attributes:
@@ -168,67 +170,67 @@ class Store:
 
     def __init__(self, dht: SimDht[Any]) -> None:
         self.dht = dht
-        self.keys: dict[str, dict[str, Written]] = {}
-        self.before: dict[str, Written] = {}
-        self._shown: dict[str, Shown] = {}
+        self.keys: dict[str, dict[str, SimRecord]] = {}
+        self.before: dict[str, SimRecord] = {}
+        self._shown: dict[str, KeySnapshot] = {}
         self._capacities: dict[str, KeyCapacity[str]] = {}
         self._ranked: dict[str, int] = {}  # name → version of the seniority by which its records are ranked
-        self.shards = AnnouncedShards(None if dht.world.profile.sharded else 0)
+        self.shards = AnnouncedShards(None if dht.world.profile.has_shards else 0)
         self._swept_at = dht.world.now
 
-    def copy(self) -> Store:
+    def copy(self) -> PartitionStore:
         """What the other side begins with when the network splits."""
-        twin = Store(self.dht)
+        twin = PartitionStore(self.dht)
         twin.merge(self)
         twin.before = dict(self.before)
         twin.shards = deepcopy(self.shards)
         return twin
 
-    def merge(self, other: Store) -> None:
+    def merge(self, other: PartitionStore) -> None:
         """Come together again: the later record of each owner stays."""
         for name, records in other.keys.items():
             for record in records.values():
-                self.put(name, record)
+                self.put_record(name, record)
 
-    def put(self, name: str, record: Written) -> bool:
+    def put_record(self, name: str, record: SimRecord) -> bool:
         """Keep a record. False if it is not taken: it has no room, a later one stands, or it does not live now."""
         now = self.dht.world.now
-        if not is_alive(record, now) or not self._is_in_place(record.content):
+        if not is_unexpired(record, now) or not self._has_announced_shards(record.content):
             return False
         if now > self._swept_at + SWEEP_S:
-            self._sweep(now)
+            self._sweep_expired(now)
         held = self.keys.setdefault(name, {}).get(record.owner)
         if held is not None and held.expiration >= record.expiration:
             return held == record
-        if not self._has_room(name, record):
+        if not self._admit_by_capacity(name, record):
             return False
         if held is not None and name == CLOCK:
             self.before[record.owner] = held
         self.keys[name][record.owner] = record
         self._shown.pop(name, None)
         if isinstance(record.content, ClockRecord):
-            self.shards.note(record.content)
+            self.shards.apply_clock(record.content)
         return True
 
-    def _is_in_place(self, content: Payload) -> bool:
+    def _has_announced_shards(self, content: Payload) -> bool:
         """Whether a stage has as many shards as a record goes by, as far as those who hold it have heard."""
         if not isinstance(content, ReportRecord | RolloutsRecord):
             return True
-        announced = self.shards.of(content.round)
+        announced = self.shards.known_shards_of(content.round)
         return announced is None or announced == content.shards
 
-    def is_now(self, content: Payload) -> bool:
+    def is_accepted_round(self, content: Payload) -> bool:
         """Whether a round is one whose records are taken."""
-        clock = self.clock
+        clock = self.clock_record
         if clock is None or not isinstance(content, ReportRecord | RolloutsRecord):
             return True
         return -ROUNDS_BEHIND <= content.round - clock.round <= ROUNDS_AHEAD
 
-    def _has_room(self, name: str, record: Written) -> bool:
+    def _admit_by_capacity(self, name: str, record: SimRecord) -> bool:
         """Keep what comes first by rank, and drop what a record takes the place of; among friends there is room."""
         if not self.dht.bounded:
             return True
-        if not self.is_now(record.content):
+        if not self.is_accepted_round(record.content):
             return False
         seniority = self.dht.seniority
         if name not in self._capacities:
@@ -237,32 +239,32 @@ class Store:
         if held is not None and held.size_bytes == record.size_bytes:
             return True
         if capacity.size_bytes + record.size_bytes > KEY_BYTES_MAX:
-            self._make_room(name, capacity)
+            self._update_capacity(name, capacity)
         work = self.dht.works.get(record.owner, WORK_BITS)
-        rank = seniority.rank(record.owner, name.encode(), work, record.size_bytes)
-        gone = capacity.admit(record.owner, record.size_bytes, rank)
+        rank = seniority.make_rank(record.owner, name.encode(), work, record.size_bytes)
+        gone = capacity.try_put(record.owner, record.size_bytes, rank)
         for owner in gone or ():
             self.keys[name].pop(owner, None)
             self._shown.pop(name, None)
         return gone is not None
 
-    def _make_room(self, name: str, capacity: KeyCapacity[str]) -> None:
+    def _update_capacity(self, name: str, capacity: KeyCapacity[str]) -> None:
         """Forget what has expired, and rank by who is known now."""
         self._drop_expired(name, self.dht.world.now)
         if self._ranked[name] != self.dht.seniority.version:
             self._ranked[name] = self.dht.seniority.version
-            capacity.rank_anew(self.dht.seniority.rounds_of)
+            capacity.update_ranks(self.dht.seniority.rounds_of)
 
-    def keep(self, peer: str, content: Payload, size_bytes: int) -> Written | None:
+    def put_hostile_record(self, peer: str, content: Payload, size_bytes: int) -> SimRecord | None:
         """Keep what a hostile peer writes. None if there is no room for it, or its round is long over or far ahead."""
         name, expiration = content.key, self.dht.world.now + RECORD_S
         held = self.keys.get(name, {}).get(peer)
         if held is not None and held.expiration >= expiration:
             expiration = held.expiration + 0.001
-        record = Written(peer, content, expiration, size_bytes)
-        return record if self.put(name, record) else None
+        record = SimRecord(peer, content, expiration, size_bytes)
+        return record if self.put_record(name, record) else None
 
-    def find(self, name: str, now: float) -> Mapping[str, Written]:
+    def find_records(self, name: str, now: float) -> Mapping[str, SimRecord]:
         """owner → record that lives, also for a reader whose clock shows `now`.
 
         Returns:
@@ -270,23 +272,23 @@ class Store:
         """
         shown = self._shown.get(name)
         if shown is None:
-            shown = self._shown[name] = show(self.keys.get(name, {}))
+            shown = self._shown[name] = make_key_snapshot(self.keys.get(name, {}))
         since, until = max(self.dht.world.now, now - PAST_S), now + TTL_MAX_S + PAST_S
         if since <= shown.first and shown.last <= until:
             return shown.records
         return {owner: record for owner, record in shown.records.items() if since <= record.expiration <= until}
 
-    def find_all(self, name: str, now: float) -> dict[str, Written]:
+    def find_records_in_shards(self, name: str, now: float) -> dict[str, SimRecord]:
         """The same of a key and of all of its shards; of one owner's records the latest."""
-        found = dict(self.find(name, now))
-        if self.dht.world.profile.sharded:
+        found = dict(self.find_records(name, now))
+        if self.dht.world.profile.has_shards:
             for key in [key for key in self.keys if key.startswith(f"{name}/")]:
-                for owner, record in self.find(key, now).items():
+                for owner, record in self.find_records(key, now).items():
                     if owner not in found or found[owner].expiration < record.expiration:
                         found[owner] = record
         return found
 
-    def _sweep(self, now: float) -> None:
+    def _sweep_expired(self, now: float) -> None:
         self._swept_at = now
         self._shown.clear()
         for name in list(self.keys):
@@ -298,37 +300,37 @@ class Store:
 
     def _drop_expired(self, name: str, now: float) -> None:
         for owner in [owner for owner, record in self.keys[name].items() if record.expiration < now]:
-            self._drop(name, owner)
+            self._drop_record(name, owner)
 
-    def _drop(self, name: str, owner: str) -> None:
+    def _drop_record(self, name: str, owner: str) -> None:
         del self.keys[name][owner]
         self._shown.pop(name, None)
         if name in self._capacities:
             self._capacities[name].drop(owner)
 
-    def forget(self, kinds: tuple[str, ...]) -> None:
+    def drop_record_kinds(self, kinds: tuple[str, ...]) -> None:
         """Lose all records under keys of these kinds."""
         for name in [name for name in self.keys if name.split("/")[2] in kinds]:
             for owner in list(self.keys[name]):
-                self._drop(name, owner)
+                self._drop_record(name, owner)
 
     @property
-    def clock(self) -> ClockRecord | None:
+    def clock_record(self) -> ClockRecord | None:
         """The swarm's round and stage, as the coordinator announced them last."""
-        record = self.find(CLOCK, self.dht.world.now).get(peer_of(0))
+        record = self.find_records(CLOCK, self.dht.world.now).get(peer_id_of(0))
         return record.content if record is not None and isinstance(record.content, ClockRecord) else None
 
     def has_report(self, place: Place, peer: str) -> bool:
         """Whether there is a report of a stage by this peer."""
-        return peer in self.keys.get(names.reports(SWARM, *place), {})
+        return peer in self.keys.get(names.reports_key(SWARM, *place), {})
 
     def has_rollouts(self, place: Place, peer: str) -> bool:
         """Whether there are rollouts of a stage by this peer."""
-        return peer in self.keys.get(names.rollouts(SWARM, *place), {})
+        return peer in self.keys.get(names.rollouts_key(SWARM, *place), {})
 
-    def rollouts_at(self, place: Place) -> list[RolloutsRef]:
+    def rollouts_of_stage(self, place: Place) -> list[RolloutsRef]:
         """All rollouts of a stage."""
-        found = self.find(names.rollouts(SWARM, *place), self.dht.world.now)
+        found = self.find_records(names.rollouts_key(SWARM, *place), self.dht.world.now)
         named = [(owner, record.content) for owner, record in found.items()]
         return [
             RolloutsRef(owner, *place, content.digest, content.size_bytes, content.groups)
@@ -337,7 +339,7 @@ class Store:
         ]
 
 
-def is_alive(record: Written, now: float) -> bool:
+def is_unexpired(record: SimRecord, now: float) -> bool:
     """Whether a record lives for somebody whose clock shows `now`."""
     return now - PAST_S <= record.expiration <= now + TTL_MAX_S + PAST_S
 
@@ -388,37 +390,37 @@ class SimDht(Generic[W]):
         self.seniority = Seniority(lambda peer: peer == world.coordinator, b"the holders of records")
         self.works: dict[str, int] = {}
         self.eclipsed: dict[int, str] = {}
-        self.stores = [Store(self), Store(self)]
+        self.stores = [PartitionStore(self), PartitionStore(self)]
         self.sides = [0] * world.profile.nodes
         self.workers: list[W] = []
         self.on_side = [0, 0]
         self._by_peer: dict[Hashable, W] = {}
         self.watching: dict[str, dict[W, None]] = {}
         self.split = False
-        self.own_records: dict[int, list[Kept]] = {}
-        self.standings: dict[int, KeptStandings] = {}
+        self.own_records: dict[int, list[KeptRecord]] = {}
+        self.standings: dict[int, SavedStandings] = {}
         self.blobs: dict[int, dict[str, bytes]] = {}
-        self.signed = Once(seen_of, SIGNED_KEPT)
-        self.boards = Boards()
+        self.signed = IdentityCache(to_seen_record, SIGNED_KEPT)
+        self.boards = LeaderboardCaches()
         self.lossy_at = 0.0
 
-    def forget_disk(self, node: int) -> None:
+    def lose_disk(self, node: int) -> None:
         """A machine is lost, and what no backup has with it."""
         self.own_records.pop(node, None)
         self.standings.pop(node, None)
         self.blobs.pop(node, None)
 
-    def join(self, worker: W) -> None:
+    def add_worker(self, worker: W) -> None:
         """A worker's process takes part from now on. If nobody was there, nothing is stored any more."""
         side = self.sides[worker.index]
         if not self.on_side[side]:
-            self.stores[side] = Store(self)
+            self.stores[side] = PartitionStore(self)
             self.lossy_at = self.world.now
         self.workers.append(worker)
         self.on_side[side] += 1
         self._by_peer[worker.peer] = worker
 
-    def leave(self, worker: W) -> None:
+    def remove_worker(self, worker: W) -> None:
         """A worker no longer takes part, and watches nothing."""
         if worker in self.workers:
             self.workers.remove(worker)
@@ -426,48 +428,48 @@ class SimDht(Generic[W]):
             if self._by_peer[worker.peer] is worker:
                 del self._by_peer[worker.peer]
             for name in [name for name, watching in self.watching.items() if worker in watching]:
-                self.unwatch(worker, name)
+                self.unwatch_key(worker, name)
 
-    def unwatch(self, worker: W, name: str) -> None:
+    def unwatch_key(self, worker: W, name: str) -> None:
         """A worker no longer wants to hear of a key's records."""
         if name in self.watching:
             self.watching[name].pop(worker, None)
             if not self.watching[name]:
                 del self.watching[name]
 
-    def watchers(self, name: str, side: int) -> list[W]:
+    def watchers_of_key(self, name: str, side: int) -> list[W]:
         """Linked workers at a side that want to hear of a key's records."""
         return [each for each in self.watching.get(name, ()) if each.linked and self.sides[each.index] == side]
 
-    def worker_of(self, peer: Hashable) -> W | None:
+    def worker_of_peer(self, peer: Hashable) -> W | None:
         """The worker of an honest node, if it takes part."""
         return self._by_peer.get(peer)
 
-    def linked_at(self, side: int) -> list[W]:
+    def linked_workers_at(self, side: int) -> list[W]:
         """Linked workers at a side."""
         return [each for each in self.workers if self.sides[each.index] == side and each.linked]
 
-    def part(self, share: float) -> None:
+    def split_network(self, share: float) -> None:
         """Split the network in two: about such a share of the nodes is cut off from the others."""
         self.split, self.lossy_at = True, self.world.now
         self.sides = [int(self.world.random.random() < share) for _ in self.sides]
-        self._count_sides()
+        self._recount_workers_by_side()
         self.stores[1] = self.stores[0].copy()
 
-    def heal(self) -> None:
+    def heal_network(self) -> None:
         """Make the network whole again."""
         if not self.split:
             return
         self.split, self.lossy_at = False, self.world.now
         self.sides = [0] * len(self.sides)
-        self._count_sides()
+        self._recount_workers_by_side()
         self.stores[0].merge(self.stores[1])
 
-    def _count_sides(self) -> None:
+    def _recount_workers_by_side(self) -> None:
         cut_off = sum(self.sides[worker.index] for worker in self.workers)
         self.on_side = [len(self.workers) - cut_off, cut_off]
 
-    def forget(self) -> None:
+    def lose_random_records(self) -> None:
         """Some records are lost with the nodes that held them; their owners publish them again after a while."""
         self.lossy_at = self.world.now
-        self.stores[0].forget(FORGOTTEN[self.world.random.randrange(3)])
+        self.stores[0].drop_record_kinds(FORGOTTEN[self.world.random.randrange(3)])

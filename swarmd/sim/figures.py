@@ -15,7 +15,7 @@ from swarmd.sim.simulation import Place
 DELAYS_MAX = 200_000  # of each kind that are kept, the first ones
 
 
-class Figures(msgspec.Struct, frozen=True):
+class RunMetrics(msgspec.Struct, frozen=True):
     """Figures of a whole run; times in seconds, shares between 0 and 1.
 
     Attributes:
@@ -38,7 +38,7 @@ class Figures(msgspec.Struct, frozen=True):
     asked: dict[str, float] = {}
 
 
-class Counted:
+class MetricsCollector:
     """Counts while a world goes on.
 
     Args:
@@ -70,15 +70,15 @@ class Counted:
         self._followed[place] = {node for node, heard in self._heard.items() if heard == self._place}
         self._opened[place], self._before, self._place = now, self._place, place
 
-    def on_stored(self, content: Payload, now: float) -> None:
+    def on_record_stored(self, content: Payload, now: float) -> None:
         """Those who keep it have a record; its owner may not know yet."""
         if isinstance(content, ReportRecord):
             self._last_report[content.round, content.stage] = now
 
-    def take(self, node: int, event: Event, now: float) -> None:
+    def on_event(self, node: int, event: Event, now: float) -> None:
         """A node has recorded an event."""
         if isinstance(event, RoundAnnounced):
-            self._hear(node, (event.round, event.stage), now)
+            self._record_announcement_delay(node, (event.round, event.stage), now)
         elif isinstance(event, ReportPublished):
             self._reporters[event.round, event.stage].add(node)
         elif isinstance(event, RolloutsGathered) and event.round > 0:
@@ -86,7 +86,7 @@ class Counted:
             self._gathered[0] += 1
             self._gathered[1] += len(event.rollouts) >= min(self._wanted, others)
 
-    def _hear(self, node: int, place: Place, now: float) -> None:
+    def _record_announcement_delay(self, node: int, place: Place, now: float) -> None:
         """Measure nodes that heard of the stage before; the others were not there when this one was announced."""
         if not node or place != self._place or self._heard.get(node) == place:
             return
@@ -94,14 +94,14 @@ class Counted:
             self._announced.append(now - self._opened[place])
         self._heard[node] = place
 
-    def figures(self, asked: Counter[str]) -> Figures:
+    def compute_metrics(self, asked: Counter[str]) -> RunMetrics:
         """The figures of the stages that have closed; `asked`: as in `Simulation`."""
         closed = [place for place in self._opened if place != self._place]
         reported = [len(self._reporters[place]) / self._nodes for place in closed]
         followed = [(self._followed[place], self._reporters[place]) for place in closed if self._followed[place]]
         stayed = [len(nodes & reporters) / len(nodes) for nodes, reporters in followed]
         rounds = max(1, len({round for round, _ in self._opened}))
-        return Figures(
+        return RunMetrics(
             stages=len(closed),
             announced_s=(quantile(self._announced, 0.5), quantile(self._announced, 0.99)),
             closed_s=(quantile(self._closed, 0.5), quantile(self._closed, 1.0)),

@@ -19,17 +19,17 @@ from swarmd.dht.wire.records import (
     ReportRecord,
     RolloutsRecord,
 )
-from swarmd.sim.dht import BARE_BYTES, MEMBER_BYTES, RECORD_S, REPORT_BYTES, SWARM, Store, Written
-from swarmd.sim.guarded import GuardedNetworkWorker
-from swarmd.sim.profile import kinds_of
+from swarmd.sim.dht import BARE_BYTES, MEMBER_BYTES, RECORD_S, REPORT_BYTES, SWARM, PartitionStore, SimRecord
+from swarmd.sim.guarded import AttackedNetworkWorker
+from swarmd.sim.profile import parse_hostile_kinds
 from swarmd.sim.simulation import Place
-from swarmd.sim.swarm import Swarm
+from swarmd.sim.swarm import SimSwarm
 
 RENEW_S = RECORD_S / 3
 GROUPS = 16
 
 
-class Actor(ABC):
+class HostileActor(ABC):
     """One kind of attack, by one or many identities.
 
     Args:
@@ -40,65 +40,71 @@ class Actor(ABC):
     kind: ClassVar[str]
     period_s: ClassVar[float] = 4.0
 
-    def __init__(self, world: Swarm, random: Random) -> None:
+    def __init__(self, world: SimSwarm, random: Random) -> None:
         self.world = world
         self.dht = world.dht
         self.random = random
 
-    def run(self) -> None:
+    def act_repeatedly(self) -> None:
         """Act now and again and again, on both sides of a partition."""
-        self.world.call_in(self.random.uniform(0.5, 1.5) * self.period_s, self.run)
+        self.world.call_in(self.random.uniform(0.5, 1.5) * self.period_s, self.act_repeatedly)
         for side in (0, 1) if self.dht.split else (0,):
             self.act(self.dht.stores[side], side)
 
     @abstractmethod
-    def act(self, store: Store, side: int) -> None:
+    def act(self, store: PartitionStore, side: int) -> None:
         """Attack once, at one side of a partition."""
 
-    def place_of(self, store: Store) -> Place | None:
+    def current_stage(self, store: PartitionStore) -> Place | None:
         """The swarm's round and stage; None before the first or after the last."""
-        return None if store.clock is None or store.clock.final else (store.clock.round, store.clock.stage)
+        return (
+            None
+            if store.clock_record is None or store.clock_record.final
+            else (store.clock_record.round, store.clock_record.stage)
+        )
 
-    def join(self, store: Store, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES) -> Written | None:
+    def write_membership(
+        self, store: PartitionStore, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES
+    ) -> SimRecord | None:
         """Write a membership; None if it finds no room."""
         content = Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
-        return store.keep(peer, content, size_bytes)
+        return store.put_hostile_record(peer, content, size_bytes)
 
-    def report(
+    def write_report(
         self,
-        store: Store,
+        store: PartitionStore,
         ref: RolloutsRef,
         reward: float,
         report_bytes: int = REPORT_BYTES,
         rollouts_bytes: int = BARE_BYTES,
-    ) -> Written | None:
+    ) -> SimRecord | None:
         """Write a report and the rollouts that it names; None if it finds no room."""
-        if ref.groups and not self.offer(store, ref, rollouts_bytes):
-            self.offer(store, ref)
+        if ref.groups and not self.write_rollouts(store, ref, rollouts_bytes):
+            self.write_rollouts(store, ref)
         digest = ref.digest if ref.groups else ""
         content = ReportRecord(SWARM, ref.round, ref.stage, reward, digest, ref.size_bytes, ref.groups)
-        return store.keep(ref.peer, content, report_bytes)
+        return store.put_hostile_record(ref.peer, content, report_bytes)
 
-    def offer(self, store: Store, ref: RolloutsRef, size_bytes: int = BARE_BYTES) -> Written | None:
+    def write_rollouts(self, store: PartitionStore, ref: RolloutsRef, size_bytes: int = BARE_BYTES) -> SimRecord | None:
         """Write rollouts; None if they find no room."""
         content = RolloutsRecord(SWARM, ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
-        return store.keep(ref.peer, content, size_bytes)
+        return store.put_hostile_record(ref.peer, content, size_bytes)
 
-    def rollouts(self, peer: str, place: Place, groups: int = GROUPS, size_bytes: int = 4096) -> RolloutsRef:
+    def make_rollouts_ref(self, peer: str, place: Place, groups: int = GROUPS, size_bytes: int = 4096) -> RolloutsRef:
         """A name for rollouts of a stage that there may be or not."""
         return RolloutsRef(peer, *place, f"{self.random.getrandbits(64):016x}", size_bytes, groups)
 
-    def hint(self, side: int, record: Written | None) -> None:
+    def send_hints(self, side: int, record: SimRecord | None) -> None:
         """Tell those who listen of a record that was kept."""
         if record is None:
             return
         key, latency_s = record.content.key, self.world.profile.latency_s
-        for worker in self.dht.watchers(key, side):
+        for worker in self.dht.watchers_of_key(key, side):
             delay_s = self.random.expovariate(1.0 / latency_s)
-            worker.later(delay_s, worker.take_hint, key, record.owner, record.expiration)
+            worker.call_later(delay_s, worker.on_hint, key, record.owner, record.expiration)
 
 
-class Insider(Actor):
+class HostileMember(HostileActor):
     """A member that writes something in each stage.
 
     Attributes:
@@ -108,29 +114,29 @@ class Insider(Actor):
     count: ClassVar[int] = 1
     delay_s: ClassVar[tuple[float, float]] = (0.0, 0.0)  # from the opening of a stage to its report
 
-    def __init__(self, world: Swarm, random: Random) -> None:
+    def __init__(self, world: SimSwarm, random: Random) -> None:
         super().__init__(world, random)
         self.peers = [f"{self.kind}-{number}" for number in range(self.count)]
         self._joined: dict[tuple[int, str], float] = {}
         self._due: dict[tuple[int, str], tuple[Place, float]] = {}  # when it reports on a stage
         self.dht.works.update(dict.fromkeys(self.peers, WORK_BITS))
 
-    def act(self, store: Store, side: int) -> None:
-        place, now = self.place_of(store), self.world.now
+    def act(self, store: PartitionStore, side: int) -> None:
+        place, now = self.current_stage(store), self.world.now
         for peer in self.peers:
             here = (side, peer)
             if now >= self._joined.get(here, 0.0) + RENEW_S:
                 self._joined[here] = now
-                self.hint(side, self.join(store, peer))
+                self.send_hints(side, self.write_membership(store, peer))
             if place is None:
                 continue
             if self._due.get(here, (None, 0.0))[0] != place:
                 self._due[here] = (place, now + self.random.uniform(*self.delay_s))
             if now >= self._due[here][1]:
-                self.on_stage(store, side, peer, place)
+                self.act_on_stage(store, side, peer, place)
 
     @abstractmethod
-    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
+    def act_on_stage(self, store: PartitionStore, side: int, peer: str, place: Place) -> None:
         """Write something, now that it is time for it in this stage; asked again and again while the stage is open."""
 
 
@@ -145,112 +151,116 @@ WORKED = 16  # identities of a crowd for which somebody has done the work
 FLAPPING = 24  # identities of a crowd that leave and come back at each visit
 
 
-class Flooder(Actor):
+class Flooder(HostileActor):
     """Calls, hints and records that are refused, by ever new identities, at every node."""
 
     kind = "flooder"
     period_s = 2.0
     _made = 0
 
-    def act(self, store: Store, side: int) -> None:
+    def act(self, store: PartitionStore, side: int) -> None:
         self._made += FRESH
         senders = [f"flooder-{self._made + number}" for number in range(FRESH)]
-        for worker in self.dht.linked_at(side):
-            if isinstance(worker, GuardedNetworkWorker):
-                worker.flood([*senders, "flooder-0"], HINTS)
-                worker.refuse(senders, self.random.choice(("quota", "bad-signature", "malformed", "calls")))
+        for worker in self.dht.linked_workers_at(side):
+            if isinstance(worker, AttackedNetworkWorker):
+                worker.receive_hint_flood([*senders, "flooder-0"], HINTS)
+                worker.count_rejections(senders, self.random.choice(("quota", "bad-signature", "malformed", "calls")))
 
 
-class Eclipser(Actor):
+class Eclipser(HostileActor):
     """Stands beside all keys that some nodes search: they find what their guides know, and some of them nothing."""
 
     kind = "eclipser"
     period_s = 45.0
 
-    def __init__(self, world: Swarm, random: Random) -> None:
+    def __init__(self, world: SimSwarm, random: Random) -> None:
         super().__init__(world, random)
         self._victims = [index for index in range(world.profile.nodes) if random.random() < VICTIMS]
 
-    def act(self, store: Store, side: int) -> None:
+    def act(self, store: PartitionStore, side: int) -> None:
         eclipsed, world = self.dht.eclipsed, self.world
         eclipsed.update(dict.fromkeys(self._victims, "keys"))
         followers = [node.index for node in world.nodes[1:] if node is not world.newcomer]
         if followers and "all" not in eclipsed.values() and self.random.random() < 0.2:
             alone = self.random.choice(followers)
             eclipsed[alone] = "all"
-            world.call_in(self.random.uniform(*ECLIPSE_S), self._let_go, alone)
+            world.call_in(self.random.uniform(*ECLIPSE_S), self._end_isolation, alone)
 
-    def _let_go(self, alone: int) -> None:
+    def _end_isolation(self, alone: int) -> None:
         self.dht.eclipsed.pop(alone)
         if alone in self._victims:
             self.dht.eclipsed[alone] = "keys"
 
 
-class Equivocator(Insider):
+class Equivocator(HostileMember):
     """Signs another report of the same stage at each visit."""
 
     kind = "equivocator"
     period_s = 2.0
 
-    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
-        rollouts = self.rollouts(peer, place)
-        self.hint(side, self.report(store, rollouts, round(self.random.random(), 6)))
+    def act_on_stage(self, store: PartitionStore, side: int, peer: str, place: Place) -> None:
+        rollouts = self.make_rollouts_ref(peer, place)
+        self.send_hints(side, self.write_report(store, rollouts, round(self.random.random(), 6)))
 
 
-class FreeRider(Insider):
+class FreeRider(HostileMember):
     """Reports the greatest reward at once, with no rollouts or with another's."""
 
     kind = "freerider"
     count = 3
 
-    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
+    def act_on_stage(self, store: PartitionStore, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):
-            others = store.rollouts_at(place)
-            claimed = self.random.choice(others) if others else self.rollouts(peer, place, groups=0, size_bytes=0)
-            self.hint(side, self.report(store, msgspec.structs.replace(claimed, peer=peer), 1.0))
+            others = store.rollouts_of_stage(place)
+            claimed = (
+                self.random.choice(others) if others else self.make_rollouts_ref(peer, place, groups=0, size_bytes=0)
+            )
+            self.send_hints(side, self.write_report(store, msgspec.structs.replace(claimed, peer=peer), 1.0))
 
 
-class Poisoner(Insider):
+class Poisoner(HostileMember):
     """Rollouts that cannot be had, and numbers at every bound."""
 
     kind = "poisoner"
     period_s = 6.0
 
-    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
+    def act_on_stage(self, store: PartitionStore, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):
             reward = self.random.choice((REAL_MAX, -REAL_MAX, 5e-324, 0.0))
-            rollouts = self.rollouts(peer, place, groups=GROUPS_MAX, size_bytes=2**24)
-            self.hint(side, self.report(store, rollouts, reward))
+            rollouts = self.make_rollouts_ref(peer, place, groups=GROUPS_MAX, size_bytes=2**24)
+            self.send_hints(side, self.write_report(store, rollouts, reward))
 
 
-class Sleeper(Insider):
+class TurncoatMember(HostileMember):
     """Takes part like anybody for some stages, and then does, with the credit that it has, what others do."""
 
     kind = "sleeper"
     delay_s = (2.0, 12.0)
     period_s = 3.0
 
-    def __init__(self, world: Swarm, random: Random) -> None:
+    def __init__(self, world: SimSwarm, random: Random) -> None:
         super().__init__(world, random)
         self.honest_stages = random.randint(*HONEST_STAGES)
         self.turns_to = random.choice(TURNS)
         self._stages: set[Place] = set()
 
-    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
+    def act_on_stage(self, store: PartitionStore, side: int, peer: str, place: Place) -> None:
         turned = len(self._stages) > self.honest_stages
         self._stages.add(place)
         reported = store.has_report(place, peer)
         if turned and self.turns_to == "equivocates":
-            self.hint(side, self.report(store, self.rollouts(peer, place), self.random.random()))
+            self.send_hints(side, self.write_report(store, self.make_rollouts_ref(peer, place), self.random.random()))
         elif turned and self.turns_to == "leaves and returns":
-            self.hint(side, self.join(store, peer, left=self.random.random() < 0.5))
+            self.send_hints(side, self.write_membership(store, peer, left=self.random.random() < 0.5))
         elif turned and (self.turns_to == "gone" or place[0] % 2):
             return
         elif not reported:
-            self.hint(side, self.report(store, self.rollouts(peer, place), round(self.random.random(), 6)))
+            self.send_hints(
+                side, self.write_report(store, self.make_rollouts_ref(peer, place), round(self.random.random(), 6))
+            )
 
 
-class Sybil(Actor):
+class SybilCrowd(HostileActor):
     """A crowd of free identities: memberships that come and go, and all room under the keys of coming rounds."""
 
     kind = "sybil"
@@ -259,7 +269,7 @@ class Sybil(Actor):
     report_bytes: ClassVar[int] = PAYLOAD_BYTES_MAX["report"] + SIGNATURE_BYTES
     rollouts_bytes: ClassVar[int] = PAYLOAD_BYTES_MAX["rollouts"] + SIGNATURE_BYTES
 
-    def __init__(self, world: Swarm, random: Random) -> None:
+    def __init__(self, world: SimSwarm, random: Random) -> None:
         super().__init__(world, random)
         self.peers = [f"sybil-{number:04d}" for number in range(self.world.profile.crowd)]
         self.dht.works.update(dict.fromkeys(self.peers, 0))
@@ -267,20 +277,20 @@ class Sybil(Actor):
         self._filled: list[set[Place]] = [set(), set()]
         self._joined = [0.0, 0.0]
 
-    def act(self, store: Store, side: int) -> None:
+    def act(self, store: PartitionStore, side: int) -> None:
         if self.world.now >= self._joined[side] + RENEW_S:
             self._joined[side] = self.world.now
             for peer in self.peers:
-                self.join(store, peer, size_bytes=self.member_bytes)
+                self.write_membership(store, peer, size_bytes=self.member_bytes)
         record = None
         for peer in self.random.sample(self.peers, min(FLAPPING, len(self.peers))):
-            record = self.join(store, peer, self.random.random() < 0.5, self.member_bytes) or record
-        self.hint(side, record)
-        place = self.place_of(store)
+            record = self.write_membership(store, peer, self.random.random() < 0.5, self.member_bytes) or record
+        self.send_hints(side, record)
+        place = self.current_stage(store)
         if place is not None:
-            self._fill(store, side, place)
+            self._fill_stage_keys(store, side, place)
 
-    def _fill(self, store: Store, side: int, place: Place) -> None:
+    def _fill_stage_keys(self, store: PartitionStore, side: int, place: Place) -> None:
         """Reports and rollouts under the keys of this stage and of those to come."""
         stages = self.world.profile.stages
         coming = [(round, stage) for round in range(place[0], place[0] + ROUNDS_AHEAD + 1) for stage in range(stages)]
@@ -290,22 +300,22 @@ class Sybil(Actor):
             self._filled[side].add(each)
             refs = [RolloutsRef(peer, *each, "sybil", 40960, GROUPS) for peer in self.peers]
             for ref in refs:
-                self.report(store, ref, 1.0, self.report_bytes, self.rollouts_bytes)
+                self.write_report(store, ref, 1.0, self.report_bytes, self.rollouts_bytes)
             for ref in refs:  # to the last byte
                 if store.has_report(each, ref.peer) and not store.has_rollouts(each, ref.peer):
-                    self.offer(store, ref)
+                    self.write_rollouts(store, ref)
 
 
-ACTORS: dict[str, type[Actor]] = {
-    actor.kind: actor for actor in (Flooder, Eclipser, Equivocator, FreeRider, Poisoner, Sleeper, Sybil)
+ACTORS: dict[str, type[HostileActor]] = {
+    actor.kind: actor for actor in (Flooder, Eclipser, Equivocator, FreeRider, Poisoner, TurncoatMember, SybilCrowd)
 }
 
 
-def start_actors(world: Swarm) -> None:
+def start_actors(world: SimSwarm) -> None:
     """Start the hostile actors of a swarm."""
-    for kind in kinds_of(world.profile.hostile):
+    for kind in parse_hostile_kinds(world.profile.hostile):
         actor = ACTORS[kind](world, Random(f"{world.seed}/{kind}"))
-        world.call_in(actor.random.uniform(0.0, 60.0), actor.run)
+        world.call_in(actor.random.uniform(0.0, 60.0), actor.act_repeatedly)
 
 
 def is_hostile(peer: str) -> bool:

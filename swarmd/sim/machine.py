@@ -24,7 +24,7 @@ LOW_BYTES = 32 << 20
 LOG_PATH = Path("simulated.seg")  # names the log in errors
 
 
-class DiskLog:
+class CrashableLog:
     """An event log of which only the synced part is sure to survive."""
 
     def __init__(self, events_max: int | None = None) -> None:
@@ -43,16 +43,16 @@ class DiskLog:
     def sync(self) -> None:
         self.synced = len(self.commits)
 
-    def crash(self, random: Random) -> None:
+    def lose_unsynced(self, random: Random) -> None:
         """Lose power: of what was written since the last sync, some first bytes reached the disk."""
         tail = self.commits[self.synced :]
         del self.commits[self.synced :]
         written = b"".join(encode_frame(encode_commit(commit), 0) for commit in tail)
-        self.commits += recover(written[: random.randint(0, len(written))])
+        self.commits += decode_whole_commits(written[: random.randint(0, len(written))])
         self.sync()
 
 
-def recover(written: bytes) -> list[Commit]:
+def decode_whole_commits(written: bytes) -> list[Commit]:
     """The whole commits at the beginning of what was found, read as the real log reads frames."""
     file = io.BytesIO(written)
     return [decode_commit(payload, LOG_PATH) for _, payload in read_frames(file, 0, 0)]  # type: ignore[arg-type]
@@ -78,32 +78,32 @@ class SimDisk:
     """
 
     def __init__(self, commit_events_max: int | None = None) -> None:
-        self.log = DiskLog(commit_events_max)
+        self.log = CrashableLog(commit_events_max)
         self.snapshot = (0, State())
         self.checkpoints: dict[Place, SimCheckpoint] = {}
         self.trained: set[Place] = set()
         self.free_bytes = ROOM_BYTES
 
     @property
-    def is_low(self) -> bool:
+    def is_nearly_full(self) -> bool:
         """Whether the disk is so full that a node pauses."""
         return self.free_bytes < LOW_BYTES
 
-    def restore(self, commits: int) -> None:
+    def restore_backup(self, commits: int) -> None:
         """Truncate the log to `commits` and drop all checkpoints."""
         del self.log.commits[commits:]
         self.log.sync()
         self.checkpoints = {}
         self.snapshot = (0, State())
 
-    def save(self, checkpoint: SimCheckpoint) -> None:
+    def save_checkpoint(self, checkpoint: SimCheckpoint) -> None:
         """Write a checkpoint, atomically, and drop the oldest."""
         self.checkpoints[(checkpoint.round, checkpoint.stage)] = checkpoint
         while len(self.checkpoints) > CHECKPOINTS_KEPT:
             del self.checkpoints[next(iter(self.checkpoints))]
 
 
-class Machine(ABC):
+class SimMachine(ABC):
     """What the processes on a machine know of it; `swarmd.sim.node.SimNode` adds the daemon.
 
     Args:
@@ -154,13 +154,13 @@ class Machine(ABC):
         """What the daemon holds the log to come to."""
 
     @abstractmethod
-    def receive(self, life: int, event: Event) -> None:
+    def receive_fact(self, life: int, event: Event) -> None:
         """Put a fact into the inbox of this run of the daemon."""
 
-    def clock(self) -> float:
+    def local_time(self) -> float:
         """This machine's idea of the time."""
         return self.world.now + self.skew_s
 
-    def fail(self, what: str) -> NoReturn:
+    def fail_run(self, what: str) -> NoReturn:
         """Something that must not happen has happened here."""
-        self.world.fail(what, self.name)
+        self.world.fail_run(what, self.name)

@@ -31,7 +31,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import AveragedOffer, PeerWeights, Standing
 from swarmd.dht.agent import NetworkAgent
-from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
+from swarmd.dht.evidence import DecodedRecord, EquivocationDetector, EvidenceGossip
 from swarmd.dht.gossip import ClockGossip, Gossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.membership import Members
@@ -42,8 +42,8 @@ from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody
-from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
+from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings
+from swarmd.dht.wire.evidence import Evidence, ProvenEquivocation, check_evidence
 from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
@@ -52,20 +52,31 @@ from swarmd.dht.wire.records import (
     RecordPolicy,
     ReportRecord,
     check_expiration,
-    is_far,
     is_sharded,
+    is_too_far_ahead,
 )
 from swarmd.errors import NetworkDown, RecordRejected
-from swarmd.sim.coroutines import Answer, VirtualRuntime
-from swarmd.sim.dht import CLOCK, RECORD_S, SWARM, Boards, Once, SimDht, Store, Written, is_alive, size_of
-from swarmd.sim.machine import Machine
+from swarmd.sim.coroutines import VirtualFuture, VirtualRuntime
+from swarmd.sim.dht import (
+    CLOCK,
+    RECORD_S,
+    SWARM,
+    IdentityCache,
+    LeaderboardCaches,
+    PartitionStore,
+    SimDht,
+    SimRecord,
+    estimate_record_bytes,
+    is_unexpired,
+)
+from swarmd.sim.machine import SimMachine
 from swarmd.sim.processes import SimSupervisor, SimWorker
-from swarmd.sim.simulation import peer_of
+from swarmd.sim.simulation import peer_id_of
 
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 READ_KEPT = 8  # keys of which a worker knows what it has found there last
 CALL_S = 5.0  # a request that gets no answer fails after this
-REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.lookup`
+REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.look_up_key`
 BLOBS_KEPT = 256  # or twice as many as there are nodes: a stage without shards is gathered from nearly all
 ROLLOUTS_BYTES = 4096  # of a body that the simulated trainer writes
 DIGEST_LENGTH = 16  # of its digests, which are drawn
@@ -87,7 +98,7 @@ class SimTopic:
         name: of the topic.
     """
 
-    def __init__(self, worker: NetworkWorker, name: str) -> None:
+    def __init__(self, worker: SimNetworkWorker, name: str) -> None:
         self._worker = worker
         self._name = name
 
@@ -98,12 +109,12 @@ class SimTopic:
         worker = self._worker
         if not worker.joined:
             return
-        for other in worker.dht.linked_at(worker.side):
+        for other in worker.dht.linked_workers_at(worker.partition_side):
             if other is not worker:
-                worker.hint(other, other.hear, self._name, worker.peer, message)
+                worker.send_gossip(other, other.on_gossip, self._name, worker.peer, message)
 
 
-class RecordsSeen(RecordComparison):
+class SimRecordComparison(EquivocationDetector):
     """The shipped comparison, which sees each record that a worker reads or writes once.
 
     Args:
@@ -112,14 +123,14 @@ class RecordsSeen(RecordComparison):
     """
 
     def __init__(
-        self, coordinator: str, known: PeerCheck, found: EvidenceSink, signed: Once[Record, SeenRecord]
+        self, coordinator: str, known: PeerCheck, found: EvidenceSink, signed: IdentityCache[Record, DecodedRecord]
     ) -> None:
         super().__init__(coordinator, known, found)
         self._signed = signed
         self._seen: dict[tuple[str, type[object]], Record] = {}  # the latest of each owner and kind
         self._read: dict[str, Mapping[str, Record]] = {}  # by key, what was found there last
 
-    def see_all(self, name: str, found: Mapping[str, Record]) -> None:
+    def compare_found(self, name: str, found: Mapping[str, Record]) -> None:
         """Records that were found under a key; the same mapping as the last time holds nothing new."""
         if self._read.get(name) is found:
             return
@@ -128,41 +139,41 @@ class RecordsSeen(RecordComparison):
         if len(self._read) > READ_KEPT:
             del self._read[next(iter(self._read))]
         for record in found.values():
-            self.see(record)
+            self.compare_record(record)
 
-    def see(self, record: Record) -> None:
+    def compare_record(self, record: Record) -> None:
         content = record.content
         if not isinstance(content, ReportRecord | ClockRecord | LeaderboardRecord):
             return
         place = (record.owner, type(content))
         if self._seen.get(place) is not record:
             self._seen[place] = record
-            self.compare(self._signed(record))
+            self.compare_decoded(self._signed(record))
 
-    def read_board(self, reports: Iterable[bytes]) -> None:
-        """What simulated leaderboards quote is not a record by itself, see `Written.encode`."""
+    def compare_quoted_reports(self, reports: Iterable[bytes]) -> None:
+        """What simulated leaderboards quote is not a record by itself, see `SimRecord.encode`."""
 
 
-def written_of(record: Record) -> Written:
+def to_sim_record(record: Record) -> SimRecord:
     """A record that came by gossip, as the simulated DHT keeps it."""
-    if isinstance(record, Written):
+    if isinstance(record, SimRecord):
         return record
     content = record.content
-    return Written(record.owner, content, record.expiration, size_of(content))
+    return SimRecord(record.owner, content, record.expiration, estimate_record_bytes(content))
 
 
-def check_unsigned(policy: RecordPolicy, evidence: Evidence) -> Charge:
+def check_unsigned_evidence(policy: RecordPolicy, evidence: Evidence) -> ProvenEquivocation:
     """See `swarmd.dht.wire.evidence.check_evidence`."""
     return check_evidence(policy, evidence, lambda signed, key: True)
 
 
 class SimFindings(NamedTuple):
-    """See `swarmd.dht.ports.Findings`."""
+    """See `swarmd.dht.ports.LookupResult`."""
 
     records: Mapping[str, Record]
     answered: bool
 
-    def has(self, wanted: Mapping[str, float]) -> bool:
+    def has_all(self, wanted: Mapping[str, float]) -> bool:
         late = (owner in self.records and self.records[owner].expiration >= wanted[owner] for owner in wanted)
         return bool(wanted) and all(late)
 
@@ -176,7 +187,7 @@ class SimRecords(RecordStore):
         comparison: sees what was gossiped.
     """
 
-    def __init__(self, worker: NetworkWorker, view: SwarmView, comparison: RecordComparison) -> None:
+    def __init__(self, worker: SimNetworkWorker, view: SwarmView, comparison: EquivocationDetector) -> None:
         super().__init__(view)
         self._worker = worker
         self._comparison = comparison
@@ -186,55 +197,57 @@ class SimRecords(RecordStore):
         return super().watch(name, seen, polls, later)
 
     def unwatch(self, name: str) -> None:
-        self._worker.dht.unwatch(self._worker, name)
+        self._worker.dht.unwatch_key(self._worker, name)
         super().unwatch(name)
 
-    def judge(self, name: str, record: Record) -> Record:
-        check_expiration(record.expiration, self._worker.node.clock())
-        record = written_of(record)
-        self._comparison.see(record)
+    def check_gossiped_record(self, name: str, record: Record) -> Record:
+        check_expiration(record.expiration, self._worker.node.local_time())
+        record = to_sim_record(record)
+        self._comparison.compare_record(record)
         return record
 
-    async def wait_up(self) -> None:
-        await self._worker.until_up()
+    async def wait_until_up(self) -> None:
+        await self._worker.wait_until_up()
 
-    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
+    async def find_records(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
         worker = self._worker
         worker.world.asked[name.split("/")[2]] += 1
-        await worker.travel()
-        return SimFindings(worker.read(name), worker.has_others)
+        await worker.wait_round_trip()
+        return SimFindings(worker.look_up(name), worker.has_peers_at_side)
 
-    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> SimFindings:
-        found = await self.find(name)
+    async def find_records_by_owners(
+        self, name: str, owners: Collection[str], wanted: Collection[str] | None = None
+    ) -> SimFindings:
+        found = await self.find_records(name)
         return SimFindings({owner: found.records[owner] for owner in owners if owner in found.records}, found.answered)
 
-    async def find_of(self, name: str, owner: str) -> SimFindings:
+    async def find_record_by_owner(self, name: str, owner: str) -> SimFindings:
         worker = self._worker
         worker.world.asked["member"] += 1
-        await worker.travel()
+        await worker.wait_round_trip()
         # The owner shows it itself, if it can be called.
-        other = worker.dht.worker_of(owner)
-        record = other.own.get(name) if other is not None and worker.reaches(owner) else None
-        if record is None or not is_alive(record, worker.node.clock()):
-            record = worker.search(name).get(owner)
-        return SimFindings({} if record is None else {owner: record}, worker.has_others)
+        other = worker.dht.worker_of_peer(owner)
+        record = other.own.get(name) if other is not None and worker.can_reach(owner) else None
+        if record is None or not is_unexpired(record, worker.node.local_time()):
+            record = worker.search_peers(name).get(owner)
+        return SimFindings({} if record is None else {owner: record}, worker.has_peers_at_side)
 
-    def hold(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: Record) -> None:
         if self._worker.joined:
-            self._worker.store.put(name, written_of(record))
+            self._worker.partition_store.put_record(name, to_sim_record(record))
 
-    async def answers(self, peer: str) -> bool:
-        await self._worker.travel()
-        return self._worker.reaches(peer)
+    async def ping_peer(self, peer: str) -> bool:
+        await self._worker.wait_round_trip()
+        return self._worker.can_reach(peer)
 
-    def spent_s(self) -> float:
+    def cpu_time_s(self) -> float:
         return 0.0
 
 
 class SimBodies:
     """Bodies on a simulated disk and at their owners, see `swarmd.dht.ports.Bodies`."""
 
-    def __init__(self, worker: NetworkWorker) -> None:
+    def __init__(self, worker: SimNetworkWorker) -> None:
         self._worker = worker
         self._kept = worker.dht.blobs.setdefault(worker.index, {})
         self._boards = worker.dht.boards
@@ -243,10 +256,10 @@ class SimBodies:
         return digest in self._kept
 
     async def get(self, digest: str) -> bytes:
-        return self._kept.get(digest) or body_of(digest)
+        return self._kept.get(digest) or make_rollouts_body(digest)
 
     async def put(self, body: bytes) -> str:
-        digest = digest_of(body)
+        digest = digest_of_body(body)
         self._kept[digest] = body if len(digest) > DIGEST_LENGTH else b""
         while len(self._kept) > max(BLOBS_KEPT, 2 * self._worker.world.profile.nodes):
             del self._kept[next(iter(self._kept))]
@@ -255,8 +268,8 @@ class SimBodies:
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         worker = self._worker
         worker.world.asked["body"] += 1
-        await worker.travel()
-        body = worker.body_from(peer, digest)
+        await worker.wait_round_trip()
+        body = worker.fetch_body(peer, digest)
         if body is None:
             await worker.runtime.sleep(timeout_s)
             raise NetworkDown(f"no answer from {peer} within {timeout_s:g} s")
@@ -272,103 +285,108 @@ class SimBodies:
 
     async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
         """Every second node writes rollouts that are too large for a record."""
-        if len(digest_of(body)) == DIGEST_LENGTH:
+        if len(digest_of_body(body)) == DIGEST_LENGTH:
             return b"" if self._worker.index % 2 else b"z" + body[:DIGEST_LENGTH]
         return b"z" + body if len(body) < INLINE_BYTES_MAX else b""
 
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         if len(body) != size_bytes:
             raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
-        if (digest_of(body) if is_rollouts(body) else self._boards.digest(body)) != digest:
+        if (digest_of_body(body) if is_rollouts_body(body) else self._boards.digest(body)) != digest:
             raise RecordRejected("wrong-digest", "the body is not the one that was announced")
 
-    def open_board(self, body: bytes) -> LeaderboardBody:
+    def decode_leaderboard(self, body: bytes) -> LeaderboardBody:
         return self._boards.open(body)
 
 
-def body_of(digest: str) -> bytes:
+def make_rollouts_body(digest: str) -> bytes:
     """The rollouts that a simulated trainer wrote."""
     return digest.encode().ljust(ROLLOUTS_BYTES)
 
 
-def is_rollouts(body: bytes) -> bool:
+def is_rollouts_body(body: bytes) -> bool:
     """Whether a body is what `body_of` makes."""
     return len(body) == ROLLOUTS_BYTES and body.endswith(b" ")
 
 
-def digest_of(body: bytes) -> str:
+def digest_of_body(body: bytes) -> str:
     """Drawn for rollouts, a sha256 for all else."""
-    if is_rollouts(body):
+    if is_rollouts_body(body):
         return sys.intern(body[:DIGEST_LENGTH].decode())  # all who keep the body keep its digest
     return hashlib.sha256(body).hexdigest()
 
 
-class SimKeepers:
+class SimReplicas:
     """Peers that may keep a worker's records, see `swarmd.dht.ports.Replicas`."""
 
-    def __init__(self, worker: NetworkWorker) -> None:
+    def __init__(self, worker: SimNetworkWorker) -> None:
         self._worker = worker
-        self._admitted: list[tuple[str, Written]] = []
+        self._admitted: list[tuple[str, SimRecord]] = []
 
-    def admit(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: Record) -> None:
         own, held = self._worker.own, self._worker.own.get(name)
-        if held is not None and held != record and held.expiration >= record.expiration and self._counts(held):
+        if (
+            held is not None
+            and held != record
+            and held.expiration >= record.expiration
+            and self._is_expiration_plausible(held)
+        ):
             raise RecordRejected("stale", "a later record of the owner is held")
-        own[name] = written_of(record)
-        self._admitted.append((name, written_of(record)))
+        own[name] = to_sim_record(record)
+        self._admitted.append((name, to_sim_record(record)))
 
-    def _counts(self, held: Record) -> bool:
+    def _is_expiration_plausible(self, held: Record) -> bool:
         """Whether a record was not signed by a clock that was ahead."""
-        return not is_far(held.expiration, self._worker.node.clock())
+        return not is_too_far_ahead(held.expiration, self._worker.node.local_time())
 
-    def held(self, name: str, owner: str) -> Record | None:
+    def get_local_record(self, name: str, owner: str) -> Record | None:
         return self._worker.own.get(name)
 
-    def near(self, name: str) -> list[Hashable]:
-        return list(self._worker.near(crc32(name.encode()), REPLICAS))
+    def nearest_peers(self, name: str) -> list[Hashable]:
+        return list(self._worker.nearest_peers(crc32(name.encode()), REPLICAS))
 
     def trusted_peers(self, name: str) -> list[Hashable]:
-        return list(self._worker.guides())
+        return list(self._worker.trusted_peers())
 
-    async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+    async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         worker = self._worker
         worker.world.asked["store"] += 1
-        await worker.travel(fails=False)
-        failure, random = worker.world.chance("failure"), worker.random
-        took = [peer for peer in peers if worker.takes(peer) and random.random() >= failure]
-        if not any(map(worker.reaches, took)) or random.random() < worker.world.chance("stale"):
+        await worker.wait_round_trip(fails=False)
+        failure, random = worker.world.fault_chance("failure"), worker.random
+        took = [peer for peer in peers if worker.is_storing_peer(peer) and random.random() >= failure]
+        if not any(map(worker.can_reach, took)) or random.random() < worker.world.fault_chance("stale"):
             return took  # nobody honest heard of it; or those who did lose it at once
-        if not worker.keep(name, written_of(record)):
+        if not worker.store_at_peers(name, to_sim_record(record)):
             return []
-        worker.world.on_stored(record)
+        worker.world.on_record_stored(record)
         if is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
-            worker.tell_keepers(took, record)
+            worker.notify_replicas(took, record)
         return took
 
-    async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+    async def read_back(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         worker = self._worker
-        await worker.travel(fails=False)
-        if not worker.reaches(peer) or worker.random.random() < worker.world.chance("failure"):
+        await worker.wait_round_trip(fails=False)
+        if not worker.can_reach(peer) or worker.random.random() < worker.world.fault_chance("failure"):
             return False, None
-        held = worker.store.find(name, worker.world.now).get(record.owner)
+        held = worker.partition_store.find_records(name, worker.world.now).get(record.owner)
         if held is None or held == record:
             return held is not None, None
         return False, held if held.expiration > record.expiration else None
 
-    async def prove_link(self) -> None:
+    async def check_network_link(self) -> None:
         """Peers that come find what a lonely node keeps."""
-        await self._worker.travel()
+        await self._worker.wait_round_trip()
         for name, record in self._admitted:
-            self._worker.keep(name, record)
+            self._worker.store_at_peers(name, record)
 
-    def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+    def replicate_in_background(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
         """All who could keep it at this side of a partition hold what they hold together."""
 
 
 class SimNetwork:
     """The network that a worker publishes in, see `swarmd.dht.ports.Network`."""
 
-    def __init__(self, worker: NetworkWorker) -> None:
+    def __init__(self, worker: SimNetworkWorker) -> None:
         self._worker = worker
         self._epoch = 0
         self._jumps = worker.node.jumps
@@ -376,51 +394,55 @@ class SimNetwork:
     async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
         if not self._worker.joined:
             raise NetworkDown("the network is down: p2pd is being started")
-        return await operation(SimKeepers(self._worker))
+        return await operation(SimReplicas(self._worker))
 
-    async def wait_up(self) -> None:
-        await self._worker.until_up()
+    async def wait_until_up(self) -> None:
+        await self._worker.wait_until_up()
         self._epoch = self._worker.epoch
 
-    async def disturbed(self, within_s: float, lonely: bool) -> None:
+    async def wait_for_disturbance(self, within_s: float, lonely: bool) -> None:
         worker = self._worker
         until = worker.runtime.now() + within_s
-        while worker.epoch == self._epoch and not (lonely and worker.has_others) and self._jumps == worker.node.jumps:
-            lonely = lonely or not worker.has_others
+        while (
+            worker.epoch == self._epoch
+            and not (lonely and worker.has_peers_at_side)
+            and self._jumps == worker.node.jumps
+        ):
+            lonely = lonely or not worker.has_peers_at_side
             left_s = until - worker.runtime.now()
             if left_s <= 0:
                 break
             await worker.disturbance.wait(left_s)
         self._jumps = worker.node.jumps
 
-    def sign(self, content: Payload, expiration: float) -> Written:
-        record = Written(self._worker.peer, content, expiration, size_of(content))
-        self._worker.world.on_signed(self._worker.index, record)
+    def sign(self, content: Payload, expiration: float) -> SimRecord:
+        record = SimRecord(self._worker.peer, content, expiration, estimate_record_bytes(content))
+        self._worker.world.on_record_signed(self._worker.index, record)
         return record
 
 
 class SimOwnRecords(OwnRecords):
     """Own records on a simulated disk."""
 
-    def __init__(self, worker: NetworkWorker) -> None:
+    def __init__(self, worker: SimNetworkWorker) -> None:
         super().__init__(SWARM, worker.dht.own_records.get(worker.index, ()))
         self._worker = worker
 
     async def save(self) -> None:
-        self._worker.dht.own_records[self._worker.index] = self.kept
+        self._worker.dht.own_records[self._worker.index] = self.all_records
 
 
 class SimHintGossip:
     """Says that there is a record to all who watch its key."""
 
-    def __init__(self, worker: NetworkWorker) -> None:
+    def __init__(self, worker: SimNetworkWorker) -> None:
         self._worker = worker
 
     def publish(self, record: Record) -> None:
         worker, key = self._worker, record.content.key
-        for other in worker.dht.watchers(key, worker.side):
+        for other in worker.dht.watchers_of_key(key, worker.partition_side):
             if other is not worker:
-                worker.hint(other, other.take_hint, key, record.owner, record.expiration)
+                worker.send_gossip(other, other.on_hint, key, record.owner, record.expiration)
 
 
 class SimSeniority(Seniority):
@@ -431,16 +453,16 @@ class SimSeniority(Seniority):
         boards: what is made of leaderboards.
     """
 
-    def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int], boards: Boards) -> None:
+    def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int], boards: LeaderboardCaches) -> None:
         super().__init__(always, secret)
         self._works = works
         self._boards = boards
 
-    def credit(self, standings: Iterable[Standing]) -> Mapping[str, int]:
+    def compute_credited_rounds(self, standings: Iterable[Standing]) -> Mapping[str, int]:
         return self._boards.rounds(standings)
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
-        return self.rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
+        return self.make_rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
 
 
 class SimSession:
@@ -451,35 +473,37 @@ class SimSession:
         bodies: of rollouts and leaderboards.
     """
 
-    def __init__(self, worker: NetworkWorker, random: Random) -> None:
+    def __init__(self, worker: SimNetworkWorker, random: Random) -> None:
         node, dht, runtime = worker.node, worker.dht, worker.runtime
         self._node = node
         self._dht = dht
-        config, nonce = config_of(node), f"{node.life}/{worker.pid}"
+        config, nonce = make_node_config(node), f"{node.life}/{worker.pid}"
         known = (config.swarm.coordinator or node.peer, node.peer)
         secret = f"{node.peer}/{worker.pid}".encode()
         seniority = SimSeniority(known.__contains__, secret, dht.works, dht.boards)
-        parts = (config, node.peer, nonce, runtime, random, worker.observe)
+        parts = (config, node.peer, nonce, runtime, random, worker.emit_event)
         view = self.view = SwarmView(*parts, seniority=lambda always: seniority)
         kept = dht.standings.get(node.index)
         if kept is not None:
-            seniority.learn(kept.standings)
+            seniority.update_standings(kept.standings)
         self.bodies = SimBodies(worker)
-        evidence = EvidenceGossip(view, SimTopic(worker, names.evidence_topic(SWARM)), check_unsigned)
-        self.comparison = RecordsSeen(view.coordinator, view.is_credited, evidence.found, dht.signed)
+        evidence = EvidenceGossip(view, SimTopic(worker, names.evidence_topic(SWARM)), check_unsigned_evidence)
+        self.comparison = SimRecordComparison(
+            view.coordinator, view.is_credited, evidence.on_evidence_found, dht.signed
+        )
         self.store = SimRecords(worker, view, self.comparison)
         clock = ClockGossip(view, SimTopic(worker, names.clock_topic(SWARM)))
-        hint, accepted = SimHintGossip(worker).publish, self.store.accepted
+        hint, accepted = SimHintGossip(worker).publish, self.store.handle_stored_record
         self.gossip = Gossip(clock, evidence, self.comparison, hint, accepted)
         self.publisher = Publisher(view, SimNetwork(worker), SimOwnRecords(worker), self.gossip)
 
     async def addresses(self) -> tuple[str, ...]:
         return ()
 
-    async def work(self) -> int:
+    async def proof_of_work(self) -> int:
         return 0
 
-    async def withdrawn(self) -> bytes:
+    async def withdrawn_invitations(self) -> bytes:
         return b""
 
     async def weights_offer(self) -> bytes:
@@ -488,16 +512,16 @@ class SimSession:
     def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
         """Addresses are of no use here: nobody has to be found."""
 
-    def keep_withdrawn(self) -> None:
+    def save_withdrawals(self) -> None:
         """Nobody needs an invitation here."""
 
-    async def keep_standings(self, board: LeaderboardBody) -> None:
-        self._dht.standings[self._node.index] = KeptStandings(SWARM, board.round, board.standings)
+    async def save_standings(self, board: LeaderboardBody) -> None:
+        self._dht.standings[self._node.index] = SavedStandings(SWARM, board.round, board.standings)
         if self.view.coordinating:
-            self._dht.seniority.learn(board.standings)
+            self._dht.seniority.update_standings(board.standings)
 
 
-def config_of(node: Machine) -> Config:
+def make_node_config(node: SimMachine) -> Config:
     """What a node's configuration says of the network."""
     settings, profile = node.settings, node.world.profile
     dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S, gather_peers=profile.gather_peers)
@@ -511,7 +535,7 @@ def config_of(node: Machine) -> Config:
     )
 
 
-class NetworkWorker(SimWorker):
+class SimNetworkWorker(SimWorker):
     """A node's place in the DHT.
 
     Attributes:
@@ -524,7 +548,7 @@ class NetworkWorker(SimWorker):
 
     kind = "network"
 
-    def __init__(self, supervisor: SimSupervisor, pid: int, dht: SimDht[NetworkWorker]) -> None:
+    def __init__(self, supervisor: SimSupervisor, pid: int, dht: SimDht[SimNetworkWorker]) -> None:
         super().__init__(supervisor, pid)
         self.dht = dht
         self.index, self.peer = self.node.index, self.node.peer
@@ -532,57 +556,57 @@ class NetworkWorker(SimWorker):
         self.joined = False
         self.peers_told = 0
         self.epoch = 0
-        self.own: dict[str, Written] = {}
+        self.own: dict[str, SimRecord] = {}
         self.listeners: dict[str, Callable[[str, bytes], None]] = {}
-        self.runtime = VirtualRuntime(self.later, lambda: self.world.now, self.node.clock)
-        self.disturbance = self.runtime.signal()
-        session = self.session = SimSession(self, self.make_chance())
+        self.runtime = VirtualRuntime(self.call_later, lambda: self.world.now, self.node.local_time)
+        self.disturbance = self.runtime.make_signal()
+        session = self.session = SimSession(self, self.make_random())
         parts = (session.view, session.store, session.publisher)
         members = Members(*parts, session)
         self.agent = NetworkAgent(*parts, session.gossip, session.bodies, session, members)
-        self._until_up: list[Answer] = []  # of those who wait for p2pd to run
+        self._until_up: list[VirtualFuture] = []  # of those who wait for p2pd to run
         self._deaf = False
         self._hurries = False  # it is about to end, and says so without waiting for anybody
 
-    def make_chance(self) -> Random:
+    def make_random(self) -> Random:
         """What the shipped decisions draw from."""
         return self.random
 
     # --- the link ---
 
-    def begin(self) -> None:
-        self._deaf = self.random.random() < self.world.chance("slow_start")
+    def start(self) -> None:
+        self._deaf = self.random.random() < self.world.fault_chance("slow_start")
         if self._deaf:
             return
-        self.dht.join(self)
+        self.dht.add_worker(self)
         self.runtime.start(self.session.publisher.run())
         self.runtime.start(self.session.gossip.evidence.run())
-        self.agent.begin()
-        self.later(self.random.uniform(*JOIN_S), self._join)
-        self.later(self.random.uniform(0.5, 1.0) * POLL_S, self._poll)
+        self.agent.start()
+        self.call_later(self.random.uniform(*JOIN_S), self._bring_up)
+        self.call_later(self.random.uniform(0.5, 1.0) * POLL_S, self._poll_link)
 
-    def _join(self) -> None:
+    def _bring_up(self) -> None:
         self.joined = True
         waiting, self._until_up = self._until_up, []
         for answer in waiting:
-            answer.give()
-        self._look_around()
+            answer.complete()
+        self._update_link()
 
-    def _look_around(self) -> None:
+    def _update_link(self) -> None:
         """A follower is linked while it reaches another node, the coordinator always."""
-        others = self.dht.on_side[self.side] - 1
+        others = self.dht.on_side[self.partition_side] - 1
         reaches = others > 0 or self.node.coordinates
-        if reaches and (not self.linked or self._is_news(others)):
+        if reaches and (not self.linked or self._is_peer_change_relevant(others)):
             self.linked, self.peers_told = True, others
-            self.tell(LinkUp(others))
+            self.send_event(LinkUp(others))
         elif self.linked and not reaches:
             self.linked = False
-            self.tell(LinkDegraded("no peer answers"))
+            self.send_event(LinkDegraded("no peer answers"))
         elif not reaches and self.random.random() < 0.2:
-            self.tell(LinkDegraded("no peer answers"))
+            self.send_event(LinkDegraded("no peer answers"))
         self.disturbance.set()
 
-    def _is_news(self, others: int) -> bool:
+    def _is_peer_change_relevant(self, others: int) -> bool:
         """The last peer is gone, or there is one again; which matters to a coordinator that holds the swarm then."""
         coordination = self.node.settings.coordination
         holds = coordination is not None and coordination.when_alone == "hold"
@@ -595,27 +619,27 @@ class NetworkWorker(SimWorker):
         self.epoch += 1
         self.linked = self.joined = False
         self.disturbance.set()
-        self.tell(LinkDown("p2pd ended"))
-        self.later(self.random.uniform(0.3, 4.0), self._join)
+        self.send_event(LinkDown("p2pd ended"))
+        self.call_later(self.random.uniform(0.3, 4.0), self._bring_up)
 
-    def _poll(self) -> None:
-        self.later(POLL_S, self._poll)
+    def _poll_link(self) -> None:
+        self.call_later(POLL_S, self._poll_link)
         if self.joined:
-            self._look_around()
-        for event in self.session.view.rejections.due():
-            self.tell(event)
+            self._update_link()
+        for event in self.session.view.rejections.take_due_events():
+            self.send_event(event)
 
-    def heed_stop(self) -> None:
+    def handle_stop(self) -> None:
         """In an orderly stop the membership record says so."""
         if self.joined and not self._deaf and not self.ignores_stop:
             self._hurries = True
             self.runtime.start(self.agent.members.leave())
-        super().heed_stop()
+        super().handle_stop()
 
-    def end(self) -> None:
-        super().end()
+    def terminate(self) -> None:
+        super().terminate()
         self.runtime.stop()
-        self.dht.leave(self)
+        self.dht.remove_worker(self)
 
     # --- what the shipped code is given and gives ---
 
@@ -626,18 +650,18 @@ class NetworkWorker(SimWorker):
             self._fetch_weights(command)
             return
         self.world.on_network_command(self.index, command)
-        self.later(PIPE_S, self.agent.take, command)
+        self.call_later(PIPE_S, self.agent.start_command, command)
 
     def _fetch_weights(self, command: FetchWeights) -> None:
         """A peer's weights come after a while, too late at times; or they do not come. No bytes are moved here."""
-        left_s = command.until_at - self.node.clock()
-        if self.random.random() < self.world.chance("loss") or left_s <= 0:
+        left_s = command.until_at - self.node.local_time()
+        if self.random.random() < self.world.fault_chance("loss") or left_s <= 0:
             return
         if not self.joined or self.random.random() < WEIGHTS_MISSING_CHANCE:
-            self.tell(WeightsRefused(command.id, "none-offered", "nobody offers any"))
+            self.send_event(WeightsRefused(command.id, "none-offered", "nobody offers any"))
             return
         digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
-        others = [peer_of(index) for index in range(self.world.profile.nodes) if index != self.index]
+        others = [peer_id_of(index) for index in range(self.world.profile.nodes) if index != self.index]
         whose = self.random.choice(others) if command.average else self.node.settings.coordinator
         round = int(command.id.rpartition("/")[2]) - 1
         several = self.random.sample(others, self.random.randrange(len(others))) if command.average else []
@@ -647,135 +671,137 @@ class NetworkWorker(SimWorker):
             spent = self.random.choice(command.averaged)
             weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)
         seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
-        self.later(seconds, self.tell, WeightsFetched(command.id, weights, size_bytes, seconds))
+        self.call_later(seconds, self.send_event, WeightsFetched(command.id, weights, size_bytes, seconds))
 
-    def observe(self, event: Event) -> None:
+    def emit_event(self, event: Event) -> None:
         """A fact of the shipped code; now and then one comes twice."""
         self.world.on_network_fact(self.index, event)
-        self.tell(event)
-        if isinstance(event, RoundAnnounced | ReportSeen) and self.random.random() < self.world.chance("duplicate"):
-            self.tell(event)
+        self.send_event(event)
+        if isinstance(event, RoundAnnounced | ReportSeen) and self.random.random() < self.world.fault_chance(
+            "duplicate"
+        ):
+            self.send_event(event)
 
     # --- what it reaches ---
 
     @property
-    def side(self) -> int:
+    def partition_side(self) -> int:
         """Its side of a partition."""
         return self.dht.sides[self.index]
 
     @property
-    def store(self) -> Store:
+    def partition_store(self) -> PartitionStore:
         """The records that are held at its side of a partition."""
-        return self.dht.stores[self.side]
+        return self.dht.stores[self.partition_side]
 
     @property
-    def has_others(self) -> bool:
+    def has_peers_at_side(self) -> bool:
         """Whether there is anybody else at its side."""
-        return self.joined and self.dht.on_side[self.side] > 1
+        return self.joined and self.dht.on_side[self.partition_side] > 1
 
-    def reaches(self, peer: Hashable) -> bool:
+    def can_reach(self, peer: Hashable) -> bool:
         """Whether an honest node can be called."""
-        other = self.dht.worker_of(peer)
-        return other is not None and other.joined and other.side == self.side
+        other = self.dht.worker_of_peer(peer)
+        return other is not None and other.joined and other.partition_side == self.partition_side
 
-    def takes(self, peer: Hashable) -> bool:
+    def is_storing_peer(self, peer: Hashable) -> bool:
         """Whether a peer says that it keeps a record."""
-        return self.reaches(peer)
+        return self.can_reach(peer)
 
-    def near(self, place: int, count: int) -> list[str]:
+    def nearest_peers(self, place: int, count: int) -> list[str]:
         """So many peers that should keep what lies under a key."""
-        workers, side = self.dht.workers, self.side
+        workers, side = self.dht.workers, self.partition_side
         found: list[str] = []
         for step in range(len(workers)):
             other = workers[(place + step) % len(workers)]
-            if other is not self and other.joined and other.side == side:
+            if other is not self and other.joined and other.partition_side == side:
                 found.append(other.peer)
                 if len(found) == count:
                     break
         return found
 
-    def guides(self) -> list[str]:
+    def trusted_peers(self) -> list[str]:
         """Peers that are asked in each search."""
         return [] if self.node.coordinates else [self.session.view.coordinator]
 
-    async def until_up(self) -> None:
+    async def wait_until_up(self) -> None:
         """Return when p2pd runs."""
         while not self.joined:
-            answer = Answer()
+            answer = VirtualFuture()
             self._until_up.append(answer)
             await answer
 
-    async def travel(self, fails: bool = True) -> None:
+    async def wait_round_trip(self, fails: bool = True) -> None:
         """Let the time of a request pass, there and back. Raises NetworkDown without a link or an answer."""
         epoch = self.epoch
         if not self.joined:
             raise NetworkDown("the network is down: p2pd is being started")
-        if fails and self.random.random() < self.world.chance("failure"):
+        if fails and self.random.random() < self.world.fault_chance("failure"):
             await self.runtime.sleep(0.0 if self._hurries else CALL_S)
             raise NetworkDown(f"no answer from the network within {CALL_S:g} s")
         if not self._hurries:
-            answer = Answer()
-            self.later(min(self.random.expovariate(1.0 / self.world.profile.latency_s), CALL_S), answer.give)
+            answer = VirtualFuture()
+            self.call_later(min(self.random.expovariate(1.0 / self.world.profile.latency_s), CALL_S), answer.complete)
             await answer
         if epoch != self.epoch or not self.joined:
             raise NetworkDown("p2pd ended")
 
-    def read(self, name: str) -> Mapping[str, Written]:
+    def look_up(self, name: str) -> Mapping[str, SimRecord]:
         """What a look-up finds under a key, here and with others; now and then their values of before."""
-        found = self.search(name)
-        if name == CLOCK and found and self.random.random() < self.world.chance("stale"):
-            before = self.store.before.get(self.session.view.coordinator)
+        found = self.search_peers(name)
+        if name == CLOCK and found and self.random.random() < self.world.fault_chance("stale"):
+            before = self.partition_store.before.get(self.session.view.coordinator)
             found = {} if before is None else {before.owner: before}
         own = self.own.get(name)
-        if own is not None and is_alive(own, self.node.clock()):
+        if own is not None and is_unexpired(own, self.node.local_time()):
             held = found.get(own.owner)
             if held is None or held.expiration < own.expiration:
                 return {**found, own.owner: own}
         return found
 
-    def search(self, name: str) -> Mapping[str, Written]:
+    def search_peers(self, name: str) -> Mapping[str, SimRecord]:
         """What others hold under a key; each record that is seen first is compared with those before."""
-        found = self.store.find(name, self.node.clock())
-        self.session.comparison.see_all(name, found)
+        found = self.partition_store.find_records(name, self.node.local_time())
+        self.session.comparison.compare_found(name, found)
         return found
 
-    def keep(self, name: str, record: Written) -> bool:
+    def store_at_peers(self, name: str, record: SimRecord) -> bool:
         """Give an own record to peers. False if it finds no room."""
-        return self.store.put(name, record)
+        return self.partition_store.put_record(name, record)
 
-    def tell_keepers(self, peers: Sequence[Hashable], record: Record) -> None:
+    def notify_replicas(self, peers: Sequence[Hashable], record: Record) -> None:
         """Those who keep a record have it; who waits for it takes it, who watches its key looks."""
         for peer in peers:
-            other = self.dht.worker_of(peer)
+            other = self.dht.worker_of_peer(peer)
             if other is not None and other.joined:
-                other.session.store.accepted(record)
+                other.session.store.handle_stored_record(record)
 
-    def body_from(self, peer: str, digest: str) -> bytes | None:
+    def fetch_body(self, peer: str, digest: str) -> bytes | None:
         """What a peer gives for a digest; None if it never answers. Raises NetworkDown."""
-        other = self.dht.worker_of(peer)
-        if other is None or not self.reaches(peer):
+        other = self.dht.worker_of_peer(peer)
+        if other is None or not self.can_reach(peer):
             raise NetworkDown(f"{peer} is not there")
         kept = self.dht.blobs.get(other.index, {}).get(digest)
         if kept:  # else it has the usual form
             return kept
-        return body_of(digest) if len(digest) == len(body_of(digest).rstrip()) else None
+        return make_rollouts_body(digest) if len(digest) == len(make_rollouts_body(digest).rstrip()) else None
 
     # --- gossip ---
 
-    def hint(self, other: NetworkWorker, act: Callable[..., None], *args: Any) -> None:
+    def send_gossip(self, other: SimNetworkWorker, act: Callable[..., None], *args: Any) -> None:
         """Have another hear something; now and then it is lost on the way, or comes twice."""
         random = self.random
-        times = 0 if random.random() < self.world.chance("loss") else 1
-        times += random.random() < self.world.chance("duplicate")
+        times = 0 if random.random() < self.world.fault_chance("loss") else 1
+        times += random.random() < self.world.fault_chance("duplicate")
         for _ in range(times):
-            other.later(random.expovariate(1.0 / self.world.profile.latency_s), act, *args)
+            other.call_later(random.expovariate(1.0 / self.world.profile.latency_s), act, *args)
 
-    def take_hint(self, key: str, owner: str, expiration: float) -> None:
+    def on_hint(self, key: str, owner: str, expiration: float) -> None:
         """Somebody says that there is a record."""
         if self.joined:
-            self.session.store.hinted(key, owner, expiration)
+            self.session.store.handle_hint(key, owner, expiration)
 
-    def hear(self, topic: str, sender: str, message: bytes) -> None:
+    def on_gossip(self, topic: str, sender: str, message: bytes) -> None:
         """Something was said on a gossip topic."""
         if self.joined:
             self.listeners[topic](sender, message)

@@ -31,10 +31,10 @@ from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Settings
 from swarmd.errors import ChartError, CommitTooLarge
-from swarmd.eventlog.fold import fold_commit
+from swarmd.eventlog.fold import apply_commit
 from swarmd.eventlog.frame import Commit, digest_commands
-from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
-from swarmd.sim.machine import WANTED_BYTES, Machine
+from swarmd.shell.loop import INBOX_FACTS_MAX, NodeLoop
+from swarmd.sim.machine import WANTED_BYTES, SimMachine
 from swarmd.sim.processes import SimSupervisor, WorkerMaker
 from swarmd.sim.simulation import Simulation
 
@@ -45,7 +45,7 @@ SMALL_INBOX_FACTS = 4
 SNAPSHOT_COMMITS = 40  # from one snapshot to the next
 
 
-class Crashed(Exception):
+class DaemonCrashed(Exception):
     """The daemon dies here."""
 
 
@@ -68,15 +68,15 @@ class NodeLog:
         if self._log.events_max is not None and len(events) > self._log.events_max:
             raise CommitTooLarge(f"{len(events)} events", f"Commit at most {self._log.events_max} at once")
         if node.crash_point == "before-append":
-            raise Crashed
+            raise DaemonCrashed
         self._log.append(commit)
         if node.crash_point == "before-sync":
-            raise Crashed
+            raise DaemonCrashed
         self._log.sync()
         node.world.on_commit(node.index, commit)
 
     @property
-    def snapshot_due(self) -> bool:
+    def is_snapshot_due(self) -> bool:
         """Whether a snapshot should be taken now."""
         return len(self._log.commits) - self._node.disk.snapshot[0] >= SNAPSHOT_COMMITS
 
@@ -85,7 +85,7 @@ class NodeLog:
         self._node.disk.snapshot = (len(self._log.commits), state)
 
 
-class SimNode(Machine):
+class SimNode(SimMachine):
     """One machine of the swarm and its daemon.
 
     Args:
@@ -126,10 +126,10 @@ class SimNode(Machine):
     def state(self) -> State:
         return self.loop.state
 
-    def _make_loop(self, state: State) -> Loop:
+    def _make_loop(self, state: State) -> NodeLoop:
         """The loop of a new life, with this node as a projection."""
-        loop = Loop(NodeLog(self), state, (self,), self._inbox_max)
-        loop.connect(self.perform)
+        loop = NodeLoop(NodeLog(self), state, (self,), self._inbox_max)
+        loop.set_command_handler(self.perform)
         return loop
 
     # --- life and death ---
@@ -146,13 +146,13 @@ class SimNode(Machine):
         self.crash_point = None
         self._deadlines = ()
         self.supervisor = SimSupervisor(self, self._make_worker)
-        self.loop = self._make_loop(self.fold(self.base))
+        self.loop = self._make_loop(self.fold_log(self.base))
         self.base = (len(self.disk.log.commits), self.state)
-        self.loop.begin(NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
-        self._turn()
-        self.look_at_space()
+        self.loop.start_run(NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
+        self._commit_next_batch()
+        self.check_free_space()
 
-    def fold(self, base: tuple[int, State]) -> State:
+    def fold_log(self, base: tuple[int, State]) -> State:
         """The state that the log comes to; it must be the one the last life had, with the same commands.
 
         Args:
@@ -162,24 +162,24 @@ class SimNode(Machine):
         index, fold = base[0], StateFold(base[1])
         for commit in self.disk.log.commits[index:]:
             if index == self.disk.snapshot[0] and fold.state != self.disk.snapshot[1]:
-                self.fail(f"the snapshot before seq {commit.seq} is not what the events before it come to")
+                self.fail_run(f"the snapshot before seq {commit.seq} is not what the events before it come to")
             if commit.end_seq > self.checked_seq:
-                self._check_unseen(commit, fold.state)
-            if digest_commands(fold_commit(fold, commit)) != commit.commands_digest:
-                self.fail(f"the replay of seq {commit.seq} gives other commands than it gave")
+                self._check_unadopted_commit(commit, fold.state)
+            if digest_commands(apply_commit(fold, commit)) != commit.commands_digest:
+                self.fail_run(f"the replay of seq {commit.seq} gives other commands than it gave")
             index += 1
             if commit.end_seq == known_seq and fold.state != known:
-                self.fail(f"the fold of the log up to seq {known_seq} is not the state that lived")
+                self.fail_run(f"the fold of the log up to seq {known_seq} is not the state that lived")
             self.world.counts["replayed"] += len(commit.events)
         return fold.state
 
-    def _check_unseen(self, commit: Commit, state: State) -> None:
+    def _check_unadopted_commit(self, commit: Commit, state: State) -> None:
         """Check a commit of an earlier life that was durable but never adopted: it is new to the checks."""
-        for each in applied.fold(commit.envelopes(), state):
+        for each in applied.fold_envelopes(commit.envelopes(), state):
             if each.seq >= self.checked_seq:
-                self._count(each)
+                self._report_checked_event(each)
 
-    def _count(self, applied: AppliedEvent) -> None:
+    def _report_checked_event(self, applied: AppliedEvent) -> None:
         self.checked, self.checked_seq = applied.after, applied.seq + 1
         self.world.on_event(self.index, applied)
 
@@ -187,59 +187,59 @@ class SimNode(Machine):
         """The daemon dies at once, its workers with it; it is started again after a while, or after `away_s`."""
         if self.running:
             self.world.counts["crashes"] += 1
-            self._end()
-            self.disk.log.crash(self.world.random)
-            self.world.call_in(self.world.restart_delay_s() if away_s is None else away_s, self.start)
+            self._end_run()
+            self.disk.log.lose_unsynced(self.world.random)
+            self.world.call_in(self.world.draw_restart_delay_s() if away_s is None else away_s, self.start)
 
-    def restore(self, commits: int) -> None:
+    def restore_backup(self, commits: int) -> None:
         """The machine is lost; another one goes on with the backup that was made when the log had that many commits."""
-        self._end()
-        self.disk.restore(commits)
+        self._end_run()
+        self.disk.restore_backup(commits)
         self.base = (0, State())
         self.checked, self.checked_seq = State(), 0
         self.restored = True
         self.world.counts["restores"] += 1
-        self.world.on_restored(self.index)
-        self.world.call_in(self.world.restart_delay_s(), self.start)
+        self.world.on_node_restored(self.index)
+        self.world.call_in(self.world.draw_restart_delay_s(), self.start)
 
-    def _end(self) -> None:
+    def _end_run(self) -> None:
         self.running = False
-        self.supervisor.abandon()
+        self.supervisor.on_daemon_death()
 
-    def set_clock(self, step_s: float) -> None:
+    def step_clock(self, step_s: float) -> None:
         """Somebody sets this machine's clock; the daemon notices within a second."""
         self.skew_s += step_s
         self.jumped_s += step_s
         self.jumps += 1
-        self.world.call_in(self.world.random.random(), self._notice_clock, self.life, step_s)
+        self.world.call_in(self.world.random.random(), self._report_clock_step, self.life, step_s)
 
-    def _notice_clock(self, life: int, step_s: float) -> None:
+    def _report_clock_step(self, life: int, step_s: float) -> None:
         if life == self.life and self.running:
-            self.receive(life, ClockSet(step_s))
-            self._wake_in(self.world.now)
+            self.receive_fact(life, ClockSet(step_s))
+            self._schedule_wake(self.world.now)
 
     def freeze(self, until: float) -> None:
         """The daemon stands still, as after SIGSTOP."""
         self.frozen_until = max(self.frozen_until, until)
-        self._wake_in(until)
+        self._schedule_wake(until)
 
     def thaw(self, life: int) -> None:
         """The daemon goes on, as after SIGCONT."""
         if life == self.life and self.running:
             self._wake_at = 0.0
-            self._wake_in(self.world.now)
+            self._schedule_wake(self.world.now)
 
-    def look_at_space(self) -> None:
+    def check_free_space(self) -> None:
         """Pause when the disk is nearly full, go on when there is room again."""
         if not self.running:
             return
         free_bytes, paused = self.disk.free_bytes, self.state.low_space is not None
-        if self.disk.is_low and not paused:
-            self.receive(self.life, SpaceLow(free_bytes, WANTED_BYTES))
+        if self.disk.is_nearly_full and not paused:
+            self.receive_fact(self.life, SpaceLow(free_bytes, WANTED_BYTES))
         elif paused and free_bytes >= WANTED_BYTES:
-            self.receive(self.life, SpaceFreed(free_bytes))
+            self.receive_fact(self.life, SpaceFreed(free_bytes))
 
-    def extend(self, rounds: int) -> None:
+    def add_rounds(self, rounds: int) -> None:
         """Let the swarm run more rounds, from the next life on."""
         coordination = self.settings.coordination
         assert coordination is not None, "only the coordinator is told how many rounds there are"
@@ -248,21 +248,21 @@ class SimNode(Machine):
 
     # --- facts ---
 
-    def receive(self, life: int, event: Event) -> None:
+    def receive_fact(self, life: int, event: Event) -> None:
         """A fact for this life's inbox; committed at once unless the daemon is frozen or its disk is slow."""
         if life != self.life or not self.running:
             return
         self._brought.append(event)
         waited = self.loop.has_facts
-        if self.piped or not self.loop.offer(event):
+        if self.piped or not self.loop.offer_fact(event):
             self.piped.append(event)
         held_until = max(self.busy_until, self.frozen_until)
         if waited or self._turning or held_until > self.world.now:
-            self._wake_in(max(held_until, self.world.now))
+            self._schedule_wake(max(held_until, self.world.now))
         else:
-            self._turn()
+            self._commit_next_batch()
 
-    def _wake_in(self, at: float) -> None:
+    def _schedule_wake(self, at: float) -> None:
         if not self._wake_at or at < self._wake_at or self._wake_at < self.world.now:
             self._wake_at = at
             self.world.call_at(at, self._wake, self.life)
@@ -275,87 +275,87 @@ class SimNode(Machine):
         held_until = max(self.busy_until, self.frozen_until)
         self._wake_at = 0.0
         if held_until > world.now:
-            self._wake_in(held_until)
+            self._schedule_wake(held_until)
             return
-        self._turn()
+        self._commit_next_batch()
         if self.running:
-            self._set_timer()
+            self._schedule_next_wake()
 
-    def _set_timer(self) -> None:
+    def _schedule_next_wake(self) -> None:
         """See that the next deadline and a waiting inbox are looked at in time."""
         self._deadlines = self.state.deadlines
         if self._brought and not self.loop.has_facts and not self.piped:
-            self.fail(f"{type(self._brought[0]).__name__} was brought, and is not recorded")
-        idle_s, first = self.loop.idle_s(self.clock()), next_deadline(self.state)
-        if first is not None and idle_s > max(0.0, first.due_at - self.clock()):
-            self.fail(f"it sleeps for {idle_s:.3f} s, beyond the deadline {first.name}")
-        self._wake_in(self.world.now + idle_s + 1e-6 if idle_s else self.world.now)
+            self.fail_run(f"{type(self._brought[0]).__name__} was brought, and is not recorded")
+        idle_s, first = self.loop.idle_s(self.local_time()), next_deadline(self.state)
+        if first is not None and idle_s > max(0.0, first.due_at - self.local_time()):
+            self.fail_run(f"it sleeps for {idle_s:.3f} s, beyond the deadline {first.name}")
+        self._schedule_wake(self.world.now + idle_s + 1e-6 if idle_s else self.world.now)
 
     # --- commits ---
 
-    def _turn(self) -> None:
+    def _commit_next_batch(self) -> None:
         """Commit what is next, and act on it; the daemon may die in between."""
-        facts = self.loop.next_facts(self.clock())
+        facts = self.loop.take_next_facts(self.local_time())
         self._fill_inbox()
         if not facts:
             return
         self._turning = True
         try:
-            written = self.loop.write(self.clock(), facts)
+            written = self.loop.write_commits(self.local_time(), facts)
             if self.crash_point == "before-dispatch":
-                raise Crashed
-            self.loop.adopt(written)
-        except Crashed:
+                raise DaemonCrashed
+            self.loop.adopt_commits(written)
+        except DaemonCrashed:
             self.crash()
         except ChartError as error:
-            self.fail(f"{error.message}, on {', '.join(type(fact).__name__ for fact in facts)}")
+            self.fail_run(f"{error.message}, on {', '.join(type(fact).__name__ for fact in facts)}")
         finally:
             self._turning = False
         if self.running:
-            self._go_on()
+            self._continue_after_commit()
 
-    def _go_on(self) -> None:
+    def _continue_after_commit(self) -> None:
         """A life that was stopped ends, to be followed by another; else there may be something new to wait for."""
         if self.loop.ended is not None:
-            self._end()
+            self._end_run()
             self.world.call_in(self.world.random.uniform(5.0, 60.0), self.start)
         elif self.state.deadlines is not self._deadlines or self.loop.has_facts:
-            self._set_timer()
+            self._schedule_next_wake()
 
     def _fill_inbox(self) -> None:
         """Take facts that wait for room, in their order."""
         if not self.piped:
             return
-        while self.piped and self.loop.offer(self.piped[0]):
+        while self.piped and self.loop.offer_fact(self.piped[0]):
             self.piped.popleft()
         if not self.piped:
-            self.supervisor.has_room()
+            self.supervisor.on_inbox_room()
 
     def apply(self, applied: AppliedEvent) -> None:
         """A durable event that the daemon adopts."""
-        self._check_order(applied.event, applied.at)
+        self._check_event_order(applied.event, applied.at)
         self.restored = self.restored and not isinstance(applied.event, NodeStarted)
-        self._count(applied)
+        self._report_checked_event(applied)
 
-    def _check_order(self, event: Event, at: float) -> None:
+    def _check_event_order(self, event: Event, at: float) -> None:
         """Facts come in the order in which they were brought, each once; the rest is the shell's own."""
         if isinstance(event, TimerFired):
             if at < event.due_at:
-                self.fail(f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
+                self.fail_run(f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
             return
         own = isinstance(event, RoundsSkipped | NodeStarted)
-        if not own and not _take_brought(self._brought, event):
-            self.fail(f"{type(event).__name__} is recorded before or without what was to be recorded")
+        if not own and not _pop_delivered(self._brought, event):
+            self.fail_run(f"{type(event).__name__} is recorded before or without what was to be recorded")
 
     def perform(self, command: Command) -> None:
         """A command leaves the daemon. Raises Crashed if it dies meanwhile."""
         self.world.on_dispatch(self.index, command)
         self.supervisor.dispatch(command)
         if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
-            raise Crashed
+            raise DaemonCrashed
 
 
-def _take_brought(brought: deque[Event], event: Event) -> bool:
+def _pop_delivered(brought: deque[Event], event: Event) -> bool:
     """Take what an event records off what was brought. False if that is not what comes next."""
     told = (*members_in(event), *reports_in(event)) if isinstance(event, MembersSeen | ReportsSeen) else ()
     if not told:

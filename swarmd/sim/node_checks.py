@@ -3,7 +3,7 @@
 - Its state only goes forward (`check_progress`). That it keeps its bounds is seen by `tests/core/test_properties.py`.
 - It never waits for what nothing will end: a deadline stands for it, or a process owes it an answer (`find_stall`).
 - No command leaves without a durable cause, and none changes its content under its id (`CommandChecks`).
-- Every round that it leaves behind is trained, or skipped with a fact that says so, once (`Accounts`).
+- Every round that it leaves behind is trained, or skipped with a fact that says so, once (`RoundAccounts`).
 - Weights that a stage begins from were fetched and asked for, came before it, and are not a mean with what a stage was
   averaged with before (`WeightsChecks`).
 """
@@ -36,29 +36,29 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStartFailed,
 )
-from swarmd.core.ids import command_id, is_command, submission_id, timer_about
-from swarmd.core.rounds import is_barred
-from swarmd.core.state import Chain, Coordination, State
+from swarmd.core.ids import command_id, is_command_of_kind, submission_id, timer_name_of
+from swarmd.core.rounds import may_have_signed
+from swarmd.core.state import ChainState, Coordination, State
 from swarmd.core.values import PeerWeights, SkipCause, Worker
-from swarmd.core.workers import LEAVING, life_of, workers_of
-from swarmd.sim.machine import Machine
+from swarmd.core.workers import LEAVING, worker_state_of, workers_of
+from swarmd.sim.machine import SimMachine
 from swarmd.sim.processes import PORTS, Port
 
 
-def check_progress(node: Machine, applied: AppliedEvent) -> None:
+def check_progress(node: SimMachine, applied: AppliedEvent) -> None:
     """A node only moves forward, and what it remembers of the chain is in order."""
     before, after = applied.before, applied.after
     for what, mark in MARKS.items():
         earlier, later = mark(before), mark(after)
         if later < earlier:
-            node.fail(f"{what} went back from {earlier} to {later}")
+            node.fail_run(f"{what} went back from {earlier} to {later}")
     if after.chain is not None and after.chain is not before.chain:
         numbers = [block.number for block in after.chain.recent]
         if any(high <= low for low, high in pairwise(numbers)):
-            node.fail(f"blocks are remembered out of order: {numbers}")
+            node.fail_run(f"blocks are remembered out of order: {numbers}")
 
 
-def _clock_mark(state: State) -> tuple[float, ...]:
+def _clock_progress(state: State) -> tuple[float, ...]:
     """Announcements in the order they were made; a stage opened again has a later deadline."""
     clock = state.clock
     return () if clock is None else (clock.round, clock.stage, not clock.final, clock.deadline_at)
@@ -66,7 +66,7 @@ def _clock_mark(state: State) -> tuple[float, ...]:
 
 MARKS: dict[str, Callable[[State], tuple[float, ...]]] = {
     "work": lambda state: () if state.work is None else (state.work.round, state.work.stage),
-    "the clock": _clock_mark,
+    "the clock": _clock_progress,
     "done": lambda state: state.done,
     "skipped_to": lambda state: (state.skipped_to,),
 }
@@ -85,67 +85,69 @@ def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
     armed = [deadline.name for deadline in state.deadlines]
     chained = state.chain is not None
     alive = state.network.pid and state.training.pid and (state.chaining.pid or not chained)
-    if not alive and (stall := _worker_stall(state, armed, killed)):
+    if not alive and (stall := _find_worker_stall(state, armed, killed)):
         return stall
-    if not _is_owed(state, armed):
+    if not _is_chart_state_ending(state, armed):
         return f"nothing ends {chart}: armed are {armed}"
     if state.trainer.chart == "busy" and "train" not in armed and "cancel" not in armed:
         return "" if "trainer" in killed else HUNG
     if state.chain is not None:
-        return _chain_stall(state, state.chain, armed, killed)
-    return "" if state.coordination is None else _coordinator_stall(state, state.coordination)
+        return _find_chain_stall(state, state.chain, armed, killed)
+    return "" if state.coordination is None else _find_coordinator_stall(state, state.coordination)
 
 
-def _worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
+def _find_worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
     """A worker runs, or is about to be started or to be reported dead."""
     for worker in workers_of(state):
-        waits = timer_about("ready", worker) in armed or timer_about("restart", worker) in armed
-        if not (life_of(state, worker).pid or waits or worker in killed):
+        waits = timer_name_of("ready", worker) in armed or timer_name_of("restart", worker) in armed
+        if not (worker_state_of(state, worker).pid or waits or worker in killed):
             return f"there is no {worker} worker and none will be started"
     return ""
 
 
-def _trains(state: State, armed: list[str]) -> bool:
+def _is_training_pending(state: State, armed: list[str]) -> bool:
     """The stage's train is at the trainer, or waits for the trainer, or for its next try."""
     if "train" not in armed:
         return False
     if state.trainer.chart == "busy":
         return True
     waiting = [command.id for command in state.pending if isinstance(command, Train)]
-    return bool(waiting) and (state.trainer.chart != "idle" or timer_about("retry", waiting[0]) in armed)
+    return bool(waiting) and (state.trainer.chart != "idle" or timer_name_of("retry", waiting[0]) in armed)
 
 
-def _settles(state: State, armed: list[str]) -> bool:
-    return "clock" in armed or (state.clock is not None and state.clock.final) or _follows_chain(state)
+def _is_settling_pending(state: State, armed: list[str]) -> bool:
+    return "clock" in armed or (state.clock is not None and state.clock.final) or _is_following_chain(state)
 
 
-def _follows_chain(state: State) -> bool:
-    """The chain worker owes news of the contract; that somebody moves it on is looked at in `_chain_stall`."""
+def _is_following_chain(state: State) -> bool:
+    """The chain worker owes news of the contract; that somebody moves it on is looked at in `_find_chain_stall`."""
     return state.chain is not None and state.chain.chart == "up"
 
 
-def _submits(state: State, armed: list[str]) -> bool:
+def _is_submission_pending(state: State, armed: list[str]) -> bool:
     """The stage's reward is on its way, or the clock is looked at meanwhile."""
     work = state.work
     assert work is not None, "a stage is being submitted"
-    under_way = submissions.awaited(state, work.round, work.stage)
-    return under_way and ("clock" in armed or (_follows_chain(state) and "submission" in armed))
+    under_way = submissions.is_reward_pending(state, work.round, work.stage)
+    return under_way and ("clock" in armed or (_is_following_chain(state) and "submission" in armed))
 
 
-def _awaits_weights(state: State, armed: list[str]) -> bool:
+def _is_waiting_for_weights(state: State, armed: list[str]) -> bool:
     """Peers' rollouts are here, their weights are not, and the round is the one that waits for them."""
     work = state.work
-    return work is not None and work.gathered and weights.are_awaited(state, work.round) and "weights" in armed
+    return work is not None and work.gathered and weights.is_awaiting_weights(state, work.round) and "weights" in armed
 
 
-def _waits(state: State, armed: list[str]) -> bool:
+def _is_waiting_justified(state: State, armed: list[str]) -> bool:
     """A node waits only while no stage is known to be open that it has not trained and may train."""
     clock = state.clock
-    idle = clock is None or clock.final or (clock.round, clock.stage) <= state.done or is_barred(state, clock.round)
-    return idle and _settles(state, armed)
+    idle = (
+        clock is None or clock.final or (clock.round, clock.stage) <= state.done or may_have_signed(state, clock.round)
+    )
+    return idle and _is_settling_pending(state, armed)
 
 
-def _is_owed(state: State, armed: list[str]) -> bool:
+def _is_chart_state_ending(state: State, armed: list[str]) -> bool:
     """Whether something ends the state that the node's own chart is in."""
     match state.chart:
         case "registering":
@@ -153,20 +155,20 @@ def _is_owed(state: State, armed: list[str]) -> bool:
         case "syncing":
             return "clock" in armed
         case "waiting":
-            return _waits(state, armed)
+            return _is_waiting_justified(state, armed)
         case "round.gathering":
-            return "gather" in armed or _awaits_weights(state, armed)
+            return "gather" in armed or _is_waiting_for_weights(state, armed)
         case "round.training":
-            return _trains(state, armed)
+            return _is_training_pending(state, armed)
         case "round.publishing":
             return "publish" in armed and any(isinstance(command, PublishReport) for command in state.pending)
         case "round.submitting":
-            return _submits(state, armed)
+            return _is_submission_pending(state, armed)
         case "round.settling":
-            return _settles(state, armed)
+            return _is_settling_pending(state, armed)
         case "paused":
             # The daemon owes the fact of room, or the trainer its answer; the clock is looked at meanwhile.
-            return (state.low_space is not None or state.trainer.chart == "busy") and _settles(state, armed)
+            return (state.low_space is not None or state.trainer.chart == "busy") and _is_settling_pending(state, armed)
         case "skipping":
             return state.trainer.chart == "busy"
         case "starting" | "joining" | "draining" | "stopped" | "failed":
@@ -175,9 +177,9 @@ def _is_owed(state: State, armed: list[str]) -> bool:
             assert_never(state.chart)
 
 
-def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Worker, ...]) -> str:
+def _find_chain_stall(state: State, chain: ChainState, armed: list[str], killed: tuple[Worker, ...]) -> str:
     """What is wanted on the chain gets there, and the contract is moved on."""
-    if chain.chart == "connecting" and timer_about("ready", "chain") not in armed and "chain" not in killed:
+    if chain.chart == "connecting" and timer_name_of("ready", "chain") not in armed and "chain" not in killed:
         return "nothing ends the connecting to the chain"
     if chain.chart != "up" or state.settings is None or state.settings.chain is None:
         return ""
@@ -192,7 +194,7 @@ def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Wor
     return ""
 
 
-def _coordinator_stall(state: State, coordination: Coordination) -> str:
+def _find_coordinator_stall(state: State, coordination: Coordination) -> str:
     if state.link.chart != "up":
         return ""
     chart = coordination.chart
@@ -217,7 +219,7 @@ class CommandChecks:
             trainer's since it was ready, the chain's and the supervisor's since the daemon started.
     """
 
-    def __init__(self, node: Machine) -> None:
+    def __init__(self, node: SimMachine) -> None:
         self.node = node
         self.content: dict[str, Command] = {}
         ports: tuple[Port, ...] = ("network", "trainer", "chain", "supervisor")
@@ -226,21 +228,21 @@ class CommandChecks:
         self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
         self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
 
-    def apply(self, applied: AppliedEvent) -> None:
+    def check_event(self, applied: AppliedEvent) -> None:
         """A new life of a port begins; a command that failed may be sent again."""
         envelope, before, commands = applied.envelope, applied.before, applied.commands
         if type(envelope.event) in RENEWING:
-            self._renew(envelope.event, before)
+            self._forget_repeatable_commands(envelope.event, before)
         self.clock_sets += isinstance(envelope.event, ClockSet)
         for command in commands:
             if applied.after.low_space is not None and isinstance(command, Gather | Train):
-                self.node.fail(f"{command.id} goes out although the disk is nearly full")
+                self.node.fail_run(f"{command.id} goes out although the disk is nearly full")
             self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
-            self._check_once(command, envelope.at)
+            self._check_not_repeated(command, envelope.at)
             if isinstance(command, KillWorker):
                 self.killed[command.worker] = command.id
 
-    def _renew(self, event: Event, before: State) -> None:
+    def _forget_repeatable_commands(self, event: Event, before: State) -> None:
         """Forget orders that may be given again."""
         if isinstance(event, LinkUp):
             if before.link.chart != "up":
@@ -260,7 +262,7 @@ class CommandChecks:
     def killed_workers(self, state: State) -> tuple[Worker, ...]:
         """Workers whose present process was ordered killed."""
         orders = {
-            worker: command_id("kill", f"{worker}/{state.run}/{life_of(state, worker).attempt}")
+            worker: command_id("kill", f"{worker}/{state.run}/{worker_state_of(state, worker).attempt}")
             for worker in self.killed
         }
         return tuple([worker for worker, order in self.killed.items() if order == orders[worker]])
@@ -268,14 +270,14 @@ class CommandChecks:
     def on_dispatch(self, command: Command) -> None:
         known = self.content.setdefault(command.id, command)
         if known is not command and known != command:
-            self.node.fail(f"{command.id} goes out with another content: {command}, before: {known}")
+            self.node.fail_run(f"{command.id} goes out with another content: {command}, before: {known}")
         allowed = self.allowed.pop(command.id, 0)
         if allowed < 1:
-            self.node.fail(f"{command.id} goes out without a durable commit that causes it")
+            self.node.fail_run(f"{command.id} goes out without a durable commit that causes it")
         if allowed > 1:
             self.allowed[command.id] = allowed - 1
 
-    def _check_once(self, command: Command, at: float) -> None:
+    def _check_not_repeated(self, command: Command, at: float) -> None:
         """A report that was not acknowledged in time is sent again, nothing else."""
         sent = self.sent[PORTS[type(command)]]
         last, sets = sent.get(command.id, (None, 0))
@@ -284,14 +286,14 @@ class CommandChecks:
         if last is not None:
             overdue = at - last >= self.node.settings.publish_s - 0.001 or sets != times_set
             if not (isinstance(command, PublishReport) and overdue):
-                self.node.fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
+                self.node.fail_run(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
         sent[command.id] = (at, times_set)
 
 
-def breaks(event: Event, chart: RoundState) -> bool:
+def is_fault(event: Event, chart: RoundState) -> bool:
     """Whether something went wrong that can make a node in that state miss rounds; a stop is not a fault."""
     if isinstance(event, CommandFailed):
-        return is_command(event.command, "train")
+        return is_command_of_kind(event.command, "train")
     if isinstance(event, TimerFired):
         return event.name == "train"
     if isinstance(event, NodeStarted):
@@ -301,10 +303,10 @@ def breaks(event: Event, chart: RoundState) -> bool:
     return chart != "draining" and isinstance(event, WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)
 
 
-class Accounts:
+class RoundAccounts:
     """The rounds of one node, counted from its events alone."""
 
-    def __init__(self, node: Machine) -> None:
+    def __init__(self, node: SimMachine) -> None:
         self.node = node
         self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
         self.skipped_to = -1
@@ -315,31 +317,33 @@ class Accounts:
         self.stopped = False  # it was stopped in order, since then
         self.next_round = 0  # the first round not accounted for
 
-    def apply(self, applied: AppliedEvent) -> None:
+    def check_event(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
         if isinstance(event, RoundsSkipped):
-            self._take_skip(event)
+            self._record_skip(event)
         elif isinstance(event, StageTrained):
-            self._take_result(event, counted=after.done > before.done)
+            self._record_result(event, counted=after.done > before.done)
         if isinstance(event, StageTrained) and after.done > before.done:
             self.ever_trained, self.broke, self.stopped, self.paused = True, False, False, False
         elif after.chart == "paused":
             self.broke = self.paused = True
-        elif not self.broke and breaks(event, before.chart):
+        elif not self.broke and is_fault(event, before.chart):
             self.broke = True
         elif isinstance(event, NodeStarted):
             self.stopped = True
-        moved = after.work is not before.work and _round(after) != _round(before)
+        moved = after.work is not before.work and _round_of_work(after) != _round_of_work(before)
         if moved or (after.chart == "waiting" and before.chart != "waiting"):
-            self._settle(after)
+            self._check_all_rounds_accounted(after)
 
-    def _take_skip(self, event: RoundsSkipped) -> None:
+    def _record_skip(self, event: RoundsSkipped) -> None:
         """A skip begins behind all rounds accounted for and holds no round that was trained."""
         self.node.world.counts["skips"] += 1
         both = [round for round in self.trained if event.first <= round <= event.last]
         if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
-            self.node.fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
+            self.node.fail_run(
+                f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them"
+            )
         first = not self.ever_trained and self.skipped_to < 0
         causes: dict[SkipCause, bool] = {
             "late": first,
@@ -348,47 +352,47 @@ class Accounts:
             "slow": not self.paused,
         }
         if not causes[event.cause]:
-            self.node.fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
+            self.node.fail_run(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
         self.skipped_to = event.last
         self.skipped |= set(range(event.first, event.last + 1))
 
-    def _take_result(self, event: StageTrained, counted: bool) -> None:
+    def _record_result(self, event: StageTrained, counted: bool) -> None:
         """A stage whose round was recorded as skipped gives no result any more: it has one fate."""
         if event.round >= self.next_round:
             self.trained[event.round] = True
         if counted and event.round in self.skipped:
-            self.node.fail(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
+            self.node.fail_run(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
 
-    def _settle(self, after: State) -> None:
+    def _check_all_rounds_accounted(self, after: State) -> None:
         """The node has gone on: nothing before is left open, and its own count agrees."""
         at_end = after.clock is not None and after.clock.final and after.chart == "waiting"
         reached = after.clock.round if at_end and after.clock else after.work.round if after.work else 0
         for round in range(self.next_round, reached):
             if not self.trained.pop(round, False) and round > self.skipped_to:
-                self.node.fail(f"round {round} is neither trained nor skipped, and the node is at {reached}")
+                self.node.fail_run(f"round {round} is neither trained nor skipped, and the node is at {reached}")
         self.next_round = max(self.next_round, reached)
         counted = after.rounds_joined + after.rounds_skipped
         skipped = self.skipped_to + 1  # a node that waits may skip to the end of a swarm that then goes on
         if counted != max(self.next_round, skipped, after.work.round + 1 if after.work else 0):
-            self.node.fail(
+            self.node.fail_run(
                 f"{after.rounds_joined} rounds joined and {after.rounds_skipped} skipped, but it is at {reached}"
             )
 
 
-def _round(state: State) -> int:
+def _round_of_work(state: State) -> int:
     return -1 if state.work is None else state.work.round
 
 
 class WeightsChecks:
     """Checks of the weights that one node begins its stages from."""
 
-    def __init__(self, node: Machine) -> None:
+    def __init__(self, node: SimMachine) -> None:
         self.node = node
         self.fetched: PeerWeights | None = None  # the last ones that were asked for when they came
         self.averaged: set[str] = set()  # digests of what stages were averaged with
         self.bare: tuple[int, int] = (-1, -1)  # last (round, stage) that was begun without any
 
-    def apply(self, applied: AppliedEvent) -> None:
+    def check_event(self, applied: AppliedEvent) -> None:
         """A durable event, once, in the order of the log."""
         event = applied.event
         if isinstance(event, WeightsFetched) and any(each.id == event.command for each in applied.before.pending):
@@ -401,16 +405,16 @@ class WeightsChecks:
                 self.averaged |= {offer.digest for offer in train.weights.offers}
         for command in applied.commands:
             if isinstance(command, Train):
-                self._look_at_stage(command)
+                self._check_stage_weights(command)
 
-    def _look_at_stage(self, train: Train) -> None:
+    def _check_stage_weights(self, train: Train) -> None:
         """A stage that was begun is not given weights: it goes on, or starts again, as it began."""
         place = (train.round, train.stage)
         if train.weights is None:
             self.bare = place
         elif place == self.bare:
-            self.node.fail(f"{train.id} was begun without weights, and now with those of a peer")
+            self.node.fail_run(f"{train.id} was begun without weights, and now with those of a peer")
         elif self.averaged & {offer.digest for offer in train.weights.offers}:
-            self.node.fail(f"{train.id} is averaged with {train.weights}, as a stage before was")
+            self.node.fail_run(f"{train.id} is averaged with {train.weights}, as a stage before was")
         elif train.weights != self.fetched:
-            self.node.fail(f"{train.id} begins from {train.weights}, fetched were {self.fetched}")
+            self.node.fail_run(f"{train.id} begins from {train.weights}, fetched were {self.fetched}")

@@ -25,16 +25,25 @@ from swarmd.shell.supervision import (
     MESSAGES_QUEUED_MAX,
     PINGS_MISSED,
     Action,
-    Execute,
-    Kill,
-    Send,
-    Supervision,
-    Tell,
-    Terminate,
-    worker_of,
+    EmitEventAction,
+    ExecuteAction,
+    KillAction,
+    SendAction,
+    TerminateAction,
+    WorkerSupervision,
+    worker_for_command,
 )
-from swarmd.sim.machine import Machine
-from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Stop, ToWorker
+from swarmd.sim.machine import SimMachine
+from swarmd.worker.messages import (
+    FaultMessage,
+    FromWorker,
+    ObservedMessage,
+    PerformMessage,
+    PingMessage,
+    PongMessage,
+    StopMessage,
+    ToWorker,
+)
 
 EXEC_S = 0.02
 REAP_S = 0.01  # from a process's end to its being reaped
@@ -76,21 +85,21 @@ class SimWorker(ABC):
         self.alive = True
         self.status: int | None = None
         self.outside = False
-        self.fault: Fault | None = None
+        self.fault: FaultMessage | None = None
         self.watched = False
         self.ignores_stop = False
         self.frozen_until = 0.0
         self.backlog: deque[Command] = deque()
 
     @abstractmethod
-    def begin(self) -> None:
+    def start(self) -> None:
         """Come up after the process was started."""
 
-    def take(self, command: Command) -> None:
+    def receive_command(self, command: Command) -> None:
         """Read a command from the pipe, in their order."""
         if self.backlog or self.frozen_until > self.world.now:
             self.backlog.append(command)
-            self.later(0.0, lambda: self.perform(self.backlog.popleft()))
+            self.call_later(0.0, lambda: self.perform(self.backlog.popleft()))
         else:
             self.perform(command)
 
@@ -98,38 +107,38 @@ class SimWorker(ABC):
     def perform(self, command: Command) -> None:
         """Do what the daemon wants; facts follow later, never from within."""
 
-    def tell(self, event: Event) -> None:
+    def send_event(self, event: Event) -> None:
         """Report a fact to the daemon."""
         if self.alive:
-            self.supervisor.hear(self, Observed(event))
+            self.supervisor.on_message(self, ObservedMessage(event))
 
-    def later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+    def call_later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         """Go on with `act` after a while, unless the process is dead by then; a frozen one does it when it thaws."""
-        self.world.call_in(delay_s, self._act, act, args)
+        self.world.call_in(delay_s, self._call_when_thawed, act, args)
 
-    def _act(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def _call_when_thawed(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
         if not self.alive:
             return
         if self.frozen_until > self.world.now:
-            self.world.call_at(self.frozen_until, self._act, act, args)
+            self.world.call_at(self.frozen_until, self._call_when_thawed, act, args)
         else:
             act(*args)
 
     def freeze(self, until: float) -> None:
         """Stand still, as after SIGSTOP."""
         self.frozen_until = max(self.frozen_until, until)
-        self.supervisor.watch(self)
+        self.supervisor.start_pinging(self)
 
-    def heed_stop(self) -> None:
+    def handle_stop(self) -> None:
         """End as it was asked to, if it heeds that."""
         if not self.ignores_stop:
-            self.supervisor.die(self, 0)
+            self.supervisor.end_process(self, 0)
 
-    def orphan(self) -> None:
+    def on_daemon_gone(self) -> None:
         """The daemon is gone, and the pipe with it."""
-        self.end()
+        self.terminate()
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Be gone, whatever was being done."""
         self.alive = False
 
@@ -149,7 +158,7 @@ class SimSupervisor:
         refusals: how many of the next starts fail.
     """
 
-    def __init__(self, node: Machine, make_worker: WorkerMaker) -> None:
+    def __init__(self, node: SimMachine, make_worker: WorkerMaker) -> None:
         self._make_worker = make_worker
         self.node = node
         self.world = node.world
@@ -158,12 +167,12 @@ class SimSupervisor:
         if node.settings.chain is not None:
             self.running["chain"] = None
         self.refusals = 0
-        self.supervision = Supervision(tuple(self.running), LIMITS)
+        self.supervision = WorkerSupervision(tuple(self.running), LIMITS)
         self._unsent: dict[Worker, list[ToWorker]] = {}  # messages for a process that is being executed
         self._pid = node.life * 1000
 
     @property
-    def workers(self) -> list[SimWorker]:
+    def live_workers(self) -> list[SimWorker]:
         """The processes that live, in a fixed order."""
         return [worker for worker in self.running.values() if worker is not None and worker.alive]
 
@@ -172,63 +181,63 @@ class SimSupervisor:
     def dispatch(self, command: Command) -> None:
         """Carry out a command, or hand it to the worker that it is for."""
         if isinstance(command, SupervisorCommand):
-            self.perform(command)
+            self.handle_command(command)
         else:
-            self.hand(worker_of(command), command)
+            self.send_command(worker_for_command(command), command)
 
-    def perform(self, command: SupervisorCommand) -> None:
+    def handle_command(self, command: SupervisorCommand) -> None:
         """Start a worker, kill one, or stop all."""
-        actions = self.supervision.perform(command, self.world.now)
-        if isinstance(command, StartWorker) and actions != [Execute(command.worker, command.attempt)]:
-            self.node.fail(f"{command.id} is not carried out, but {actions}")
-        self._act(actions)
+        actions = self.supervision.handle_command(command, self.world.now)
+        if isinstance(command, StartWorker) and actions != [ExecuteAction(command.worker, command.attempt)]:
+            self.node.fail_run(f"{command.id} is not carried out, but {actions}")
+        self._execute_actions(actions)
         if isinstance(command, StopWorkers):
-            self._end_in_time()
+            self._schedule_tick()
 
-    def hand(self, worker: Worker, command: Command) -> None:
+    def send_command(self, worker: Worker, command: Command) -> None:
         """Hand a command to a worker's process, or drop it."""
         if PORTS[type(command)] != worker:
-            self.node.fail(f"{command.id} goes to the {worker} worker")
-        self._act(self.supervision.hand(worker, command))
+            self.node.fail_run(f"{command.id} goes to the {worker} worker")
+        self._execute_actions(self.supervision.send_command(worker, command))
 
     # --- what it does ---
 
-    def _act(self, actions: Sequence[Action]) -> None:
+    def _execute_actions(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Tell():
-                    self.node.receive(self.life, action.event)
-                case Execute():
+                case EmitEventAction():
+                    self.node.receive_fact(self.life, action.event)
+                case ExecuteAction():
                     self._unsent[action.worker] = []
-                    self.world.call_in(EXEC_S, self._execute, action.worker, action.attempt)
-                case Send():
-                    self._send(action.worker, action.message)
-                case Terminate():
-                    self._terminate(action.worker)
-                case Kill():
-                    self._kill(action.worker)
+                    self.world.call_in(EXEC_S, self._start_process, action.worker, action.attempt)
+                case SendAction():
+                    self._send_message(action.worker, action.message)
+                case TerminateAction():
+                    self._terminate_process(action.worker)
+                case KillAction():
+                    self._kill_process(action.worker)
                 case _:
                     assert_never(action)
 
-    def _execute(self, worker: Worker, attempt: int) -> None:
-        if self._is_over():
+    def _start_process(self, worker: Worker, attempt: int) -> None:
+        if self._is_daemon_gone():
             return
         unsent = self._unsent.pop(worker)
         if self.refusals > 0:
             self.refusals -= 1
-            self._act(self.supervision.start_failed(worker, "cannot execute", wanting=False))
+            self._execute_actions(self.supervision.on_start_failed(worker, "cannot execute", wanting=False))
             return
         self._pid += 1
         process = self._make_worker(self, worker, self._pid)
         process.ignores_stop = self.world.random.random() < IGNORES_STOP_CHANCE
         self.running[worker] = process
-        self._act(self.supervision.started(worker, process.pid))
+        self._execute_actions(self.supervision.on_started(worker, process.pid))
         if process.alive:
-            process.begin()
+            process.start()
         for message in unsent:
-            self._send(worker, message)
+            self._send_message(worker, message)
 
-    def _send(self, worker: Worker, message: ToWorker) -> None:
+    def _send_message(self, worker: Worker, message: ToWorker) -> None:
         if worker in self._unsent:
             self._unsent[worker].append(message)
             return
@@ -236,119 +245,119 @@ class SimSupervisor:
         if process is None or not process.alive:
             return  # into a pipe that nobody reads any more
         match message:
-            case Perform():
+            case PerformMessage():
                 if len(process.backlog) >= MESSAGES_QUEUED_MAX:
-                    self._act(self.supervision.unread(worker))
+                    self._execute_actions(self.supervision.on_messages_unread(worker))
                 else:
-                    process.take(message.command)
-            case Ping():
-                process.later(0.0, self.hear, process, Pong(message.number))
-            case Stop():
-                process.later(self.world.random.uniform(*STOP_S), process.heed_stop)
+                    process.receive_command(message.command)
+            case PingMessage():
+                process.call_later(0.0, self.on_message, process, PongMessage(message.number))
+            case StopMessage():
+                process.call_later(self.world.random.uniform(*STOP_S), process.handle_stop)
             case _:
-                self.node.fail(f"a worker is sent {message}")
+                self.node.fail_run(f"a worker is sent {message}")
 
-    def _terminate(self, worker: Worker) -> None:
+    def _terminate_process(self, worker: Worker) -> None:
         process = self.running[worker]
         if process is not None and process.pid % 2:  # else it ignores that too
-            process.later(0.0, self.die, process, -signal.SIGTERM)
+            process.call_later(0.0, self.end_process, process, -signal.SIGTERM)
 
-    def _kill(self, worker: Worker) -> None:
+    def _kill_process(self, worker: Worker) -> None:
         process = self.running[worker]
         if process is not None:
             self.world.counts["worker_exits"] += process.alive
-            self.die(process, -signal.SIGKILL)
+            self.end_process(process, -signal.SIGKILL)
 
-    def die(self, process: SimWorker, status: int) -> None:
+    def end_process(self, process: SimWorker, status: int) -> None:
         """A process ends with this status."""
         if process.alive:
-            process.end()
+            process.terminate()
             process.status = status
-            self.world.call_in(REAP_S, self._reap, process)
+            self.world.call_in(REAP_S, self._reap_process, process)
 
-    def _reap(self, process: SimWorker) -> None:
-        if self._is_over():
+    def _reap_process(self, process: SimWorker) -> None:
+        if self._is_daemon_gone():
             return
-        stopping, actions = self.supervision.is_stopping, self.supervision.ended(process.kind, process.status)
+        stopping, actions = self.supervision.is_stopping, self.supervision.on_exit(process.kind, process.status)
         for action in actions:
-            if isinstance(action, Tell) and isinstance(action.event, WorkerExited):
-                self._check_exit(process, action.event, stopping)
-        self._act(actions)
+            if isinstance(action, EmitEventAction) and isinstance(action.event, WorkerExited):
+                self._check_exit_event(process, action.event, stopping)
+        self._execute_actions(actions)
 
-    def _check_exit(self, process: SimWorker, event: WorkerExited, stopping: bool) -> None:
+    def _check_exit_event(self, process: SimWorker, event: WorkerExited, stopping: bool) -> None:
         """What is told of an end is what happened: through whom it was, and whether a restart can help."""
         if event.outside != process.outside and (event.outside or not stopping):
-            self.node.fail(f"it is told wrongly through whom a worker ended: {event}")
+            self.node.fail_run(f"it is told wrongly through whom a worker ended: {event}")
         if event.permanent != (process.fault is not None and process.fault.permanent):
-            self.node.fail(f"it is told wrongly whether a restart can help: {event}")
+            self.node.fail_run(f"it is told wrongly whether a restart can help: {event}")
 
     # --- time ---
 
-    def _end_in_time(self) -> None:
+    def _schedule_tick(self) -> None:
         """Wait no longer than `stop_s` for processes that were asked to end."""
-        if self.supervision.due_at < math.inf:
-            self.world.call_at(max(self.supervision.due_at, self.world.now), self._tick)
+        if self.supervision.next_tick_at < math.inf:
+            self.world.call_at(max(self.supervision.next_tick_at, self.world.now), self._tick)
 
     def _tick(self) -> None:
-        if self._is_over():
+        if self._is_daemon_gone():
             return
         if self.node.frozen_until > self.world.now:  # so is what waits for the workers
             self.world.call_at(self.node.frozen_until, self._tick)
             return
-        self._act(self.supervision.tick(self.world.now))
-        self._end_in_time()
+        self._execute_actions(self.supervision.tick(self.world.now))
+        self._schedule_tick()
 
-    def watch(self, process: SimWorker) -> None:
+    def start_pinging(self, process: SimWorker) -> None:
         """A process stands still: from now on its pings count. While it answers at once they would change nothing."""
         if not process.watched:
             process.watched = True
-            self.world.call_in(PING_S / 2, self._ping, process)
+            self.world.call_in(PING_S / 2, self._ping_process, process)
 
-    def _ping(self, process: SimWorker) -> None:
-        if self._is_over() or not process.alive:
+    def _ping_process(self, process: SimWorker) -> None:
+        if self._is_daemon_gone() or not process.alive:
             return
         if self.node.frozen_until > self.world.now:
-            self.world.call_at(self.node.frozen_until, self._ping, process)
+            self.world.call_at(self.node.frozen_until, self._ping_process, process)
             return
         process.watched = silent = process.frozen_until > self.world.now
-        self._act(self.supervision.ping(process.kind))
+        self._execute_actions(self.supervision.ping_worker(process.kind))
         if silent:
-            self.world.call_in(PING_S, self._ping, process)
+            self.world.call_in(PING_S, self._ping_process, process)
 
     # --- what happens to its processes ---
 
-    def hear(self, process: SimWorker, message: FromWorker) -> None:
+    def on_message(self, process: SimWorker, message: FromWorker) -> None:
         """A process has sent a message."""
-        if self._is_over() or not process.alive:
+        if self._is_daemon_gone() or not process.alive:
             return
-        actions = self.supervision.heard(process.kind, message)
-        if isinstance(message, Observed) and Tell(message.event) not in actions:
-            self.node.fail(f"{type(message.event).__name__} of the {process.kind} worker is lost")
-        self._act(actions)
-        self.supervision.hands_over(process.kind, bool(self.node.piped))
+        actions = self.supervision.on_message(process.kind, message)
+        if isinstance(message, ObservedMessage) and EmitEventAction(message.event) not in actions:
+            self.node.fail_run(f"{type(message.event).__name__} of the {process.kind} worker is lost")
+        self._execute_actions(actions)
+        self.supervision.set_waiting_for_inbox(process.kind, bool(self.node.piped))
 
-    def has_room(self) -> None:
+    def on_inbox_room(self) -> None:
         """No fact waits for room in the inbox any more."""
         for worker in self.running:
-            self.supervision.hands_over(worker, False)
+            self.supervision.set_waiting_for_inbox(worker, False)
 
-    def lose(self, process: SimWorker, reason: str, permanent: bool = False) -> None:
+    def break_process(self, process: SimWorker, reason: str, permanent: bool = False) -> None:
         """A worker process breaks by itself, for good or not, or somebody kills it."""
         if not process.alive:
             return
         self.world.counts["worker_exits"] += 1
         if permanent:
-            process.fault = Fault(reason, permanent=True)
-            self.hear(process, process.fault)
+            process.fault = FaultMessage(reason, permanent=True)
+            self.on_message(process, process.fault)
         process.outside = not permanent and process.pid % 2 == 1
-        self.die(process, -signal.SIGKILL if process.outside else 1)
+        self.end_process(process, -signal.SIGKILL if process.outside else 1)
 
-    def _is_over(self) -> bool:
+    def _is_daemon_gone(self) -> bool:
         """Whether the daemon that this supervisor belongs to is gone."""
         return self.node.life != self.life or not self.node.running
 
-    def abandon(self) -> None:
+    def on_daemon_death(self) -> None:
         """The daemon died: its workers see their pipes close."""
         for worker in self.running.values():
             if worker is not None and worker.alive:
-                worker.orphan()
+                worker.on_daemon_gone()

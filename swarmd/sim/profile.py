@@ -58,7 +58,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they take no weights from peers
     catch_up_s: float = 60.0
     average_rounds: int = 0  # Settings.average_rounds of all nodes; 0: they average no weights
-    shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.sharded`; 0: stages have no shards
+    shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.has_shards`; 0: stages have no shards
     gather_peers: int = 32  # DhtConfig.gather_peers
     doubles_s: float = 0.0  # in which the number of nodes doubles, from 80 on; 0: all that are not late come at once
     churn: float = 0.0  # share of the followers that go away in an hour without a word, each for some minutes
@@ -66,7 +66,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     measures: bool = False  # whether trainers tell of accuracies by task and of how far peers' text was from here
 
     @property
-    def sharded(self) -> bool:
+    def has_shards(self) -> bool:
         """Whether stages may have shards: a contract's have none, and simulated strangers know none."""
         return self.shard_members > 0 and not self.chain and self.hostile == "none"
 
@@ -112,7 +112,7 @@ CROWDS = (30, 100, 300)  # sizes of a crowd
 HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleeper", "sybil")
 
 
-def kinds_of(hostile: str) -> tuple[str, ...]:
+def parse_hostile_kinds(hostile: str) -> tuple[str, ...]:
     """The kinds that a profile's `hostile` names, in one order. Raises ConfigError for one that there is not."""
     if hostile in (NONE, ALL):
         return HOSTILE if hostile == ALL else ()
@@ -123,7 +123,7 @@ def kinds_of(hostile: str) -> tuple[str, ...]:
     return tuple(kind for kind in HOSTILE if kind in wanted)
 
 
-def _draw_apart(seed: int, hostile_given: bool) -> dict[str, Any]:
+def _draw_later_fields(seed: int, hostile_given: bool) -> dict[str, Any]:
     """What was added to profiles later, each part by a stream of chance of its own: all else of a seed stays as it was.
 
     Seeds that are recorded in tests name `hostile`; their nodes take no weights.
@@ -175,4 +175,4 @@ def draw_profile(seed: int, **given: Any) -> SimProfile:
         "jumps": random.choice((0.0, 0.0, 3.0)),
         "day_calls": random.choice((0, 0, 0, 40)),
     }
-    return SimProfile(**{**drawn, **_draw_apart(seed, "hostile" in given), **given})
+    return SimProfile(**{**drawn, **_draw_later_fields(seed, "hostile" in given), **given})

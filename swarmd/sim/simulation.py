@@ -37,13 +37,13 @@ class InvariantBroken(SwarmdError):
     def __init__(self, seed: int, profile: SimProfile, time_s: float, where: str, what: str) -> None:
         super().__init__(
             f"seed {seed}, {where}, {time_s:.3f} s after the beginning: {what}",
-            f"Repeat it with: {line_of(seed, profile)}",
+            f"Repeat it with: {repeat_command_line(seed, profile)}",
         )
         self.seed = seed
         self.what = what
 
 
-def line_of(seed: int, profile: SimProfile) -> str:
+def repeat_command_line(seed: int, profile: SimProfile) -> str:
     """The command line that repeats a run."""
     given = {} if profile.hostile == draw_profile(seed).hostile else {"hostile": profile.hostile}
     drawn = draw_profile(seed, **given)
@@ -52,7 +52,7 @@ def line_of(seed: int, profile: SimProfile) -> str:
     return " ".join([f"swarmd sim --seed {seed}", *(f"--set {key}={value}" for key, value in differing.items())])
 
 
-def peer_of(index: int) -> str:
+def peer_id_of(index: int) -> str:
     """Peer id of an honest node."""
     return f"peer-{index:03d}"
 
@@ -81,7 +81,7 @@ class Simulation:
         self.asked: Counter[str] = Counter()
         self.has_strangers = profile.hostile != NONE
         self.guarded_random = Random(f"{seed}/strangers")
-        self.coordinator = "" if profile.chain else peer_of(0)
+        self.coordinator = "" if profile.chain else peer_id_of(0)
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._violation: InvariantBroken | None = None
@@ -115,23 +115,23 @@ class Simulation:
             except InvariantBroken:
                 raise
             except SwarmdError as error:  # by which a worker would end: none of those here has a reason to
-                self.fail(f"a worker ends by {type(error).__name__}: {error.message}")
+                self.fail_run(f"a worker ends by {type(error).__name__}: {error.message}")
             if self._violation is not None:  # which shipped code has taken for an error of its own kind
                 raise self._violation
 
-    def chance(self, name: str) -> float:
+    def fault_chance(self, name: str) -> float:
         """How likely a misbehaviour is now."""
         return self._chances[name]
 
-    def restart_delay_s(self) -> float:
+    def draw_restart_delay_s(self) -> float:
         """From a daemon's death to its next start."""
         return min(self.random.expovariate(1.0 / self.profile.restart_mean_s), RESTART_S_MAX)
 
-    def calm_down(self) -> None:
+    def stop_faults(self) -> None:
         """From now on nothing misbehaves."""
         self._chances = dict.fromkeys(self._chances, 0.0)
 
-    def fail(self, what: str, where: str = "swarm") -> NoReturn:
+    def fail_run(self, what: str, where: str = "swarm") -> NoReturn:
         """End the run: something has happened that must not."""
         self._violation = InvariantBroken(self.seed, self.profile, self.now - BEGIN, where, what)
         raise self._violation
@@ -147,7 +147,7 @@ class Simulation:
     def on_dispatch(self, node: int, command: Command) -> None:
         """A command leaves a daemon."""
 
-    def on_restored(self, node: int) -> None:
+    def on_node_restored(self, node: int) -> None:
         """A machine is lost, and another one goes on with a backup of its log."""
 
     def on_network_command(self, node: int, command: Command) -> None:
@@ -156,14 +156,14 @@ class Simulation:
     def on_network_fact(self, node: int, event: Event) -> None:
         """A network worker is about to tell a fact."""
 
-    def on_signed(self, node: int, record: Record) -> None:
+    def on_record_signed(self, node: int, record: Record) -> None:
         """A node has signed a record."""
 
     def on_head(self) -> None:
         """There are new blocks."""
 
-    def on_stored(self, record: Record) -> None:
+    def on_record_stored(self, record: Record) -> None:
         """Those who keep it have a record; its owner may not know yet."""
 
-    def on_kept(self, node: int, record: Record, kept: bool, due: bool) -> None:
+    def on_store_attempt(self, node: int, record: Record, kept: bool, due: bool) -> None:
         """Peers were given a record among strangers, and kept it or not; `due`: every node's is to be kept."""

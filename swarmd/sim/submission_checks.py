@@ -12,8 +12,8 @@ from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrep
 from swarmd.core.ids import submission_id
 from swarmd.core.state import State
 from swarmd.core.submissions import REPEATABLE, SETTLED
-from swarmd.sim.chain import CALL_WEI, GAS_ALLOWED, GAS_IDLE_ALLOWED, SimChain, SimReceipt, Tx
-from swarmd.sim.machine import Machine
+from swarmd.sim.chain import CALL_WEI, GAS_ALLOWED, GAS_IDLE_ALLOWED, SignedTx, SimChain, SimReceipt
+from swarmd.sim.machine import SimMachine
 from swarmd.sim.simulation import Place
 
 DRAIN_S = 120.0  # from a claim in a calm world until it is settled
@@ -29,7 +29,7 @@ class SubmissionChecks:
         charts: how far each submission ever intended is, as the state last said.
     """
 
-    def __init__(self, node: Machine, chain: SimChain) -> None:
+    def __init__(self, node: SimMachine, chain: SimChain) -> None:
         self.world = node.world
         self.node = node
         self._chain = chain
@@ -37,7 +37,7 @@ class SubmissionChecks:
         self.refused: dict[str, str] = {}
         self.charts: dict[str, SubmissionState] = {}
         self._durable: set[str] = set()  # hashes of attempts in the log
-        self._sent: dict[str, list[Tx]] = {}  # by submission
+        self._sent: dict[str, list[SignedTx]] = {}  # by submission
         self._nonces: dict[str, set[int]] = {}  # signed with, by submission
         self._reorgs: dict[str, int] = {}  # that had been when a transaction was signed
         self._mined: dict[str, list[str]] = {}  # hashes that a block ever had, by submission
@@ -47,7 +47,7 @@ class SubmissionChecks:
 
     # --- attempts ---
 
-    def on_signed(self, tx: Tx) -> None:
+    def on_transaction_signed(self, tx: SignedTx) -> None:
         """A second attempt is made only in the place of the first, or when the first can be mined no more."""
         chain = self._chain
         self._reorgs.setdefault(tx.hash, chain.reorgs)
@@ -58,23 +58,23 @@ class SubmissionChecks:
             return
         nonces.add(tx.nonce)
         for other in self._sent.get(tx.submission, ()):
-            if self._succeeded(other.hash) and not self._strayed(tx):
-                self.node.fail(f"{tx.submission} is signed again although the chain has it")
+            if self._has_succeeded(other.hash) and not self._may_be_for_other_stage(tx):
+                self.node.fail_run(f"{tx.submission} is signed again although the chain has it")
             if self._reorgs[other.hash] < chain.reorgs or (tx.nonce < other.nonce and tx.call.kind != "advance"):
                 continue  # it had no place on a branch of before; or none yet, and the contract takes only one of both
             if other.nonce >= chain.contract.nonce_of(other.call.account):
-                self.node.fail(
+                self.node.fail_run(
                     f"{tx.submission} is signed with nonce {tx.nonce} while its attempt {other.nonce} can be mined"
                 )
 
-    def on_sent(self, tx: Tx) -> None:
+    def on_transaction_sent(self, tx: SignedTx) -> None:
         """Nothing leaves that a crash could make the node forget."""
         if tx.hash not in self._durable:
-            self.node.fail(f"{tx.submission} is sent, but the log has no attempt {tx.hash}")
+            self.node.fail_run(f"{tx.submission} is sent, but the log has no attempt {tx.hash}")
         self._sent.setdefault(tx.submission, []).append(tx)
-        self._pay(tx)
+        self._count_spending(tx)
 
-    def _pay(self, tx: Tx) -> None:
+    def _count_spending(self, tx: SignedTx) -> None:
         """What may have to be paid is never above the day's budget; of one nonce the chain takes one transaction."""
         before_wei, cost_wei = (
             self._costs.get(tx.nonce, 0),
@@ -82,49 +82,49 @@ class SubmissionChecks:
         )
         self._costs[tx.nonce] = max(cost_wei, before_wei)
         self._spent_wei += self._costs[tx.nonce] - before_wei
-        if 0 < day_wei_max(self.node) < self._spent_wei:
-            self.node.fail(f"it may pay {self._spent_wei} wei, and {day_wei_max(self.node)} is a day's budget")
+        if 0 < daily_budget_wei(self.node) < self._spent_wei:
+            self.node.fail_run(f"it may pay {self._spent_wei} wei, and {daily_budget_wei(self.node)} is a day's budget")
 
-    def on_receipt(self, receipt: SimReceipt) -> None:
+    def on_transaction_mined(self, receipt: SimReceipt) -> None:
         """A block has one of this node's transactions."""
         tx, chain = receipt.tx, self._chain
         undisturbed = self._reorgs[tx.hash] == chain.reorgs
         alone = len({each.nonce for each in self._sent.get(tx.submission, ())}) == 1  # see `on_signed` of two nonces
         if receipt.error in TWICE and undisturbed and alone:
-            self.node.fail(f"{tx.submission} was sent although the chain had it: {receipt.error}")
+            self.node.fail_run(f"{tx.submission} was sent although the chain had it: {receipt.error}")
         if receipt.error:
             return
         mined = self._mined.setdefault(tx.submission, [])
-        twice = [known for known in mined if known != tx.hash and self._succeeded(known)]
-        if twice and not self._strayed(tx):
-            self.node.fail(f"{tx.submission} is on the chain twice, as {twice[0]} and {tx.hash}")
+        twice = [known for known in mined if known != tx.hash and self._has_succeeded(known)]
+        if twice and not self._may_be_for_other_stage(tx):
+            self.node.fail_run(f"{tx.submission} is on the chain twice, as {twice[0]} and {tx.hash}")
         mined.append(tx.hash)
         if tx.call.kind == "reward":
             place = (tx.call.round, tx.call.stage)
             if chain.reorgs == 0 and place < self._last:
-                self.node.fail(f"the reward of {place} came after that of {self._last}")
+                self.node.fail_run(f"the reward of {place} came after that of {self._last}")
             self._last = place
 
-    def _strayed(self, tx: Tx) -> bool:
+    def _may_be_for_other_stage(self, tx: SignedTx) -> bool:
         """A step of the contract names no stage: after a reorganisation it may have been made from another one."""
         return tx.call.kind == "advance" and self._chain.reorgs > 0
 
-    def _succeeded(self, transaction: str) -> bool:
+    def _has_succeeded(self, transaction: str) -> bool:
         receipt = self._chain.receipts.get(transaction)
         return receipt is not None and not receipt.error
 
-    def on_refused(self, command: Submit, code: str, answered: str) -> None:
+    def on_submission_refused(self, command: Submit, code: str, answered: str) -> None:
         """The chain worker gives a submission up: by the contract's rules only; no simulated log is an old copy."""
         reasons = {
             "PeerNotAllowed": answered == code,
             "moved-on": command.kind == "advance" and self._chain.furthest > (command.round, command.stage),
         }
         if not reasons.get(code, False):
-            self.node.fail(f"{command.submission} is refused with {code}, which nothing justifies")
+            self.node.fail_run(f"{command.submission} is refused with {code}, which nothing justifies")
 
     # --- the node's books ---
 
-    def apply(self, applied: AppliedEvent) -> None:
+    def check_event(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
         if isinstance(event, SubmissionPrepared):
@@ -133,7 +133,7 @@ class SubmissionChecks:
             self.world.counts["confirmed"] += 1
             # No block of this number was ever as deep as the profile asks for.
             if event.block.number + self.world.profile.depth - 1 > self._chain.highest:
-                self.node.fail(
+                self.node.fail_run(
                     f"{event.submission} counts as confirmed in block {event.block.number}, at the very head"
                 )
         elif isinstance(event, SubmissionRefused):
@@ -141,9 +141,9 @@ class SubmissionChecks:
         elif isinstance(event, StageTrained) and (event.round, event.stage) > before.done:
             self.trained[(event.round, event.stage)] = self.world.now
         if after.submissions is not before.submissions:
-            self._compare(before, after)
+            self._check_transition(before, after)
 
-    def _compare(self, before: State, after: State) -> None:
+    def _check_transition(self, before: State, after: State) -> None:
         """Submissions keep their order; only settled ones are forgotten."""
         was = {each.id: each for each in before.submissions}
         now = {each.id: each for each in after.submissions}
@@ -152,49 +152,49 @@ class SubmissionChecks:
                 here = self.charts.get(each.id, "intended")
                 again = here == "intended" or (each.kind in REPEATABLE and here in SETTLED)
                 if each.chart == "intended" and not again:
-                    self.node.fail(f"{each.id} begins again, and was {here}")
+                    self.node.fail_run(f"{each.id} begins again, and was {here}")
                 self.charts[each.id] = each.chart
                 if each.chart == "refused":
                     self.refused[each.id] = each.code
                 if each.kind == "winners" and (after.clock is None or each.round >= after.clock.round):
-                    self.node.fail(f"{each.id} is wanted before the round is over: the swarm is at {after.clock}")
+                    self.node.fail_run(f"{each.id} is wanted before the round is over: the swarm is at {after.clock}")
         if any(each.id not in now and self.charts[each.id] not in SETTLED for each in before.submissions):
-            self.node.fail("a submission that is not settled was forgotten")
+            self.node.fail_run("a submission that is not settled was forgotten")
         kept = [each.id for each in before.submissions if each.id in now and each.kind not in REPEATABLE]
         if kept != [each.id for each in after.submissions if each.id in was and each.kind not in REPEATABLE]:
-            self.node.fail("submissions have changed their order")
+            self.node.fail_run("submissions have changed their order")
 
     # --- at the end ---
 
-    def check(self) -> None:
+    def check_at_end(self) -> None:
         """Everything that was claimed is on the chain, or its refusal is on record."""
         settled_by = self.world.now - DRAIN_S
         contract = self._chain.contract
-        if contract.account_of(self.node.peer) != self.node.account:
-            self.node.fail("it is not registered, although all faults have ceased")
+        if contract.account_of_peer(self.node.peer) != self.node.account:
+            self.node.fail_run("it is not registered, although all faults have ceased")
         for place, at in self.trained.items():
             refused = submission_id("reward", f"{place[0]}/{place[1]}") in self.refused
             if at < settled_by and not refused and not self._is_on_chain("reward", place):
-                self.node.fail(f"the reward of {place} is neither on the chain nor refused")
+                self.node.fail_run(f"the reward of {place} is neither on the chain nor refused")
         for each in self.node.state.submissions:
             if each.chart not in SETTLED and each.intended_at < settled_by - abs(self.node.skew_s):
-                self.node.fail(f"{each.id} is still {each.chart}: {each.reason or 'for no reason'}")
+                self.node.fail_run(f"{each.id} is still {each.chart}: {each.reason or 'for no reason'}")
         for name, chart in self.charts.items():
             kind, *numbers = name.split("/")
             round, stage = [*[int(number) for number in numbers], 0, 0][:2]
             if chart == "confirmed" and not self._is_on_chain(kind, (round, stage)):
-                self.node.fail(f"{name} counts as confirmed, but is not on the chain")
+                self.node.fail_run(f"{name} counts as confirmed, but is not on the chain")
 
     def _is_on_chain(self, kind: str, place: Place) -> bool:
         contract, peer = self._chain.contract, self.node.peer
         if kind == "reward":
-            return contract.block_of("reward", *place, peer) is not None
+            return contract.block_of_submission("reward", *place, peer) is not None
         if kind == "winners":
-            return contract.block_of("vote", place[0], peer) is not None
-        return kind == "advance" or contract.block_of("registered", peer) is not None
+            return contract.block_of_submission("vote", place[0], peer) is not None
+        return kind == "advance" or contract.block_of_submission("registered", peer) is not None
 
 
-def day_wei_max(node: Machine) -> int:
+def daily_budget_wei(node: SimMachine) -> int:
     """What an account may sign for in a day, 0 for any amount; in a calm world nothing bounds it."""
     world = node.world
     return world.profile.day_calls * CALL_WEI if world.now < world.calm_from else 0

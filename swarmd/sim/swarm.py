@@ -8,20 +8,20 @@ from abc import ABC, abstractmethod
 from msgspec.structs import replace
 
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings, Worker
-from swarmd.sim.chain import Rules, SimChain, SimContract, SimReceipt
+from swarmd.sim.chain import ContractRules, SimChain, SimContract, SimReceipt
 from swarmd.sim.dht import SimDht
-from swarmd.sim.network import NetworkWorker
+from swarmd.sim.network import SimNetworkWorker
 from swarmd.sim.node import SimNode
 from swarmd.sim.processes import SimSupervisor, SimWorker
 from swarmd.sim.profile import NONE, SimProfile
-from swarmd.sim.simulation import BEGIN, Simulation, peer_of
+from swarmd.sim.simulation import BEGIN, Simulation, peer_id_of
 
 RESEND_S = 60.0
 GATHER_S = 6.0
 HOSTILE_GATHER_S = 12.0  # time for a stranger's body to be given up as too slow
 
 
-class Swarm(Simulation, ABC):
+class SimSwarm(Simulation, ABC):
     """The swarm that is played; `swarmd.sim.world.World` plays and checks it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Swarm(Simulation, ABC):
 
     def __init__(self, seed: int, profile: SimProfile) -> None:
         super().__init__(seed, profile)
-        self.dht: SimDht[NetworkWorker] = SimDht(self)
+        self.dht: SimDht[SimNetworkWorker] = SimDht(self)
         contract = self._make_contract() if profile.chain else None
         self.chain = None if contract is None else SimChain(self, contract, self.on_receipt)
         self.nodes: list[SimNode] = []
@@ -51,17 +51,17 @@ class Swarm(Simulation, ABC):
         profile = self.profile
         enough = max(1, math.ceil(profile.quorum * profile.nodes)) if profile.policy == "reports" else 0
         manager = "0xaccount0" if profile.policy == "manager" else ""
-        rules = Rules(profile.stages, enough, 0 if manager else int(profile.stage_s), manager)
+        rules = ContractRules(profile.stages, enough, 0 if manager else int(profile.stage_s), manager)
         return SimContract(rules, float(int(BEGIN)))
 
     def _make_node(self, index: int) -> SimNode:
         profile, random = self.profile, self.random
         mixed = random.choice(("finish-stage", "abandon"))
         settings = Settings(
-            peer=peer_of(index),
+            peer=peer_id_of(index),
             swarm="sim",
             role="follower" if index else "coordinator",
-            coordinator=peer_of(0),
+            coordinator=peer_id_of(0),
             name=f"node {index}",
             stages=profile.stages,
             behind=mixed if profile.behind == "mixed" else profile.behind,  # type: ignore[arg-type]
@@ -70,8 +70,8 @@ class Swarm(Simulation, ABC):
             publish_s=10.0,
             clock_s=10.0,
             ready_s=20.0,
-            coordination=None if index or profile.chain else self._coordinator_settings(),
-            chain=self._chain_settings(index) if profile.chain else None,
+            coordination=None if index or profile.chain else self._make_coordinator_settings(),
+            chain=self._make_chain_settings(index) if profile.chain else None,
         )
         if index and profile.catch_up_rounds:
             settings = replace(settings, catch_up_rounds=profile.catch_up_rounds, catch_up_s=profile.catch_up_s)
@@ -83,12 +83,12 @@ class Swarm(Simulation, ABC):
             node.account = self.nodes[1].account
         return node
 
-    def _chain_settings(self, index: int) -> ChainSettings:
+    def _make_chain_settings(self, index: int) -> ChainSettings:
         profile = self.profile
         drive: Drive = "policy" if profile.policy != "manager" else "never" if index else "manager"
         return ChainSettings(drive=drive, stage_s=profile.stage_s, winners=profile.winners, resend_s=RESEND_S)
 
-    def _coordinator_settings(self) -> CoordinatorSettings:
+    def _make_coordinator_settings(self) -> CoordinatorSettings:
         profile = self.profile
         return CoordinatorSettings(
             min_peers=profile.min_peers,
@@ -98,5 +98,5 @@ class Swarm(Simulation, ABC):
             rounds_max=profile.rounds_max,
             resume_s=10.0,
             when_alone=profile.when_alone,
-            shard_members=profile.shard_members if profile.sharded else 0,
+            shard_members=profile.shard_members if profile.has_shards else 0,
         )

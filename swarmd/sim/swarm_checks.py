@@ -7,8 +7,8 @@ Which reports a stage waits for, and how long, is the core's to decide. Whatever
 - none closes sooner, without a member that was credited in the stage before, than that member took then;
 - none stays open when all who could have reported.
 
-After the faults have ceased, every node finds its way back, and its reports count again (`Recovery`). Whatever hostile
-peers do costs an honest swarm no more than the bounds of the shipped limits (`Honest`).
+After the faults have ceased, every node finds its way back, and its reports count again (`RecoveryChecks`). Whatever
+hostile peers do costs an honest swarm no more than the bounds of the shipped limits (`HonestNodesChecks`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from swarmd.bounds import add_real
+from swarmd.bounds import add_bounded
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import CollectReports, Command, PublishLeaderboard
@@ -49,7 +49,7 @@ from swarmd.sim.hostile import is_hostile
 from swarmd.sim.network import POLL_S
 from swarmd.sim.node import SimNode
 from swarmd.sim.simulation import Place
-from swarmd.sim.swarm import Swarm
+from swarmd.sim.swarm import SimSwarm
 
 PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
 SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
@@ -58,84 +58,84 @@ AGAIN_STAGES = 3  # within which a healthy member with credit is credited again
 PACE_MARGIN = 3.0  # a node is quick enough if it would have time for this many stages
 
 
-class Recovery:
+class RecoveryChecks:
     """Compares the nodes at the end with where the coordinator was some time before."""
 
-    def __init__(self, world: Swarm) -> None:
+    def __init__(self, world: SimSwarm) -> None:
         self.world = world
         self.settled: Place | None = None  # the coordinator's place SETTLE_S after the calm began
         self.last: Place | None = None  # its place PROPAGATION_S before the end
         self._healthy: set[str] = set()  # members that are well since the open stage opened, all faults being over
         self._missed: Counter[str] = Counter()  # stages in a row, all of them calm, that each was not credited in
 
-    def expect(self) -> None:
+    def expect_recovery(self) -> None:
         """Expect every node to recover from now on."""
         if self.world.profile.calm_s >= CALM_S_MIN:
-            self.world.call_in(SETTLE_S, self._mark_settled)
-            self.world.call_at(self.world.ends_at - PROPAGATION_S, self._mark_last)
+            self.world.call_in(SETTLE_S, self._record_settled_stage)
+            self.world.call_at(self.world.ends_at - PROPAGATION_S, self._record_last_stage)
 
-    def _mark_settled(self) -> None:
-        self.settled = self._place()
+    def _record_settled_stage(self) -> None:
+        self.settled = self._current_stage()
 
-    def _mark_last(self) -> None:
-        self.last = self._place()
+    def _record_last_stage(self) -> None:
+        self.last = self._current_stage()
 
-    def _place(self) -> Place:
+    def _current_stage(self) -> Place:
         if self.world.chain is not None:
-            return self.world.chain.contract.place
-        coordination = self._coordination()
+            return self.world.chain.contract.round_and_stage
+        coordination = self._get_coordination()
         return coordination.round, coordination.stage
 
-    def _coordination(self) -> Coordination:
+    def _get_coordination(self) -> Coordination:
         coordination = self.world.nodes[0].state.coordination
         if coordination is None or not self.world.nodes[0].running:
-            self.world.nodes[0].fail("the coordinator does not run although all faults have ceased")
+            self.world.nodes[0].fail_run("the coordinator does not run although all faults have ceased")
         return coordination
 
-    def check(self) -> None:
+    def check_at_end(self) -> None:
         """Check at the end of a run that every node recovered."""
         if self.settled is None or self.last is None:
             return
-        coordination = None if self.world.chain is not None else self._coordination()
+        coordination = None if self.world.chain is not None else self._get_coordination()
         finished = coordination is not None and coordination.chart == "finished"
-        if not finished and self._place() <= self.settled:
-            self.world.fail(f"the swarm stands still at {self.settled} although all faults have ceased")
+        if not finished and self._current_stage() <= self.settled:
+            self.world.fail_run(f"the swarm stands still at {self.settled} although all faults have ceased")
         for node in self.world.nodes:
-            self._check_running(node)
+            self._check_node_runs(node)
             if not finished:
-                self._check_node(node, coordination)
+                self._check_node_caught_up(node, coordination)
                 continue
             state = node.state
             if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
-                node.fail(f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
+                node.fail_run(f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
-    def _check_running(self, node: SimNode) -> None:
+    def _check_node_runs(self, node: SimNode) -> None:
         state = node.state
         if not node.running or state.link.chart != "up":
-            node.fail(f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
+            node.fail_run(f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
         if state.low_space is not None:
-            node.fail("it pauses although its disk has room")
+            node.fail_run("it pauses although its disk has room")
         if state.chain is not None and state.chain.chart != "up":
-            node.fail(f"its chain is {state.chain.chart}, although all faults have ceased")
+            node.fail_run(f"its chain is {state.chain.chart}, although all faults have ceased")
 
-    def _check_node(self, node: SimNode, coordination: Coordination | None) -> None:
+    def _check_node_caught_up(self, node: SimNode, coordination: Coordination | None) -> None:
         assert self.last is not None and self.settled is not None, "the marks are set before"
         state, chain = node.state, node.state.chain
         if state.clock is None or (state.clock.round, state.clock.stage) < self.last:
-            node.fail(f"it knows {state.clock}, the swarm has been at {self.last} for {PROPAGATION_S} s")
+            node.fail_run(f"it knows {state.clock}, the swarm has been at {self.last} for {PROPAGATION_S} s")
         if chain is not None and (chain.round, chain.stage) < self.last:
             where = (chain.round, chain.stage)
-            node.fail(f"it has the contract at {where}, it was at {self.last} long before")
+            node.fail_run(f"it has the contract at {where}, it was at {self.last} long before")
         # Brought back from a backup, it may not sign anything of the settled round yet.
         sits_out = not state.restored and self.settled[0] < state.floor
-        if is_waited_for(self.world, node) and not sits_out:
+        if is_fast_enough(self.world, node) and not sits_out:
             if state.done < self.settled:
                 what = f"it trained {state.done} last, the swarm was at {self.settled} long before the end"
-                node.fail(what)
+                node.fail_run(what)
             if coordination is not None:
                 self._check_credit(node, coordination)
 
-    def on_close(self, now: Coordination, reports: Collection[str]) -> None:
+    def on_stage_closed(self, now: Coordination, reports: Collection[str]) -> None:
         """The coordinator closes a stage in which these reported, and opens the next, `now`."""
         if self.settled is None:
             return
@@ -143,7 +143,7 @@ class Recovery:
         for peer in self._healthy & healthy:
             self._missed[peer] = 0 if peer in reports else self._missed[peer] + 1
             if self._missed[peer] > AGAIN_STAGES:  # for the first of them it may have been too slow itself
-                self.world.fail(f"{peer} is well and was not credited in {self._missed[peer]} stages of calm")
+                self.world.fail_run(f"{peer} is well and was not credited in {self._missed[peer]} stages of calm")
         for peer in self._missed.keys() - healthy:
             del self._missed[peer]
         self._healthy = healthy
@@ -154,16 +154,16 @@ class Recovery:
         known = member is not None and member.rounds and not member.left and node.peer not in now.barred
         runs = node.running and state.link.chart == "up" and state.chart not in (*LEAVING, "round.publishing")
         trains = state.trainer.chart in ("idle", "busy") and state.low_space is None and state.catch_up is None
-        return bool(known and runs and trains and is_waited_for(self.world, node)) and now.round >= state.floor
+        return bool(known and runs and trains and is_fast_enough(self.world, node)) and now.round >= state.floor
 
     def _check_credit(self, node: SimNode, coordination: Coordination) -> None:
         assert self.settled is not None, "the marks are set before"
         credited = {member.peer: member.last_round for member in coordination.members}.get(node.peer, -1)
         if credited < self.settled[0]:
-            node.fail(f"its reports count no more since round {credited}, the swarm is at {coordination.round}")
+            node.fail_run(f"its reports count no more since round {credited}, the swarm is at {coordination.round}")
 
 
-def is_waited_for(world: Swarm, node: SimNode) -> bool:
+def is_fast_enough(world: SimSwarm, node: SimNode) -> bool:
     """By its own rules a swarm leaves nodes behind that take too long, or are slower than its quorum."""
     quick = node.pace_s * PACE_MARGIN < min(node.settings.train_s, world.profile.stage_s)
     return quick and world.profile.quorum == 1.0
@@ -178,7 +178,7 @@ _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 class CoordinatorModel:
     """Follows one coordinator's events."""
 
-    def __init__(self, world: Swarm, node: SimNode, honest: Honest, recovery: Recovery) -> None:
+    def __init__(self, world: SimSwarm, node: SimNode, honest: HonestNodesChecks, recovery: RecoveryChecks) -> None:
         self.world = world
         self.node = node
         self._honest = honest
@@ -194,57 +194,59 @@ class CoordinatorModel:
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
 
-    def apply(self, applied: AppliedEvent) -> None:
+    def check_event(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         then, now = before.coordination, after.coordination
-        self._look_at_trainer(applied)
+        self._check_time_to_train(applied)
         self.clock_set = self.clock_set or isinstance(envelope.event, ClockSet)
         if now is None or then is now or then is None:
             return
         event = envelope.event
         if isinstance(event, Equivocated) and event.kind == "report":
-            self._bar(event, now.round)
-        closed = _place(now) != _place(then)
-        counted = self._counted(then, now, after.pending) if closed else None
+            self._ban_equivocator(event, now.round)
+        closed = _round_and_stage(now) != _round_and_stage(then)
+        counted = self._counted_report_records(then, now, after.pending) if closed else None
         for report in reports_in(event):
             if counted is None or report.record in counted:  # what comes after the one that closes it is too late
-                self._take_report(then, report, envelope.at)
+                self._record_report(then, report, envelope.at)
         if now.members is not then.members and len(now.members) <= len(then.members):
             # Who made room for another has no account any more.
             for peer in self.totals.keys() - {member.peer for member in now.members}:
                 del self.totals[peer]
         if not closed and (now.chart == "open.collecting" != then.chart or now.openings != then.openings):
             self.announced.append(envelope.at)
-        if _place(now) < _place(then):
-            self.node.fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
+        if _round_and_stage(now) < _round_and_stage(then):
+            self.node.fail_run(f"the coordinator went back from {_round_and_stage(then)} to {_round_and_stage(now)}")
         if closed:
-            self._close(applied, then, now)
+            self._check_stage_close(applied, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
         # It may be held for others, who may still come.
         held = now.held_since is not None and not self.reports.keys() - {self.node.peer}
-        if now.chart == "open.collecting" and self._is_full(now) and not held:
-            self.node.fail(f"stage {_place(now)} stays open although all have reported")
+        if now.chart == "open.collecting" and self._have_all_reported(now) and not held:
+            self.node.fail_run(f"stage {_round_and_stage(now)} stays open although all have reported")
 
-    def _counted(self, then: Coordination, now: Coordination, pending: tuple[Command, ...]) -> set[bytes]:
+    def _counted_report_records(
+        self, then: Coordination, now: Coordination, pending: tuple[Command, ...]
+    ) -> set[bytes]:
         """The signed reports of a stage that has closed, as they are published or will be."""
         if now.round == then.round:
             return {report.record for report in now.round_reports}
         boards = [each for each in pending if isinstance(each, PublishLeaderboard) and each.round == then.round]
         return {record for board in boards for record in board.reports}
 
-    def _bar(self, event: Equivocated, round: int) -> None:
+    def _ban_equivocator(self, event: Equivocated, round: int) -> None:
         """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
         rounds = self.barred.setdefault(event.peer, [])
         if all(event.round >= known + APART_ROUNDS for known in rounds):
             rounds.append(event.round)
-        if self._is_barred(event.peer, round):
+        if self._is_banned(event.peer, round):
             self.reports.pop(event.peer, None)
 
-    def _is_barred(self, peer: str, round: int) -> bool:
+    def _is_banned(self, peer: str, round: int) -> bool:
         return any(since <= round < since + BARRED_ROUNDS for since in self.barred.get(peer, ()))
 
-    def _look_at_trainer(self, applied: AppliedEvent) -> None:
+    def _check_time_to_train(self, applied: AppliedEvent) -> None:
         """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if isinstance(envelope.event, NodeStarted):
@@ -257,13 +259,13 @@ class CoordinatorModel:
             until = envelope.at + after.settings.coordination.stage_s
             counts = then.chart in OPEN and then.held_since is None and not self.reports
             if counts and after.chart not in LEAVING and now.deadline_at < until:
-                self.node.fail(
-                    f"stage {_place(now)} ends at {now.deadline_at}, this node can train since {envelope.at}"
+                self.node.fail_run(
+                    f"stage {_round_and_stage(now)} ends at {now.deadline_at}, this node can train since {envelope.at}"
                 )
 
-    def _take_report(self, then: Coordination, event: ReportSeen, at: float) -> None:
-        current = then.chart in OPEN and (event.round, event.stage) == _place(then)
-        if not current or self._is_barred(event.peer, event.round) or event.peer in self.reports:
+    def _record_report(self, then: Coordination, event: ReportSeen, at: float) -> None:
+        current = then.chart in OPEN and (event.round, event.stage) == _round_and_stage(then)
+        if not current or self._is_banned(event.peer, event.round) or event.peer in self.reports:
             return
         self.reports[event.peer] = event.reward
         self.reported_in[event.peer] = self.closed + 1
@@ -271,24 +273,26 @@ class CoordinatorModel:
         if len(self.announced) == 1 and not self.clock_set:
             self.took_s[event.peer] = at - self.announced[0]
 
-    def _close(self, applied: AppliedEvent, then: Coordination, now: Coordination) -> None:
+    def _check_stage_close(self, applied: AppliedEvent, then: Coordination, now: Coordination) -> None:
         """A stage closes at its deadline, or before it if that is unfair to nobody."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._is_alone(after):
-            self.node.fail(f"stage {_place(then)} closed although this node was alone: {sorted(self.reports)} reported")
+            self.node.fail_run(
+                f"stage {_round_and_stage(then)} closed although this node was alone: {sorted(self.reports)} reported"
+            )
         if not self.reports and not self.can_train:
-            self.node.fail(f"stage {_place(then)} closed before anybody could train it")
+            self.node.fail_run(f"stage {_round_and_stage(then)} closed before anybody could train it")
         if envelope.at < then.deadline_at:
-            self._check_early(then, now, before, envelope.at)
+            self._check_early_close(then, now, before, envelope.at)
         elif isinstance(envelope.event, TimerFired) and envelope.event.name != "stage":
-            self.node.fail(f"stage {_place(then)} closed on {envelope.event}")
+            self.node.fail_run(f"stage {_round_and_stage(then)} closed on {envelope.event}")
         missing = [member.peer for member in then.members if is_expected(then, member)]
         missing = [peer for peer in missing if peer not in self.reports]
-        self._honest.on_close(then, envelope.at, self.reports, missing)
-        self._recovery.on_close(now, self.reports)
+        self._honest.on_stage_closed(then, envelope.at, self.reports, missing)
+        self._recovery.on_stage_closed(now, self.reports)
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
-            self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
+            self.totals[peer] = add_bounded(self.totals.get(peer, 0.0), reward)
         self.closed += 1
         self.reports = {}
         self.announced, self.clock_set = [], False
@@ -296,21 +300,25 @@ class CoordinatorModel:
             self._check_leaderboard(applied.after.pending, then.round)
             self.round_reports = []
 
-    def _check_early(self, then: Coordination, now: Coordination, before: State, at: float) -> None:
+    def _check_early_close(self, then: Coordination, now: Coordination, before: State, at: float) -> None:
         """A stage closes before its deadline."""
         own, quorum = self.node.peer, self.world.profile.quorum
         trains = before.trainer.chart in ("idle", "busy") and before.low_space is None
         lately = self.closed + 1 - self.reported_in[own] <= OWN_STAGES
         if not self.reports:
-            self.node.fail(f"stage {_place(then)} closed early without any report")
-        if trains and lately and own not in self.reports and not self._is_barred(own, then.round):
-            self.node.fail(f"stage {_place(then)} closed early without this node's report: {sorted(self.reports)}")
+            self.node.fail_run(f"stage {_round_and_stage(then)} closed early without any report")
+        if trains and lately and own not in self.reports and not self._is_banned(own, then.round):
+            self.node.fail_run(
+                f"stage {_round_and_stage(then)} closed early without this node's report: {sorted(self.reports)}"
+            )
         lasted_s = at - self.announced[-1] if self.announced else 0.0
         for member in now.members if quorum == 1.0 and not self.clock_set else ():
             peer, took_s = member.peer, self.took_s.get(member.peer, 0.0)
             in_step = self.reported_in.get(peer, 0) == self.closed and member.worked and not member.left
-            if in_step and lasted_s < took_s and not self._is_barred(peer, then.round):
-                self.node.fail(f"stage {_place(then)} closed after {lasted_s} s without {peer}, which took {took_s} s")
+            if in_step and lasted_s < took_s and not self._is_banned(peer, then.round):
+                self.node.fail_run(
+                    f"stage {_round_and_stage(then)} closed after {lasted_s} s without {peer}, which took {took_s} s"
+                )
 
     def _check_leaderboard(self, pending: tuple[Command, ...], round: int) -> None:
         """The signed reports of a round that are published are those that were counted, each once."""
@@ -318,24 +326,24 @@ class CoordinatorModel:
             if isinstance(command, PublishLeaderboard) and command.round == round:
                 published = [_record.decode(record) for record in command.reports]
                 if published != self.round_reports:
-                    self.node.fail(
+                    self.node.fail_run(
                         f"the leaderboard of round {round} shows {published}, counted were {self.round_reports}"
                     )
                 return
-        self.node.fail(f"round {round} is over, but its leaderboard is not published")
+        self.node.fail_run(f"round {round} is over, but its leaderboard is not published")
 
     def _check_standings(self, now: Coordination) -> None:
         standing = {row.peer: row.reward for row in now.standings}
         if standing != self.totals or len(now.standings) != len(standing):
-            self.node.fail(f"the leaderboard says {standing}, the reports add up to {self.totals}")
+            self.node.fail_run(f"the leaderboard says {standing}, the reports add up to {self.totals}")
         places = [(not row.admitted, -row.reward) for row in now.standings]
         if places != sorted(places):
-            self.node.fail("the leaderboard is out of order")
+            self.node.fail_run("the leaderboard is out of order")
 
-    def _is_full(self, now: Coordination) -> bool:
+    def _have_all_reported(self, now: Coordination) -> bool:
         """Whether all have reported that may."""
         present = [each.peer for each in now.members if each.worked and not each.left]
-        waited = [peer for peer in present if not self._is_barred(peer, now.round)]
+        waited = [peer for peer in present if not self._is_banned(peer, now.round)]
         return bool(self.reports) and all(peer in self.reports for peer in (*waited, self.node.peer))
 
     def _is_alone(self, state: State) -> bool:
@@ -347,7 +355,7 @@ class CoordinatorModel:
         return waits and bool(others) and not state.link.peers and not self.reports.keys() - {settings.peer}
 
 
-def _place(coordination: Coordination) -> tuple[int, int]:
+def _round_and_stage(coordination: Coordination) -> tuple[int, int]:
     return coordination.round, coordination.stage
 
 
@@ -358,7 +366,7 @@ CLOCK_SET_TIMES = 3  # a coordinator's clock, from which on its announcements ma
 REASONS = 16  # of refusals, each told once a minute under no name
 
 
-class Honest:
+class HonestNodesChecks:
     """Honest nodes among strangers: nobody is accused, nobody ends, each report in time counts, logs stay small.
 
     Attributes:
@@ -366,7 +374,7 @@ class Honest:
         told: events that strangers caused at each node, by kind.
     """
 
-    def __init__(self, world: Swarm) -> None:
+    def __init__(self, world: SimSwarm) -> None:
         self.world = world
         self.calm_at = world.calm_from + SETTLE_S  # from then on nothing goes wrong by itself
         self.held = self.closed = 0
@@ -378,7 +386,7 @@ class Honest:
         self._begun = 0  # times that the coordinator began to collect the open stage
         self._told_of: Counter[tuple[int, str, str]] = Counter()  # by node, stranger and kind
 
-    def forget(self, node: SimNode) -> None:
+    def reset_node(self, node: SimNode) -> None:
         """A node goes on from a backup, whose events are counted again."""
         self.told[node.index].clear()
         self._collected[node.index] = 0
@@ -387,22 +395,22 @@ class Honest:
 
     # --- what happens ---
 
-    def on_kept(self, node: SimNode, record: Record, kept: bool, due: bool) -> None:
+    def on_store_attempt(self, node: SimNode, record: Record, kept: bool, due: bool) -> None:
         """Somebody honest was given a record of a node, and kept it or had no room."""
         content = record.content
         if due and not kept:
-            node.fail(
+            node.fail_run(
                 f"strangers leave no room for its {'membership' if isinstance(content, Membership) else 'report'}"
             )
         if kept and isinstance(content, ReportRecord):
             self._stored.setdefault((record.owner, (content.round, content.stage)), self.world.now)
 
-    def look_at(self, node: SimNode, applied: AppliedEvent) -> None:
+    def check_event(self, node: SimNode, applied: AppliedEvent) -> None:
         """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
         event = applied.event
         settled_at = self.world.calm_from + SETTLED_S  # from then on nobody stops any more but for an operator
         if isinstance(event, Equivocated):
-            self._check_accused(node, event)
+            self._check_accusation(node, event)
         if not self.world.has_strangers:
             return
         collected = sum([isinstance(command, CollectReports) for command in applied.commands])
@@ -410,9 +418,9 @@ class Honest:
         self._begun += collected if node.coordinates else 0
         told: list[MemberSeen | ReportSeen] = [*members_in(event), *reports_in(event)]
         for each in told:
-            self._count(node, each)
+            self._count_hostile_event(node, each)
         if isinstance(event, MemberLeft):
-            self._count(node, event)
+            self._count_hostile_event(node, event)
         elif isinstance(event, Equivocated):
             self.told[node.index]["Equivocated"] += 1
         elif isinstance(event, RecordsRejected):
@@ -421,77 +429,83 @@ class Honest:
             coordination = self.world.nodes[0].state.coordination
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
         elif isinstance(event, NodeStopped) and event.reason != "operator" and self.world.now > settled_at:
-            node.fail(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
+            node.fail_run(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
 
-    def _check_accused(self, node: SimNode, event: Equivocated) -> None:
+    def _check_accusation(self, node: SimNode, event: Equivocated) -> None:
         # A clock was set ahead, right and back: nothing that peers take then expires after all before.
         excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
         if not is_hostile(event.peer) and not excused:
-            node.fail(f"{event.peer}, which is honest, is accused: {event}")
+            node.fail_run(f"{event.peer}, which is honest, is accused: {event}")
 
-    def _count(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
+    def _count_hostile_event(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
         if is_hostile(event.peer):
             kind = type(event).__name__
             self.told[node.index][kind] += 1
             self._told_of[node.index, event.peer, kind] += 1
 
-    def on_close(self, then: Coordination, at: float, reports: Mapping[str, float], missing: list[str]) -> None:
+    def on_stage_closed(self, then: Coordination, at: float, reports: Mapping[str, float], missing: list[str]) -> None:
         """The coordinator closes a stage; these reported in it, for others it waited in vain."""
         if not self.world.has_strangers:
             return
         place = (then.round, then.stage)
-        fresh = [peer for peer in reports.keys() - self._credited if is_hostile(peer) and not self._has_worked(peer)]
+        fresh = [
+            peer for peer in reports.keys() - self._credited if is_hostile(peer) and not self._has_proof_of_work(peer)
+        ]
         if len(fresh) > IDLE_MAX * self._begun:
-            self.world.fail(f"{len(fresh)} strangers that have done nothing are credited for stage {place}")
+            self.world.fail_run(f"{len(fresh)} strangers that have done nothing are credited for stage {place}")
         self._begun = 0
         for peer in missing:
-            if is_hostile(peer) and not self._has_worked(peer):
-                self.world.fail(f"stage {place} waited for {peer}, which has done nothing")
+            if is_hostile(peer) and not self._has_proof_of_work(peer):
+                self.world.fail_run(f"stage {place} waited for {peer}, which has done nothing")
         self._credited |= reports.keys()
         if self.world.now > self.calm_at:
-            self._check_calm(place, at - then.opened_at, reports)
+            self._check_calm_stage(place, at - then.opened_at, reports)
         self._stored = {key: kept_at for key, kept_at in self._stored.items() if key[1] > place}
 
-    def _has_worked(self, peer: str) -> bool:
+    def _has_proof_of_work(self, peer: str) -> bool:
         return self.world.dht.works.get(peer, 0) > 0
 
-    def _check_calm(self, place: Place, lasted_s: float, reports: Mapping[str, float]) -> None:
+    def _check_calm_stage(self, place: Place, lasted_s: float, reports: Mapping[str, float]) -> None:
         honest = {peer: at for (peer, there), at in self._stored.items() if there == place}
         waited_s = self.world.now - max(honest.values(), default=self.world.now)
         self.closed += 1
-        self.held += waited_s > NOTICE_S and len(honest) >= sum(map(self._is_up, self.world.nodes))
+        self.held += waited_s > NOTICE_S and len(honest) >= sum(map(self._is_up_long_enough, self.world.nodes))
         for peer, at in honest.items():
             if peer not in reports and self.world.now - at > NOTICE_S:
-                self.world.fail(f"the report of {peer} on stage {place} was there in time and does not count")
+                self.world.fail_run(f"the report of {peer} on stage {place} was there in time and does not count")
         for node in self.world.nodes:
             clock = node.state.clock
-            if lasted_s > NOTICE_S and self._is_up(node) and (clock is None or (clock.round, clock.stage) < place):
-                node.fail(f"it has not heard of stage {place} in {lasted_s:.0f} s, and knows {clock}")
+            if (
+                lasted_s > NOTICE_S
+                and self._is_up_long_enough(node)
+                and (clock is None or (clock.round, clock.stage) < place)
+            ):
+                node.fail_run(f"it has not heard of stage {place} in {lasted_s:.0f} s, and knows {clock}")
         for peer, round in self._joined.items():
             node = next(node for node in self.world.nodes if node.peer == peer)
-            if place[0] > round + NEWCOMER_ROUNDS and peer not in self._credited and is_waited_for(self.world, node):
-                self.world.fail(f"{peer} joined in round {round} and is not credited by round {place[0]}")
+            if place[0] > round + NEWCOMER_ROUNDS and peer not in self._credited and is_fast_enough(self.world, node):
+                self.world.fail_run(f"{peer} joined in round {round} and is not credited by round {place[0]}")
 
-    def _is_up(self, node: SimNode) -> bool:
+    def _is_up_long_enough(self, node: SimNode) -> bool:
         """Whether an honest node has been there for long enough to know everything."""
         link = node.state.link
-        return node.running and link.chart == "up" and node.clock() - link.since > NOTICE_S
+        return node.running and link.chart == "up" and node.local_time() - link.since > NOTICE_S
 
     # --- the end ---
 
-    def check(self) -> None:
+    def check_at_end(self) -> None:
         """Check at the end of a run that honest nodes made progress."""
         if not self.world.has_strangers:
             return
         for node in self.world.nodes:
-            self._check_log(node)
+            self._check_log_size(node)
 
-    def _check_log(self, node: SimNode) -> None:
+    def _check_log_size(self, node: SimNode) -> None:
         """What strangers made a node write is bounded by time, stages and those who have credit or have worked."""
         told, lasted_s, lives = self.told[node.index], self.world.profile.hours * 3600.0, 1 + node.life
         lives += self.world.counts["worker_exits"]
         # Hostile identities with credit, or for which the work was done.
-        worked = {peer for peer in self.world.dht.works if self._has_worked(peer)}
+        worked = {peer for peer in self.world.dht.works if self._has_proof_of_work(peer)}
         insiders = len({peer for peer in self._credited if is_hostile(peer)} | worked)
         comings = lives * (1 + RETURNS_BURST) + lasted_s * RETURNS_PER_S
         idle = lives * IDLE_BURST + lasted_s * IDLE_PER_S
@@ -506,7 +520,7 @@ class Honest:
         slack = 1 + 2 * self.world.profile.duplicate
         for kind, bound in bounds.items():
             if told[kind] > bound * slack:
-                node.fail(f"strangers made it write {told[kind]} {kind}, more than {bound:.0f}")
+                node.fail_run(f"strangers made it write {told[kind]} {kind}, more than {bound:.0f}")
         for (index, peer, kind), count in self._told_of.items():
             if index == node.index and count > each[kind] * slack:
-                node.fail(f"{peer} made it write {count} {kind}, more than {each[kind]:.0f}")
+                node.fail_run(f"{peer} made it write {count} {kind}, more than {each[kind]:.0f}")

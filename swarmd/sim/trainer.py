@@ -30,7 +30,7 @@ FULL_CHANCE = 0.5  # that a checkpoint does not fit a disk that is nearly full
 SAVE_S = 3.0  # evaluation at the end of a stage, which no cancellation stops
 
 
-class TrainerWorker(SimWorker):
+class SimTrainerWorker(SimWorker):
     """Trains one stage at a time."""
 
     kind = "trainer"
@@ -39,30 +39,30 @@ class TrainerWorker(SimWorker):
     finish_at = math.inf
     hangs = False
 
-    def begin(self) -> None:
-        if self.random.random() >= self.world.chance("slow_start"):
+    def start(self) -> None:
+        if self.random.random() >= self.world.fault_chance("slow_start"):
             takes = self.node.settings.catch_up_rounds or self.node.settings.average_rounds
             digest = "a" * 64 if takes else ""
             restored = max(self.node.disk.checkpoints, default=None)
             ready = TrainerReady("cpu", "embedded", 1, architecture=digest, tokenizer=digest, restored=restored)
-            self.later(self.random.uniform(*LOAD_S), self.tell, ready)
+            self.call_later(self.random.uniform(*LOAD_S), self.send_event, ready)
 
     def perform(self, command: Command) -> None:
         if isinstance(command, Train):
-            self._train(command)
+            self._handle_train(command)
         elif isinstance(command, CancelTraining):
-            self._cancel(command)
+            self._handle_cancel(command)
 
-    def _train(self, command: Train) -> None:
+    def _handle_train(self, command: Train) -> None:
         if self.running is not None and self.running.id == command.id:
             return
         if self.running is not None:
-            self.node.fail(f"{command.id} was sent while the trainer is at {self.running.id}")
+            self.node.fail_run(f"{command.id} was sent while the trainer is at {self.running.id}")
         self.running = command
         if self._has_checkpoint(command):
-            self._finish_in(self.random.uniform(0.01, 0.3), command)
-        elif self.random.random() < self.world.chance("trainer_failure"):
-            self.later(self.random.uniform(0.1, 5.0), self._break_off, command)
+            self._schedule_finish(self.random.uniform(0.01, 0.3), command)
+        elif self.random.random() < self.world.fault_chance("trainer_failure"):
+            self.call_later(self.random.uniform(0.1, 5.0), self._fail_stage, command)
         else:
             self._begin_stage(command)
 
@@ -71,48 +71,48 @@ class TrainerWorker(SimWorker):
 
     def _begin_stage(self, command: Train) -> None:
         if command.weights is not None:
-            self.later(MEASURE_S, self._tell_measured, command, command.weights)
-        self.hangs = self.random.random() < self.world.chance("trainer_hang")
+            self.call_later(MEASURE_S, self._report_measured_weights, command, command.weights)
+        self.hangs = self.random.random() < self.world.fault_chance("trainer_hang")
         if not self.hangs:
-            self._finish_in(self.random.lognormvariate(math.log(self.node.pace_s), 0.25), command)
+            self._schedule_finish(self.random.lognormvariate(math.log(self.node.pace_s), 0.25), command)
 
-    def _tell_measured(self, command: Train, weights: PeerWeights) -> None:
+    def _report_measured_weights(self, command: Train, weights: PeerWeights) -> None:
         """A peer's weights are better than the own ones, or not; a mean is as good, or worse."""
         if self.running is not command:
             return
         if self.random.random() < 0.5:
             better = 0.25 if weights.averaged else 0.5
-            self.tell(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, better))
+            self.send_event(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, better))
         else:
             cause: WeightsCause = "worse" if weights.averaged else "no-better"
-            self.tell(WeightsRefused(command.id, cause, "", weights.peer, 0.25, 0.125))
+            self.send_event(WeightsRefused(command.id, cause, "", weights.peer, 0.25, 0.125))
 
-    def _finish_in(self, delay_s: float, command: Train) -> None:
+    def _schedule_finish(self, delay_s: float, command: Train) -> None:
         self.finish_at = self.world.now + delay_s
-        self.later(delay_s, self._finish, command)
+        self.call_later(delay_s, self._finish_stage, command)
 
-    def _break_off(self, command: Train, reason: str = "out of memory") -> None:
+    def _fail_stage(self, command: Train, reason: str = "out of memory") -> None:
         if self.running is command:
             self.running, self.finish_at = None, math.inf
-            self.tell(CommandFailed(command.id, reason))
+            self.send_event(CommandFailed(command.id, reason))
 
-    def _finish(self, command: Train) -> None:
+    def _finish_stage(self, command: Train) -> None:
         if self.running is not command:
             return
-        if self.node.disk.is_low and not self._has_checkpoint(command) and self.random.random() < FULL_CHANCE:
-            self._break_off(command, "no space left for the checkpoint")
+        if self.node.disk.is_nearly_full and not self._has_checkpoint(command) and self.random.random() < FULL_CHANCE:
+            self._fail_stage(command, "no space left for the checkpoint")
             return
-        self._write()  # of the stage before: weights change with the first step after it
-        checkpoint = self.learn(command)
-        if self.random.random() < self.world.chance("trainer_crash"):
+        self._write_checkpoint()  # of the stage before: weights change with the first step after it
+        checkpoint = self.make_checkpoint(command)
+        if self.random.random() < self.world.fault_chance("trainer_crash"):
             if self.random.random() < 0.5:
-                self.node.disk.save(checkpoint)
-            self.supervisor.lose(self, "killed before its report")
+                self.node.disk.save_checkpoint(checkpoint)
+            self.supervisor.break_process(self, "killed before its report")
             return
         self.running, self.finish_at = None, math.inf
         self.writing = checkpoint
-        self.later(WRITE_S, self._write)
-        self.tell(
+        self.call_later(WRITE_S, self._write_checkpoint)
+        self.send_event(
             StageTrained(
                 command.id,
                 command.round,
@@ -120,55 +120,55 @@ class TrainerWorker(SimWorker):
                 checkpoint.reward,
                 checkpoint.rollouts,
                 steps=20,
-                **(measured(checkpoint) if self.world.profile.measures else {}),
+                **(make_measurements(checkpoint) if self.world.profile.measures else {}),
             )
         )
 
-    def learn(self, command: Train) -> SimCheckpoint:
+    def make_checkpoint(self, command: Train) -> SimCheckpoint:
         """What comes of a stage: what its checkpoint says, or something new."""
         disk, place = self.node.disk, (command.round, command.stage)
         known = disk.checkpoints.get(place)
         if known is not None:
             return known
         if place <= self.node.state.done:
-            self.node.fail(f"round {place[0]}, stage {place[1]} counts and was trained again")
+            self.node.fail_run(f"round {place[0]}, stage {place[1]} counts and was trained again")
         disk.trained.add(place)
         reward = round(self.random.random(), 6)
         rollouts = RolloutsRef(self.node.peer, *place, f"{self.random.getrandbits(64):016x}", 4096, 16)
         return SimCheckpoint(*place, reward, rollouts)
 
-    def _write(self) -> None:
+    def _write_checkpoint(self) -> None:
         """Write the checkpoint of the last stage, if it is not on disk yet."""
         if self.writing is not None:
             written, self.writing = self.writing, None
-            self.node.disk.save(written)
-            self.tell(CheckpointWritten(written.round, written.stage, written.rollouts.digest))
+            self.node.disk.save_checkpoint(written)
+            self.send_event(CheckpointWritten(written.round, written.stage, written.rollouts.digest))
 
-    def _cancel(self, command: CancelTraining) -> None:
+    def _handle_cancel(self, command: CancelTraining) -> None:
         """A cancellation that comes too late is answered too, now and then, as a worker in doubt would."""
         running = self.running
         if running is not None and running.id == command.train:
             if not self.hangs and self.finish_at - self.world.now > SAVE_S:
-                self.later(self.random.uniform(0.0, STEP_S), self._stop_stage, running)
+                self.call_later(self.random.uniform(0.0, STEP_S), self._finish_cancel, running)
         elif self.random.random() < 0.5:
             _, round, stage = command.train.split("/")
-            self.later(0.001, self.tell, TrainingCancelled(command.id, int(round), int(stage)))
+            self.call_later(0.001, self.send_event, TrainingCancelled(command.id, int(round), int(stage)))
 
-    def _stop_stage(self, train: Train) -> None:
+    def _finish_cancel(self, train: Train) -> None:
         if self.running is train:
             self.running, self.finish_at = None, math.inf
-            self.tell(TrainingCancelled(train.id, train.round, train.stage, steps=7))
+            self.send_event(TrainingCancelled(train.id, train.round, train.stage, steps=7))
 
-    def orphan(self) -> None:
+    def on_daemon_gone(self) -> None:
         """The daemon is gone: end soon, but a checkpoint on its way may be saved."""
         if self.writing is not None and self.random.random() < 0.5:
-            self.node.disk.save(self.writing)
+            self.node.disk.save_checkpoint(self.writing)
         if self.running is not None and self.finish_at - self.world.now < ORPHAN_S:
-            self.node.disk.save(self.learn(self.running))
-        self.end()
+            self.node.disk.save_checkpoint(self.make_checkpoint(self.running))
+        self.terminate()
 
 
-def measured(checkpoint: SimCheckpoint) -> dict[str, Any]:
+def make_measurements(checkpoint: SimCheckpoint) -> dict[str, Any]:
     """Made of the reward, so that a stage that is answered again from its checkpoint tells the same."""
     share = checkpoint.reward
     fallen = Skill("sort", share / 2, 64, 0.9, True, 2.5)

@@ -20,19 +20,19 @@ from swarmd.core.values import Worker
 from swarmd.dht.wire.records import Record
 from swarmd.eventlog.frame import Commit
 from swarmd.sim.chain import SimReceipt
-from swarmd.sim.chain_worker import ChainWorker
-from swarmd.sim.checks import Checks
-from swarmd.sim.coroutines import loud_errors
-from swarmd.sim.faults import Faults
-from swarmd.sim.figures import Counted, Figures
-from swarmd.sim.guarded import GuardedNetworkWorker
+from swarmd.sim.chain_worker import SimChainWorker
+from swarmd.sim.checks import WorldChecks
+from swarmd.sim.coroutines import raise_logged_errors
+from swarmd.sim.faults import FaultInjector
+from swarmd.sim.figures import MetricsCollector, RunMetrics
+from swarmd.sim.guarded import AttackedNetworkWorker
 from swarmd.sim.hostile import start_actors
-from swarmd.sim.network import NetworkWorker
+from swarmd.sim.network import SimNetworkWorker
 from swarmd.sim.processes import SimSupervisor, SimWorker
 from swarmd.sim.profile import SimProfile, draw_profile
 from swarmd.sim.simulation import BEGIN
-from swarmd.sim.swarm import Swarm
-from swarmd.sim.trainer import TrainerWorker
+from swarmd.sim.swarm import SimSwarm
+from swarmd.sim.trainer import SimTrainerWorker
 
 TRACE_BYTES = 16
 BUFFER_BYTES = 1 << 16
@@ -47,7 +47,7 @@ ProgressListener = Callable[[float], None]  # is told the share of the simulated
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a simulated run came to.
 
     Attributes:
@@ -79,7 +79,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     held: int  # and of these those that stayed open for long after the last honest report
     trace: str
     cpu_s: float
-    figures: Figures = Figures()
+    figures: RunMetrics = RunMetrics()
 
     @property
     def events_per_s(self) -> float:
@@ -87,7 +87,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return self.events / self.cpu_s
 
 
-def run(seed: int, profile: SimProfile | None = None, told: ProgressListener | None = None, **given: Any) -> Summary:
+def run_simulation(
+    seed: int, profile: SimProfile | None = None, told: ProgressListener | None = None, **given: Any
+) -> RunSummary:
     """Play a swarm's life and check it.
 
     Args:
@@ -102,18 +104,18 @@ def run(seed: int, profile: SimProfile | None = None, told: ProgressListener | N
     began = time.process_time()
     world = World(seed, profile or draw_profile(seed, **given))
     if told is not None:
-        world.tell(told)
+        world.report_progress(told)
     before, GAPS.raises = GAPS.raises, True
     try:
-        with loud_errors(), rare_collections():
-            world.play()
+        with raise_logged_errors(), reduce_garbage_collection():
+            world.run_and_check()
     finally:
         GAPS.raises = before
     return world.summarize(time.process_time() - began)
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
+def reduce_garbage_collection() -> Iterator[None]:
     """Have Python's collector run seldom: there are few cycles, and each run goes through all that a world holds."""
     before = gc.get_threshold()
     gc.set_threshold(*COLLECTIONS)
@@ -123,18 +125,18 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class World(Swarm):
+class World(SimSwarm):
     """A swarm that is played and checked."""
 
     def __init__(self, seed: int, profile: SimProfile) -> None:
         super().__init__(seed, profile)
         self._trace = hashlib.blake2b(digest_size=TRACE_BYTES)
         self._buffer = bytearray()
-        self.checks = Checks(self)
-        self.faults = Faults(self)
-        self.counted = Counted(profile.nodes, profile.gather_peers)
+        self.checks = WorldChecks(self)
+        self.faults = FaultInjector(self)
+        self.counted = MetricsCollector(profile.nodes, profile.gather_peers)
 
-    def play(self) -> None:
+    def run_and_check(self) -> None:
         """Let everything happen until the end, and check that the swarm is whole again."""
         for node in self.nodes:
             late = node.index > 0 and self.random.random() < self.profile.late_share
@@ -142,39 +144,39 @@ class World(Swarm):
                 self.call_at(self.calm_from + self.random.random() * NEWCOMER_S, node.start)
                 continue
             span_s = (self.calm_from - BEGIN) / 2 if late else JOIN_S
-            self.call_in(self._grown_s(node.index) + self.random.random() * span_s, node.start)
-        self.faults.begin()
+            self.call_in(self._join_delay_s(node.index) + self.random.random() * span_s, node.start)
+        self.faults.start()
         if self.chain is not None:
-            self.chain.begin()
+            self.chain.start_producing_blocks()
         start_actors(self)
-        self.call_at(self.calm_from, self._become_calm)
+        self.call_at(self.calm_from, self._begin_calm)
         self.run()
-        self.checks.at_end()
+        self.checks.check_at_end()
 
-    def _grown_s(self, index: int) -> float:
+    def _join_delay_s(self, index: int) -> float:
         """When node `index` joins a swarm that grows slowly, seconds from its beginning: shards follow its growth."""
         return self.profile.doubles_s * max(0.0, math.log2(max(index, 1) / FOUNDERS))
 
-    def tell(self, told: ProgressListener) -> None:
+    def report_progress(self, told: ProgressListener) -> None:
         """Have somebody hear how far it is."""
         told(min(1.0, (self.now - BEGIN) / (self.ends_at - BEGIN)))
-        self.call_in((self.ends_at - BEGIN) / PROGRESS_STEPS, self.tell, told)
+        self.call_in((self.ends_at - BEGIN) / PROGRESS_STEPS, self.report_progress, told)
 
-    def _become_calm(self) -> None:
-        self.calm_down()
-        self.faults.end()
-        self.checks.recovery.expect()
+    def _begin_calm(self) -> None:
+        self.stop_faults()
+        self.faults.stop_faults()
+        self.checks.recovery.expect_recovery()
 
     def make_worker(self, supervisor: SimSupervisor, worker: Worker, pid: int) -> SimWorker:
         match worker:
             case "network":
-                return (GuardedNetworkWorker if self.has_strangers else NetworkWorker)(supervisor, pid, self.dht)
+                return (AttackedNetworkWorker if self.has_strangers else SimNetworkWorker)(supervisor, pid, self.dht)
             case "trainer":
-                return TrainerWorker(supervisor, pid)
+                return SimTrainerWorker(supervisor, pid)
             case "chain":
                 assert self.chain is not None, "there is a chain wherever there is a chain worker"
                 checks = self.checks.submissions[supervisor.node.index]
-                return ChainWorker(supervisor, pid, self.chain, checks)
+                return SimChainWorker(supervisor, pid, self.chain, checks)
             case _:
                 assert_never(worker)
 
@@ -183,20 +185,20 @@ class World(Swarm):
     def on_commit(self, node: int, commit: Commit) -> None:
         self.counts["events"] += len(commit.events)
         for event in commit.events:
-            self.counted.take(node, event, self.now)
+            self.counted.on_event(node, event, self.now)
         _encoder.encode_into((node, commit), self._buffer, -1)
         if len(self._buffer) > BUFFER_BYTES:
             self._trace.update(self._buffer)
             self._buffer.clear()
 
     def on_event(self, node: int, applied: AppliedEvent) -> None:
-        self.checks.nodes[node].apply(applied)
+        self.checks.nodes[node].check_event(applied)
 
     def on_dispatch(self, node: int, command: Command) -> None:
         self.checks.nodes[node].orders.on_dispatch(command)
 
-    def on_restored(self, node: int) -> None:
-        self.checks.forget(self.nodes[node])
+    def on_node_restored(self, node: int) -> None:
+        self.checks.reset_node(self.nodes[node])
 
     def on_network_command(self, node: int, command: Command) -> None:
         if isinstance(command, Announce):
@@ -206,14 +208,14 @@ class World(Swarm):
     def on_network_fact(self, node: int, event: Event) -> None:
         self.checks.on_network_fact(self._network_worker(node), event)
 
-    def on_signed(self, node: int, record: Record) -> None:
-        self.checks.network.on_signed(self.nodes[node], record)
+    def on_record_signed(self, node: int, record: Record) -> None:
+        self.checks.network.on_record_signed(self.nodes[node], record)
 
-    def on_stored(self, record: Record) -> None:
-        self.counted.on_stored(record.content, self.now)
+    def on_record_stored(self, record: Record) -> None:
+        self.counted.on_record_stored(record.content, self.now)
 
-    def on_kept(self, node: int, record: Record, kept: bool, due: bool) -> None:
-        self.checks.honest.on_kept(self.nodes[node], record, kept, due)
+    def on_store_attempt(self, node: int, record: Record, kept: bool, due: bool) -> None:
+        self.checks.honest.on_store_attempt(self.nodes[node], record, kept, due)
 
     def on_receipt(self, receipt: SimReceipt) -> None:
         self.checks.on_receipt(receipt)
@@ -221,23 +223,23 @@ class World(Swarm):
     def on_head(self) -> None:
         for node in self.nodes:
             worker = node.supervisor.running["chain"]
-            if isinstance(worker, ChainWorker) and worker.alive:
-                worker.heads.announce(worker.endpoint.chain.head)
+            if isinstance(worker, SimChainWorker) and worker.alive:
+                worker.heads.announce_head(worker.endpoint.chain.head)
 
-    def _network_worker(self, node: int) -> NetworkWorker:
+    def _network_worker(self, node: int) -> SimNetworkWorker:
         worker = self.nodes[node].supervisor.running["network"]
-        assert isinstance(worker, NetworkWorker), "it is this worker that tells"
+        assert isinstance(worker, SimNetworkWorker), "it is this worker that tells"
         return worker
 
-    def summarize(self, cpu_s: float) -> Summary:
+    def summarize(self, cpu_s: float) -> RunSummary:
         """The figures of the run."""
         self._trace.update(self._buffer)
         self._buffer.clear()
         coordination = self.nodes[0].state.coordination
-        return Summary(
+        return RunSummary(
             seed=self.seed,
             profile=self.profile,
-            rounds=self.chain.contract.place[0] if self.chain else coordination.round if coordination else 0,
+            rounds=self.chain.contract.round_and_stage[0] if self.chain else coordination.round if coordination else 0,
             blocks=self.chain.head.number if self.chain else 0,
             reorgs=self.chain.reorgs if self.chain else 0,
             stages_trained=sum(len(node.disk.trained) for node in self.nodes),
@@ -246,6 +248,6 @@ class World(Swarm):
             held=self.checks.honest.held,
             trace=self._trace.hexdigest(),
             cpu_s=max(cpu_s, math.ulp(1.0)),
-            figures=self.counted.figures(self.asked),
+            figures=self.counted.compute_metrics(self.asked),
             **self.counts,
         )

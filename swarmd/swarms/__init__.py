@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 
-def _defer(name: str) -> None:
+def _defer_module_import(name: str) -> None:
     """Let a stand-in take the place of a module, and load the module when the stand-in is first used.
 
     importlib's LazyLoader does not serve here: its modules load as soon as they are imported.
@@ -23,15 +23,16 @@ def _defer(name: str) -> None:
     stand_in = ModuleType(name)
     stand_in.__spec__ = spec
 
-    def load(attribute: str) -> Any:
+    def load_attribute(attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         if sys.modules.get(name) is stand_in:
             del sys.modules[name]
         return getattr(import_module(name), attribute)
 
-    stand_in.__getattr__ = load  # type: ignore[method-assign]
+    stand_in.__getattr__ = load_attribute  # type: ignore[method-assign]
     sys.modules[name] = stand_in
 
 
-_defer("cellpylib")  # reasoning_gym imports it for the game of life alone, and it brings matplotlib: 24 MB
+# reasoning_gym imports it for the game of life alone, and it brings matplotlib: 24 MB
+_defer_module_import("cellpylib")

@@ -33,7 +33,7 @@ from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Spli
 from swarmd.swarms.programs import OWN, ProgramRunner
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.rollouts import Reference
-from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose, escape_markers, find_answer, is_well_formed
+from swarmd.swarms.text import CLOSING, OPENING, TAGS, escape_markers, find_answer, is_well_formed, normalize_unicode
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
 OUTPUT_OPENING, OUTPUT_CLOSING = "<output>", "</output>"
@@ -53,7 +53,7 @@ _FENCE = re.compile(r"```(?:python3?|py)?[ \t]*\r?\n(.*?)```", re.DOTALL)
 log = get_logger(__name__)
 
 
-class Execution(msgspec.Struct, frozen=True):
+class ExecutedProgram(msgspec.Struct, frozen=True):
     """A program in a completion, with the output that follows it."""
 
     program: str | None  # None if there was none between the tags
@@ -61,14 +61,14 @@ class Execution(msgspec.Struct, frozen=True):
     span: tuple[int, int]  # of the block of output, in characters
 
 
-def find_executions(text: str) -> list[Execution]:
+def find_executed_programs(text: str) -> list[ExecutedProgram]:
     """Programs that are followed by a block of output, in order; those beyond the allowed number are left out."""
-    found: list[Execution] = []
+    found: list[ExecutedProgram] = []
     for match in _BLOCK.finditer(text):
         if len(found) > EXECUTIONS_MAX:  # one more may be there: the refusal
             break
         before = text[found[-1].span[1] if found else 0 : match.start()]
-        found.append(Execution(extract_program(before), match["output"], match.span("block")))
+        found.append(ExecutedProgram(extract_program(before), match["output"], match.span("block")))
     return found
 
 
@@ -79,17 +79,17 @@ def extract_program(text: str) -> str | None:
     return str(blocks[-1]) if blocks else None
 
 
-def latest_program(text: str) -> str | None:
+def extract_just_closed_program(text: str) -> str | None:
     """The program of a completion that has just closed one."""
-    executions = find_executions(text)
+    executions = find_executed_programs(text)
     start = executions[-1].span[1] if executions else 0
     return extract_program(text[start : text.rindex(PROGRAM_CLOSING)]) if PROGRAM_CLOSING in text[start:] else None
 
 
-def leave_out_outputs(text: str) -> str:
+def remove_outputs(text: str) -> str:
     """The parts of a completion that the model wrote itself."""
     parts, start = [], 0
-    for execution in find_executions(text):
+    for execution in find_executed_programs(text):
         parts.append(text[start : execution.span[0]])
         start = execution.span[1]
     return "\n".join([*parts, text[start:]])
@@ -103,7 +103,7 @@ def frame_output(output: str, characters_max: int) -> str:
 def clean_output(output: str, characters_max: int) -> str:
     """What goes between the tags: cut, without tags or control characters, in Unicode's composed form."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in output.rstrip())
-    clean = escape_markers(compose(clean), MARKERS)
+    clean = escape_markers(normalize_unicode(clean), MARKERS)
     if len(clean) > characters_max:
         clean = clean[: characters_max - len(CUT)] + CUT
     return clean
@@ -127,7 +127,7 @@ def describe_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
     return f"{error}{reasons.get(verdict.status, failed)}"
 
 
-def same_output(one: str, other: str) -> bool:
+def is_same_output(one: str, other: str) -> bool:
     """Whether two outputs are the same except for spaces, as far as both go if one was cut."""
     texts = [" ".join(text.split()) for text in (one, other)]
     if texts[0] == texts[1]:
@@ -162,7 +162,7 @@ EXAMPLE = (
 BOXED = "\nInside the answer tags, put the result into \\boxed{}. Put your reasoning between <think> and </think>."
 
 
-def make_system(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
+def make_system_messages(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
     """The messages before a question.
 
     Args:
@@ -182,32 +182,32 @@ FIRST_WEIGHTS = (1.0, 2.0, 2.0)  # of answer, form and programs, in the first 16
 LATER_WEIGHTS = (2.0, 1.0, 1.0)
 
 
-def is_in_form(text: str) -> bool:
+def has_required_form(text: str) -> bool:
     """One pair of answer tags at the end, and as many programs closed as opened."""
-    own = leave_out_outputs(text)
+    own = remove_outputs(text)
     return is_well_formed(own) and own.count(PROGRAM_OPENING) == own.count(PROGRAM_CLOSING)
 
 
-def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict | None]) -> int:
+def count_working_programs(executions: list[ExecutedProgram], verdicts: Mapping[str, Verdict | None]) -> int:
     """Count the different programs that ran without error and printed something, and whose output is the one shown."""
     counted = set()
     for execution in executions:
         verdict = verdicts.get(execution.program) if execution.program is not None else None
         if verdict is None or verdict.status != "ok" or not verdict.stdout.strip():
             continue
-        if same_output(execution.output, clean_output(verdict.stdout, OUTPUT_CHARACTERS_MAX)):
+        if is_same_output(execution.output, clean_output(verdict.stdout, OUTPUT_CHARACTERS_MAX)):
             counted.add(execution.program)
     return len(counted)
 
 
-def compat_parts(text: str, correct: bool) -> dict[str, float]:
+def compat_reward_parts(text: str, correct: bool) -> dict[str, float]:
     """Upstream's three rewards: +-1, +-1, and a tenth for each fence, less a tenth for each error."""
-    formed = _is_in_compat_form(text)
+    formed = _has_compat_form(text)
     calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
     return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}
 
 
-def _is_in_compat_form(text: str) -> bool:
+def _has_compat_form(text: str) -> bool:
     r"""Whether upstream's `^<think>.*?</think>[\n ]<answer>.*?</answer>$` matches and each tag occurs once.
 
     Looks up tag by tag, in time linear in the text; the pattern would try every pair of tags.
@@ -240,7 +240,7 @@ class CodePlan(SplitPlan):
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         self._options = decode_options(swarm.options, CodeOptions)
         self._format_reward = (training or TrainingConfig()).format_reward
-        self._questions = make_questions(swarm, self._options, training, home)
+        self._questions = make_question_plan(swarm, self._options, training, home)
         stage_s = self._options.own_limits.stage_s
         self._rerun_s = min(self._options.rerun_s, stage_s)
         sandbox = self._options.open_sandbox()
@@ -255,41 +255,41 @@ class CodePlan(SplitPlan):
 
     def expect(self, peers: Collection[str]) -> None:
         """See `Plan.expect`: they share the seconds for peers' programs."""
-        self._runner.share(self._rerun_s, peers)
+        self._runner.share_seconds(self._rerun_s, peers)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        return (self._dress(question, place.peer) for question in self._questions.draw(place, material))
+        return (self._with_system_prompt(question, place.peer) for question in self._questions.draw(place, material))
 
-    def select(self, task: str, side: Split, count: int) -> list[Question]:
-        return [self._dress(question) for question in self._questions.select(task, side, count)]
+    def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
+        return [self._with_system_prompt(question) for question in self._questions.select_questions(task, side, count)]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`; RecordRejected for the reasons of reasoning-gym's or of a file's questions."""
-        return self._dress(self._questions.regenerate(reference, place, material), place.peer)
+        return self._with_system_prompt(self._questions.regenerate(reference, place, material), place.peer)
 
     def react(self, question: Question, text: str) -> str | None:
         """Run the program that has just closed. The first one too many gets an error; the next ends the completion."""
-        executions = find_executions(text)
+        executions = find_executed_programs(text)
         if len(executions) > EXECUTIONS_MAX:
             return None
         error = ERROR_COMPAT if self._options.rewards == "compat" else ERROR
         if len(executions) == EXECUTIONS_MAX:
-            return self._frame(f"{error}no more than {EXECUTIONS_MAX} programs are run")
-        program = latest_program(text)
+            return self._frame_output(f"{error}no more than {EXECUTIONS_MAX} programs are run")
+        program = extract_just_closed_program(text)
         if program is None:
-            return self._frame(f"{error}no fenced block of Python between the program tags")
-        return self._frame(describe_verdict(self._runner.run_all([program]).get(program), error))
+            return self._frame_output(f"{error}no fenced block of Python between the program tags")
+        return self._frame_output(describe_verdict(self._runner.run_all([program]).get(program), error))
 
-    def _frame(self, output: str) -> str:
+    def _frame_output(self, output: str) -> str:
         return frame_output(output, self._options.output_characters)
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
         """See `Plan.foreign_spans`: blocks of output, recognised by their place and exact form."""
-        return [execution.span for execution in find_executions(text)]
+        return [execution.span for execution in find_executed_programs(text)]
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Score answer, form and programs. Programs whose outcome is not known here are run, within bounds."""
-        executions = [find_executions(text) for text in completions]
+        executions = [find_executed_programs(text) for text in completions]
         wanted = [each.program for found in executions for each in found[:EXECUTIONS_MAX]]
         verdicts: dict[str, Verdict | None] = {}
         if self._options.rewards == "fixed" and self._options.program_reward and self._options.programs_rewarded:
@@ -298,18 +298,18 @@ class CodePlan(SplitPlan):
         scores = []
         for text, found in zip(completions, executions, strict=True):
             broken = any(each.program in verdicts and verdicts[each.program] is None for each in found)
-            scores.append(self._score(question, text, count_programs(found, verdicts), broken))
+            scores.append(self._score_completion(question, text, count_working_programs(found, verdicts), broken))
         return scores
 
-    def _score(self, question: Question, text: str, programs: int, broken: bool) -> Score:
-        own = leave_out_outputs(text)
+    def _score_completion(self, question: Question, text: str, programs: int, broken: bool) -> Score:
+        own = remove_outputs(text)
         compat = self._options.rewards == "compat"
         if compat:
             own = f"{OPENING}{find_answer(own, 'boxed') or ''}{CLOSING}"
         answered = self._questions.score(question, [own])[0]
         if compat:
-            return self._weigh_compat(answered, compat_parts(text, answered.accuracy >= CORRECT))
-        shape = float(is_in_form(text))
+            return self._make_compat_score(answered, compat_reward_parts(text, answered.accuracy >= CORRECT))
+        shape = float(has_required_form(text))
         counted = min(programs, self._options.programs_rewarded)
         parts = {
             "correct": answered.accuracy,
@@ -319,22 +319,22 @@ class CodePlan(SplitPlan):
         failed = answered.failed or broken
         return Score(sum(parts.values()), answered.accuracy, shape, parts, failed, answered=answered.answered)
 
-    def _weigh_compat(self, answered: Score, parts: Mapping[str, float]) -> Score:
+    def _make_compat_score(self, answered: Score, parts: Mapping[str, float]) -> Score:
         weights = FIRST_WEIGHTS if self._options.compat_weights == "first" else LATER_WEIGHTS
         weighed = {name: weight * value for (name, value), weight in zip(parts.items(), weights, strict=True)}
         shape = float(parts["format"] > 0)
         reward, found = sum(weighed.values()), answered.answered
         return Score(reward, answered.accuracy, shape, weighed, answered.failed, answered=found)
 
-    def phrase_truth(self, question: Question) -> str | None:
+    def make_true_completion(self, question: Question) -> str | None:
         if not isinstance(self._questions, FilePlan):
             return None
         truth = str(question.entry["answer"])
         boxed = f"\\boxed{{{truth}}}" if self._options.rewards == "compat" else truth
         return f"{OPENING}{boxed}{CLOSING}"
 
-    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
-        return self._questions.explain_reading(question, completion)
+    def explain_answer_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        return self._questions.explain_answer_reading(question, completion)
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:
         """See `Plan.learn`: for tasks with a curriculum."""
@@ -346,16 +346,16 @@ class CodePlan(SplitPlan):
     def load_memory(self, memory: Mapping[str, Any]) -> None:
         self._questions.load_memory(memory)
 
-    def _dress(self, question: Question, author: str = "") -> Question:
+    def _with_system_prompt(self, question: Question, author: str = "") -> Question:
         """The question under this swarm's own system prompt, with the peer whose answers are scored."""
         reference = question.reference
         number = hash_number("prompt", reference.task, reference.config_digest, reference.seed, reference.index)
-        system = make_system(self._options.prompt, number, self._options.rewards == "compat")
+        system = make_system_messages(self._options.prompt, number, self._options.rewards == "compat")
         entry = {**question.entry, AUTHOR: author}
         return msgspec.structs.replace(question, messages=(*system, question.messages[-1]), entry=entry)
 
 
-def make_questions(
+def make_question_plan(
     swarm: SwarmConfig, options: CodeOptions, training: TrainingConfig | None, home: Path | None
 ) -> ReasoningGymPlan | FilePlan:
     """The plan that gives the questions and scores the answers. Raises SwarmError."""

@@ -22,7 +22,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import DatasetRefused, SwarmError
-from swarmd.files import find_stand_in, read_start, remedy, replace_durably
+from swarmd.files import advise_on_path_error, detect_wrong_content, read_start, replace_durably
 from swarmd.swarms import jsonl
 from swarmd.swarms.options import COLUMNS_MAX, DatasetSource
 
@@ -50,7 +50,7 @@ def is_hub_id(name: str) -> bool:
     return bool(_HUB_ID.fullmatch(name)) and ".." not in name and suffix not in (*SUFFIXES, *BUILDERS)
 
 
-def source_of(options: Mapping[str, Any]) -> DatasetSource:
+def read_dataset_source(options: Mapping[str, Any]) -> DatasetSource:
     """The source that a kind's options name. Raises SwarmError if a value is wrong."""
     try:
         known = DatasetSource.__struct_fields__
@@ -59,7 +59,7 @@ def source_of(options: Mapping[str, Any]) -> DatasetSource:
         raise SwarmError(f"swarm.options: {error}", "docs/swarms/file.md has the keys of a data set") from error
 
 
-def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "") -> None:
+def write_questions_file(home: Path, name: str, source: DatasetSource, digest: str = "") -> None:
     """Load a data set into the file of questions, unless the file is there or no data set is named.
 
     Several processes of a node may do so at the same time.
@@ -77,37 +77,37 @@ def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "")
         return
     if not name.endswith(jsonl.SUFFIX):
         raise SwarmError(f"swarm.options.data: a data set is kept as {name!r}", 'Name a file such as "questions.jsonl"')
-    found = _load(home, source)
+    found = _load_split(home, source)
     if len(found) > jsonl.ROWS_MAX:
-        raise _beyond(source, f"has {len(found)} rows, the limit is {jsonl.ROWS_MAX}")
-    rows = tuple(_bounded(_rows(found, source), source))
+        raise _too_large_error(source, f"has {len(found)} rows, the limit is {jsonl.ROWS_MAX}")
+    rows = tuple(_check_row_bounds(_convert_rows(found, source), source))
     if not rows:
         raise SwarmError(f"the data set {source.dataset} has no rows", "Set swarm.options.split to another")
     jsonl.check_digest(Path(source.dataset), rows, digest)
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_durably(target, b"".join(map(_line, rows)))
+        replace_durably(target, b"".join(map(_encode_row, rows)))
     except OSError as error:
-        fix = remedy(error, target) or "Make room for it, and try again"
+        fix = advise_on_path_error(error, target) or "Make room for it, and try again"
         raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}", fix) from error
 
 
-def _bounded(rows: Iterable[dict[str, Any]], source: DatasetSource) -> Iterator[dict[str, Any]]:
+def _check_row_bounds(rows: Iterable[dict[str, Any]], source: DatasetSource) -> Iterator[dict[str, Any]]:
     """The rows, as long as their file stays within its bounds: a small download may be more than memory holds."""
     size = 0
     for number, row in enumerate(rows, 1):
-        line = _line(row)
+        line = _encode_row(row)
         size += len(line)
         if len(line) > jsonl.LINE_BYTES_MAX or size > jsonl.FILE_BYTES_MAX:
-            raise _beyond(source, f"is beyond the limits at row {number}")
+            raise _too_large_error(source, f"is beyond the limits at row {number}")
         yield row
 
 
-def _line(row: dict[str, Any]) -> bytes:
+def _encode_row(row: dict[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _beyond(source: DatasetSource, what: str) -> SwarmError:
+def _too_large_error(source: DatasetSource, what: str) -> SwarmError:
     fix = 'Take a part of it, such as swarm.options.split = "train[:10000]", or fewer columns: swarm.options.keep'
     return SwarmError(f"the data set {source.dataset} {what}", fix)
 
@@ -115,7 +115,7 @@ def _beyond(source: DatasetSource, what: str) -> SwarmError:
 # --- loading ---
 
 
-def _load(home: Path, source: DatasetSource) -> Any:
+def _load_split(home: Path, source: DatasetSource) -> Any:
     """The split. The many back-ends of `datasets` raise many errors: they become one."""
     try:
         path = home / Path(source.dataset).expanduser()
@@ -158,12 +158,12 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
         found = datasets.load_from_disk(str(path))
         return found[source.split] if isinstance(found, datasets.DatasetDict) else found
     if path.is_dir():
-        builder = make_builder(str(path), source.subset, _texts(source))
+        builder = make_dataset_builder(str(path), source.subset, _text_columns(source))
         builder.download_and_prepare()
         return builder.as_dataset(split=source.split)
     suffix = path.suffix.lower()
     if suffix in SUFFIXES and path.exists():
-        found = datasets.Dataset.from_dict(read_table(path, _texts(source)))
+        found = datasets.Dataset.from_dict(read_table_columns(path, _text_columns(source)))
         parts = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(found)})
         return found.select([row for part in parts for row in range(len(found))[part.from_ : part.to]])
     if path.exists():
@@ -173,13 +173,13 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
     return load_from_hub(source)
 
 
-def _texts(source: DatasetSource) -> tuple[str, ...]:
+def _text_columns(source: DatasetSource) -> tuple[str, ...]:
     """The columns whose cells are texts."""
     columns = source.columns
     return tuple(name for name in (columns.prompt, columns.answer, columns.task) if name)
 
 
-def make_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
+def make_dataset_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
     """What reads a data set. In CSV it takes these columns letter by letter, instead of guessing their types."""
     import datasets
 
@@ -202,61 +202,67 @@ def load_from_hub(source: DatasetSource) -> Any:
         Exception: whatever the back-ends of `datasets` raise.
     """
     name = source.dataset
-    builder = make_builder(name, source.subset, _texts(source), revision=source.revision or None)
+    builder = make_dataset_builder(name, source.subset, _text_columns(source), revision=source.revision or None)
     # In the cache, or a directory of this name, which `datasets` takes before it looks on the Hub.
     is_here = Path(builder.cache_dir).is_dir() or Path(builder.base_path or "hf://").is_dir()
     if not is_here:
-        check_size(builder, name, source.download_bytes)
+        check_download_size(builder, name, source.download_bytes)
     builder.download_and_prepare()
     return builder.as_dataset(split=source.split)
 
 
-def check_size(builder: Any, name: str, bytes_max: int) -> None:
+def check_download_size(builder: Any, name: str, bytes_max: int) -> None:
     """Raise DatasetRefused unless all that a builder would download is known and within the bound."""
     files = [file for listed in (builder.config.data_files or {}).values() for file in listed]
     if not files or len(files) > FILES_MAX:
-        raise _refusal(name, f"has {len(files)} files that can be counted, and between 1 and {FILES_MAX} are taken")
-    known = sum(measure_files(name, files))
+        raise _refused_error(
+            name, f"has {len(files)} files that can be counted, and between 1 and {FILES_MAX} are taken"
+        )
+    known = sum(iter_file_sizes(name, files))
     claimed = max(builder.info.download_size or 0, builder.info.dataset_size or 0)
     if max(known, claimed) > bytes_max:
         size = f"has {known:,} bytes" if known >= claimed else f"has, by its own card, {claimed:,} bytes"
-        raise _refusal(name, f"{size}, and this node downloads {bytes_max:,} at most (swarm.options.download_bytes)")
+        raise _refused_error(
+            name, f"{size}, and this node downloads {bytes_max:,} at most (swarm.options.download_bytes)"
+        )
 
 
-def measure_files(name: str, files: list[str]) -> Iterator[int]:
+def iter_file_sizes(name: str, files: list[str]) -> Iterator[int]:
     """Bytes of each file, as the Hub has them."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
-    revision, paths = split_addresses(name, files)
+    revision, paths = split_hub_addresses(name, files)
     remaining = iter(paths)
     while batch := list(islice(remaining, ASKED_AT_ONCE)):
         found = HfApi().get_paths_info(name, batch, revision=revision, repo_type="dataset")
         sizes = {each.path: each.size for each in found if isinstance(each, RepoFile)}
         unknown = [path for path in batch if not isinstance(sizes.get(path), int)]
         if unknown:
-            raise _refusal(name, f"does not say how large its file {unknown[0]} is")
+            raise _refused_error(name, f"does not say how large its file {unknown[0]} is")
         yield from (sizes[path] for path in batch)
 
 
-def split_addresses(name: str, files: list[str]) -> tuple[str, list[str]]:
+def split_hub_addresses(name: str, files: list[str]) -> tuple[str, list[str]]:
     """Split addresses, as `datasets` writes them, into the commit that all of them name and the paths in it."""
     revisions, paths = set(), []
     for file in files:
         inside, _, address = file.partition(f"hf://datasets/{name}@")
         revision, _, path = address.partition("/")
         if inside or not path or "::" in file:
-            raise _refusal(name, f"has files from elsewhere, or in archives, such as {file}")
+            raise _refused_error(name, f"has files from elsewhere, or in archives, such as {file}")
         if path.lower().endswith(PACKED):
-            raise _refusal(name, f"has packed files, such as {path}, and nothing says how large their contents are")
+            raise _refused_error(
+                name, f"has packed files, such as {path}, and nothing says how large their contents are"
+            )
         revisions.add(revision)
         paths.append(path)
     if len(revisions) != 1:
-        raise _refusal(name, "has files of several commits")
+        raise _refused_error(name, "has files of several commits")
     return revisions.pop(), paths
 
 
-def _refusal(name: str, what: str) -> DatasetRefused:
+def _refused_error(name: str, what: str) -> DatasetRefused:
     return DatasetRefused(
         f"the data set {name} {what}; nothing of it was downloaded",
         "Get the file of questions from a node that has it and put it beside the manifest, or into the data directory. "
@@ -268,7 +274,7 @@ def _refusal(name: str, what: str) -> DatasetRefused:
 # --- rows ---
 
 
-def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
+def _convert_rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
     """Rows as the file has them: prompt, answer and task under these names, other plain columns under their own."""
     columns = source.columns
     roles = {"prompt": columns.prompt, "answer": columns.answer, "task": columns.task}
@@ -280,23 +286,25 @@ def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
             f"the data set {source.dataset} has no column {missing[0]!r}; it has: {', '.join(map(repr, there))}",
             'Name its columns, as in swarm.options.columns = {prompt = "question", answer = "solution"}',
         )
-    others = [name for name in there if name not in {*roles, *named.values()} and _is_plain(found.features[name])]
+    others = [
+        name for name in there if name not in {*roles, *named.values()} and _is_json_feature(found.features[name])
+    ]
     if source.keep is not None:
         others = [name for name in others if name in source.keep]
     if len(others) > COLUMNS_MAX:
         raise SwarmError(f"the data set {source.dataset} has {len(others)} columns", "Name those in swarm.options.keep")
-    spell = {name: _speller(found.features[name]) for name in named.values()}
+    spell = {name: _make_cell_converter(found.features[name]) for name in named.values()}
     selected = found.select_columns(list(dict.fromkeys([*named.values(), *others])))
     for number, cells in enumerate(selected, 1):
         row = {}
         for role, name in named.items():
             where = f"the data set {source.dataset}, row {number}: the column {name!r}"
             cell = spell[name](cells[name])
-            row[role] = _text(_question(cell, where) if role == "prompt" else cell, where)
-        yield row | {name: _finite(cells[name]) for name in others}
+            row[role] = _cell_to_text(_extract_question(cell, where) if role == "prompt" else cell, where)
+        yield row | {name: _replace_non_finite(cells[name]) for name in others}
 
 
-def _speller(feature: Any) -> Callable[[Any], Any]:
+def _make_cell_converter(feature: Any) -> Callable[[Any], Any]:
     """Turns a cell of a column of texts into what it means: a class into its name, and a float of 32 bits into the
     shortest number that rounds to it."""
     if hasattr(feature, "int2str"):
@@ -309,17 +317,17 @@ def _speller(feature: Any) -> Callable[[Any], Any]:
     return lambda cell: cell
 
 
-def _is_plain(feature: Any) -> bool:
+def _is_json_feature(feature: Any) -> bool:
     """Whether a column has what JSON has: texts, numbers and truth values, and lists and tables of them."""
     if isinstance(feature, dict):
-        return all(map(_is_plain, feature.values()))
+        return all(map(_is_json_feature, feature.values()))
     inner = getattr(feature, "feature", None)
     if inner is not None:
-        return _is_plain(inner)
+        return _is_json_feature(inner)
     return bool(_PLAIN.fullmatch(str(getattr(feature, "dtype", ""))))
 
 
-def _question(cell: Any, where: str) -> Any:
+def _extract_question(cell: Any, where: str) -> Any:
     """The text of a question; if it is a conversation, which TRL takes as well, the one message of its user."""
     if not isinstance(cell, list) or not all(isinstance(each, dict) for each in cell):
         return cell
@@ -331,7 +339,7 @@ def _question(cell: Any, where: str) -> Any:
     )
 
 
-def _text(cell: Any, where: str) -> str:
+def _cell_to_text(cell: Any, where: str) -> str:
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):  # pandas writes NaN for what is missing
         raise SwarmError(f"{where} is empty", "Leave such rows out: `data.filter(...)`, and name the result")
     if isinstance(cell, float) and cell.is_integer():
@@ -350,21 +358,21 @@ def _text(cell: Any, where: str) -> str:
     return cell
 
 
-def _finite(cell: Any) -> Any:
+def _replace_non_finite(cell: Any) -> Any:
     """The same with None for NaN and infinity, which JSON does not have."""
     if isinstance(cell, float):
         return cell if math.isfinite(cell) else None
     if isinstance(cell, list):
-        return [_finite(each) for each in cell]
+        return [_replace_non_finite(each) for each in cell]
     if isinstance(cell, dict):
-        return {str(name): _finite(each) for name, each in cell.items()}
+        return {str(name): _replace_non_finite(each) for name, each in cell.items()}
     return cell
 
 
 # --- CSV, TSV, JSON and JSON lines ---
 
 
-def read_table(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
+def read_table_columns(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
     """The columns of a file, by name; a cell that a row does not have is None.
 
     Args:
@@ -377,22 +385,22 @@ def read_table(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
     if path.stat().st_size > BYTES_MAX:
         raise SwarmError(f"{path} has more than {BYTES_MAX:,} bytes", "Take a part of it")
     start = read_start(path, START_BYTES)
-    if found := find_stand_in(path, start):
+    if found := detect_wrong_content(path, start):
         raise SwarmError(*found)
     if not start or b"\0" in start:
         fix = "Save it in UTF-8, with a first line of names"
         raise SwarmError(f"{path} is {'not a text' if start else 'empty'}", fix)
     try:
         if separator := SEPARATORS.get(path.suffix.lower()):
-            return _read_separated(path, separator, texts)
-        rows = [_decode(row, texts) for row in _read_json(path)]
+            return _read_separated_values(path, separator, texts)
+        rows = [_decode_row(row, texts) for row in _read_json_rows(path)]
     except UnicodeDecodeError as error:
         raise SwarmError(f"{path} is not UTF-8: {error}", "Save it in UTF-8") from error
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _read_separated(path: Path, separator: str, texts: Collection[str]) -> dict[str, list[Any]]:
+def _read_separated_values(path: Path, separator: str, texts: Collection[str]) -> dict[str, list[Any]]:
     csv.field_size_limit(jsonl.LINE_BYTES_MAX)
     rows: list[list[str]] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -422,11 +430,12 @@ def _read_separated(path: Path, separator: str, texts: Collection[str]) -> dict[
         )
     cells = zip(*rows, strict=True) if rows else ([] for _ in names)
     return {
-        name: list(column) if name in texts else _typed(list(column)) for name, column in zip(names, cells, strict=True)
+        name: list(column) if name in texts else _convert_column_cells(list(column))
+        for name, column in zip(names, cells, strict=True)
     }
 
 
-def _typed(cells: list[str]) -> list[Any]:
+def _convert_column_cells(cells: list[str]) -> list[Any]:
     """Numbers or truth values, if each is written as Python writes it; an empty cell among them is None."""
     given = [cell for cell in cells if cell]
     kinds: tuple[tuple[Callable[[str], Any], Callable[[str], bool]], ...] = (
@@ -447,7 +456,7 @@ def _is_plain_float(cell: str) -> bool:
         return False
 
 
-def _read_json(path: Path) -> Iterator[_RawRow]:
+def _read_json_rows(path: Path) -> Iterator[_RawRow]:
     """The rows of an array of objects, or of a file with an object a line; their cells are not decoded yet."""
     body = path.read_bytes().removeprefix(jsonl.BYTE_ORDER_MARK)
     try:
@@ -465,7 +474,7 @@ def _read_json(path: Path) -> Iterator[_RawRow]:
                 raise SwarmError(f"{path}, line {number}: not JSON: {error}", "Write one JSON object a line") from error
 
 
-def _decode(row: _RawRow, texts: Collection[str]) -> dict[str, Any]:
+def _decode_row(row: _RawRow, texts: Collection[str]) -> dict[str, Any]:
     """The cells; in columns of texts, a number or truth value as the text that is in the file."""
     cells = {}
     for name, cell in row.items():

@@ -21,19 +21,19 @@ from typing import Any, NamedTuple
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.dataset import keep_dataset
+from swarmd.swarms.dataset import write_questions_file
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.options import PROMPT_CHARACTERS_MAX, FileOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
-from swarmd.swarms.rewards import COMPARING, Answered, Reward, RewardFunctions, RewardOption, make_reward
+from swarmd.swarms.rewards import COMPARING, AnsweredCompletion, Reward, RewardFunctions, RewardOption, make_reward
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
 from swarmd.swarms.text import (
     BOXED,
     CLOSING,
     OPENING,
     AnswerPlace,
-    bare_answer,
-    canonical_of,
+    collapse_whitespace,
+    extract_final_answer,
     find_answer,
     is_well_formed,
     read_number,
@@ -55,7 +55,7 @@ INSTRUCTIONS: dict[AnswerPlace, str] = {
 PHRASES: dict[AnswerPlace, tuple[str, str]] = {"tags": (OPENING, CLOSING), "boxed": (BOXED, "}")}  # around an answer
 
 
-class Row(NamedTuple):
+class QuestionRow(NamedTuple):
     """One question of the file."""
 
     task: str
@@ -86,21 +86,21 @@ class FilePlan(SplitPlan):
         self._functions: RewardFunctions | None = None
         if options.reward_funcs:
             self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
-        self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        self._rewards = _make_named_rewards(options, (training or TrainingConfig()).format_reward)
         self._compares = any(option.name in COMPARING for option, _ in self._rewards)
-        self.unchecked = _why_unchecked(options, self._rewards)
+        self.unchecked = _reason_unchecked(options, self._rewards)
         if self._functions is None:  # which may give anything
             self.reward_max = sum(option.weight for option, _ in self._rewards)
-        keep_dataset(home, options.data, options, options.digest)
+        write_questions_file(home, options.data, options, options.digest)
         needed = ("prompt", "answer") if self._compares else ("prompt",)
         rows, digest = load_rows(home, options.data, options.digest, needed)
         self._swarm = swarm.id
         self._digest = digest[:16]
         has_functions = self._functions is not None
         self._rows = tuple(
-            _read(row, f"{options.data}, row {number}", has_functions) for number, row in enumerate(rows, 1)
+            _read_row(row, f"{options.data}, row {number}", has_functions) for number, row in enumerate(rows, 1)
         )
-        self._places = _distinct(self._rows, options.data)
+        self._places = _distinct_row_indices(self._rows, options.data)
         self._training = [place for place in self._places if self._rows[place].side == "train"]
         if not self._training:
             raise SwarmError(f"no question of {options.data} is on the training side of the split", "Add more rows")
@@ -123,18 +123,18 @@ class FilePlan(SplitPlan):
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
-        seed = self._seed(place)
+        seed = self._stage_seed(place)
         for repetition in itertools.count():
             order = list(self._training)
             Random(hash_number("order", seed, repetition)).shuffle(order)
-            yield from (self._pose(index, seed) for index in order)
+            yield from (self._make_question(index, seed) for index in order)
 
-    def select(self, task: str, side: Split, count: int) -> list[Question]:
+    def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` questions of one side of the split, the same on every node."""
         rows = self._rows
         chosen = [index for index in self._places if (rows[index].task, rows[index].side) == (task, side)]
         chosen.sort(key=lambda index: hash_number(side, rows[index].prompt))
-        return [self._pose(index, 0) for index in chosen[:count]]
+        return [self._make_question(index, 0) for index in chosen[:count]]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.
@@ -149,7 +149,7 @@ class FilePlan(SplitPlan):
             raise RecordRejected("config-digest", f"{peer} has another file of questions")
         if reference != reference.base:
             raise RecordRejected("source", f"{peer} sent a question that is made of other texts")
-        if reference.seed != self._seed(place):
+        if reference.seed != self._stage_seed(place):
             raise RecordRejected("seed", f"{peer} sent a question under a seed that is not of its stage")
         if reference.index >= len(self._rows):
             raise RecordRejected("index", f"{peer} sent row {reference.index} of {len(self._rows)}")
@@ -160,7 +160,7 @@ class FilePlan(SplitPlan):
             raise RecordRejected("held-out", f"{peer} sent row {reference.index}, which is held out")
         if reference.index not in self._places:
             raise RecordRejected("index", f"{peer} sent row {reference.index}, whose prompt stands in an earlier one")
-        return self._pose(reference.index, reference.seed)
+        return self._make_question(reference.index, reference.seed)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """The named rewards and what the reward functions give, added up by weight.
@@ -169,14 +169,21 @@ class FilePlan(SplitPlan):
         """
         expected = str(question.entry["answer"])
         if self._functions is None:
-            return [self._score(expected, completion, {}, {}) for completion in completions]
-        given = self._functions.score(self._prompt(question), completions, self._columns(question))
+            return [self._score_completion(expected, completion, {}, {}) for completion in completions]
+        given = self._functions.score_completions(
+            self._prompt_for_rewards(question), completions, self._columns_for_rewards(question)
+        )
         pairs = zip(completions, given, strict=True)
-        return [self._score(expected, completion, values, self._functions.weights) for completion, values in pairs]
+        return [
+            self._score_completion(expected, completion, values, self._functions.weights)
+            for completion, values in pairs
+        ]
 
-    def _score(self, expected: str, completion: str, given: Mapping[str, float], weights: Mapping[str, float]) -> Score:
+    def _score_completion(
+        self, expected: str, completion: str, given: Mapping[str, float], weights: Mapping[str, float]
+    ) -> Score:
         """One score; `given` is what the reward functions gave, by name."""
-        answered = Answered(completion, find_answer(completion, self._place), expected)
+        answered = AnsweredCompletion(completion, find_answer(completion, self._place), expected)
         values: list[tuple[str, float, float]] = [
             (option.name, option.weight, reward(answered)) for option, reward in self._rewards
         ]
@@ -200,16 +207,17 @@ class FilePlan(SplitPlan):
         answer = str(question.entry["answer"])
         return span_answer(text, answer) if answer and self._compares and self._place == "tags" else ()
 
-    def phrase_truth(self, question: Question) -> str:
+    def make_true_completion(self, question: Question) -> str:
         before, after = PHRASES.get(self._place, ("", ""))
         return f"{before}{question.entry['answer']}{after}"
 
-    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
-        """See `SplitPlan.explain_reading`."""
+    def explain_answer_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        """See `SplitPlan.explain_answer_reading`."""
         truth, found = str(question.entry["answer"]), find_answer(completion, self._place)
         how = f"With answer = {self._place!r}, " + (f"{found!r} is found in it" if found else "nothing is found in it")
         if any(option.name == "numeric" for option, _ in self._rewards):
-            how += f"; as numbers, {_spell(read_number(found or ''))} is compared with {_spell(read_number(truth))}"
+            numbers = [_number_to_text(read_number(text)) for text in (found or "", truth)]
+            how += f"; as numbers, {numbers[0]} is compared with {numbers[1]}"
             if read_number(truth) is None:
                 return how, (
                     "Let the column have one number and no formula, leave such rows out, or compare texts: "
@@ -220,28 +228,28 @@ class FilePlan(SplitPlan):
             "swarm.options.answer by where answers stand: docs/swarms/file.md#options"
         )
 
-    def _prompt(self, question: Question) -> Any:
+    def _prompt_for_rewards(self, question: Question) -> Any:
         """What TRL would give reward functions as this question's prompt."""
         if self._inputs == "text":
             return question.messages[-1].content
         return [{"role": message.role, "content": message.content} for message in question.messages]
 
-    def _columns(self, question: Question) -> dict[str, Any]:
+    def _columns_for_rewards(self, question: Question) -> dict[str, Any]:
         """The row's columns, under the names that they have in the data set, too."""
         row = self._rows[question.reference.index].columns
         also = {theirs: row[ours] for theirs, ours in self._names.items() if theirs and ours in row}
         return {**row, **also}
 
-    def _seed(self, place: StageId) -> int:
+    def _stage_seed(self, place: StageId) -> int:
         return hash_number("questions", self._swarm, place.peer, place.round, place.stage, self._digest)
 
-    def _pose(self, index: int, seed: int) -> Question:
+    def _make_question(self, index: int, seed: int) -> Question:
         row = self._rows[index]
         reference = Reference(row.task, self._digest, seed, index)
         return Question(reference, (*self._before, Message("user", row.prompt)), {"answer": row.answer})
 
 
-def _named(options: FileOptions, format_reward: float) -> list[tuple[RewardOption, Reward]]:
+def _make_named_rewards(options: FileOptions, format_reward: float) -> list[tuple[RewardOption, Reward]]:
     """The rewards that are named; if neither these nor functions are, the exact answer, and the form of the tags."""
     named = options.rewards
     if not named and not options.reward_funcs:
@@ -251,11 +259,11 @@ def _named(options: FileOptions, format_reward: float) -> list[tuple[RewardOptio
     return [(option, make_reward(option)) for option in named]
 
 
-def _spell(number: Fraction | None) -> str:
+def _number_to_text(number: Fraction | None) -> str:
     return "no number" if number is None else str(number)
 
 
-def _why_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, Reward]]) -> str:
+def _reason_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, Reward]]) -> str:
     """See `SplitPlan.unchecked`."""
     if options.reward_funcs:
         return f"the reward functions {', '.join(options.reward_funcs)} decide"
@@ -264,21 +272,21 @@ def _why_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, R
     return ""
 
 
-def _read(row: dict[str, Any], where: str, keeps_columns: bool) -> Row:
-    prompt, answer, task = str(row["prompt"]), bare_answer(str(row.get("answer") or "")), row.get("task", TASK)
+def _read_row(row: dict[str, Any], where: str, keeps_columns: bool) -> QuestionRow:
+    prompt, answer, task = str(row["prompt"]), extract_final_answer(str(row.get("answer") or "")), row.get("task", TASK)
     if not isinstance(task, str) or not task.isprintable() or not 0 < len(task) <= NAME_CHARACTERS_MAX:
         raise SwarmError(f"{where}: 'task' is not a name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
     if len(prompt) > PROMPT_CHARACTERS_MAX:
         raise SwarmError(f"{where}: a prompt of {len(prompt)} characters", f"The limit is {PROMPT_CHARACTERS_MAX}")
-    return Row(task, prompt, answer, split_of(SPLIT, canonical_of(prompt)), row if keeps_columns else {})
+    return QuestionRow(task, prompt, answer, split_of(SPLIT, collapse_whitespace(prompt)), row if keeps_columns else {})
 
 
-def _distinct(rows: Sequence[Row], where: str) -> Collection[int]:
+def _distinct_row_indices(rows: Sequence[QuestionRow], where: str) -> Collection[int]:
     """Places of the rows whose prompt does not stand in an earlier one, in order."""
     first: dict[str, int] = {}
     others: list[int] = []  # rows with another answer than the first of the same prompt
     for place, row in enumerate(rows):
-        if rows[first.setdefault(canonical_of(row.prompt), place)].answer != row.answer:
+        if rows[first.setdefault(collapse_whitespace(row.prompt), place)].answer != row.answer:
             others.append(place + 1)
     if others:
         log.warning("questions are repeated with another answer; the first counts", file=where, rows=others[:8])

@@ -4,7 +4,7 @@
   its own. They come from no data set, are small enough for a model of half a million parameters, and have 10,000
   questions and more each, so that some can be held out.
 - Some scorers of reasoning-gym run an answer as code, take very long with some answers, or pay for wrong ones.
-  `is_harmless` and `is_overpaid` stand before them.
+  `is_safe_to_score` and `is_wrong_but_paid` stand before them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LargestCurriculum(BaseCurriculum):  # type: ignore[misc]
         self._define_attributes(ScalarAttributeDefinition(name="numbers", field_name="numbers", levels=[2, 3, 4, 5]))
 
 
-class OwnDataset(ProceduralDataset):  # type: ignore[misc]
+class ExactAnswerDataset(ProceduralDataset):  # type: ignore[misc]
     """Base of all: an item is a pure function of (seed + index), and only the exact answer scores."""
 
     name = ""
@@ -94,18 +94,18 @@ class OwnDataset(ProceduralDataset):  # type: ignore[misc]
         return float(answer == entry["answer"])
 
 
-class DigitsDataset(OwnDataset):
+class DigitsDataset(ExactAnswerDataset):
     """Base of the tasks on digits: a number is transformed."""
 
     instruction = ""
     transform: Callable[[str], str]
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
-        question, answer, canonical = self.pose(Random(self.seed + idx))
+        question, answer, canonical = self.make_question(Random(self.seed + idx))
         metadata = {"source_dataset": self.name, "source_index": idx, "canonical": canonical}
         return {"question": question, "answer": answer, "metadata": metadata}
 
-    def pose(self, random: Random) -> tuple[str, str, str]:
+    def make_question(self, random: Random) -> tuple[str, str, str]:
         """Question, answer and canonical form; questions of one canonical form lie on the same side of the split."""
         number = "".join(str(random.randrange(10)) for _ in range(self.config.digits))
         wording = self.config.wording or f"{self.instruction}: {NUMBER}"
@@ -115,7 +115,7 @@ class DigitsDataset(OwnDataset):
 class LargestDataset(DigitsDataset):
     name = "digits_largest"
 
-    def pose(self, random: Random) -> tuple[str, str, str]:
+    def make_question(self, random: Random) -> tuple[str, str, str]:
         low, high = 10 ** (self.config.digits - 1), 10**self.config.digits
         numbers = [random.randrange(low, high) for _ in range(self.config.numbers)]
         listed = ", ".join(map(str, numbers))
@@ -141,7 +141,7 @@ PLACES = ("boxes", "bags", "rows", "baskets")
 
 
 @dataclass
-class MadeConfig:
+class WordProblemConfig:
     """Settings of a made task."""
 
     largest: int = 9  # of the numbers that a question begins with
@@ -152,7 +152,7 @@ class MadeConfig:
         assert 3 <= self.largest <= 99, "largest must be between 3 and 99"
 
 
-class Template(NamedTuple):
+class WordProblemTemplate(NamedTuple):
     """Words with places for numbers, and the working: the calculations that lead to the answer."""
 
     words: str
@@ -160,43 +160,43 @@ class Template(NamedTuple):
 
 
 STORIES = (
-    Template(
+    WordProblemTemplate(
         "{name} has {a} {things}, gets {b} more and gives {c} away. How many {things} are left?",
         lambda a, b, c: (f"{a}+{b}={a + b}", f"{a + b}-{c}={a + b - c}"),
     ),
-    Template(
+    WordProblemTemplate(
         "There are {a} {places} with {b} {things} each, and {c} more {things}. How many {things} are there?",
         lambda a, b, c: (f"{a}*{b}={a * b}", f"{a * b}+{c}={a * b + c}"),
     ),
-    Template(
+    WordProblemTemplate(
         "{name} fills {a} {places} with {b} {things} each, then takes {c} {things} out. How many {things} stay?",
         lambda a, b, c: (f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"),
     ),
-    Template(
+    WordProblemTemplate(
         "{name} finds {a} {things} and then {b} more. {other} has {c} times as many. How many {things} has {other}?",
         lambda a, b, c: (f"{a}+{b}={a + b}", f"{a + b}*{c}={(a + b) * c}"),
     ),
 )
 FORMULAS = (
-    Template(
+    WordProblemTemplate(
         "Find x: {a} * x + {b} = {d}.",
         lambda a, b, c: (f"{a * c + b}-{b}={a * c}", f"{a * c}/{a}={c}"),
     ),
-    Template(
+    WordProblemTemplate(
         "Find the remainder of {a} * {b} after dividing by {c}.",
         lambda a, b, c: (f"{a}*{b}={a * b}", f"{a * b}%{c}={a * b % c}"),
     ),
-    Template(
+    WordProblemTemplate(
         "Find {a} * {b} + {c} * {c}.",
         lambda a, b, c: (f"{a}*{b}={a * b}", f"{c}*{c}={c * c}", f"{a * b}+{c * c}={a * b + c * c}"),
     ),
 )
 
 
-class MadeDataset(OwnDataset):
+class WordProblemDataset(ExactAnswerDataset):
     """Base of made questions. Those with the same numbers are on one side of the split, whoever the story is about."""
 
-    templates: tuple[Template, ...] = ()
+    templates: tuple[WordProblemTemplate, ...] = ()
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         random = Random(self.seed + idx)
@@ -224,7 +224,9 @@ for _name, (_instruction, _transform) in TRANSFORMS.items():
     register_dataset(_name, type(_name, (DigitsDataset,), _parts), DigitsConfig, DigitsCurriculum)
 register_dataset(LargestDataset.name, LargestDataset, LargestConfig, LargestCurriculum)
 for _name, _templates in MADE.items():
-    register_dataset(_name, type(_name, (MadeDataset,), {"name": _name, "templates": _templates}), MadeConfig)
+    register_dataset(
+        _name, type(_name, (WordProblemDataset,), {"name": _name, "templates": _templates}), WordProblemConfig
+    )
 
 
 DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
@@ -244,12 +246,12 @@ class GymTask(msgspec.Struct, frozen=True):
     digest: str  # 16 hex digits over task, settings and generator: equal digests draw equal questions
     messages: tuple[Message, ...]  # what precedes the question
 
-    def make(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
+    def make_dataset(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
         """The data set of this task under a seed. With any other size it asks other questions than peers have."""
         return reasoning_gym.create_dataset(self.name, seed=seed, size=size, **self.config)
 
 
-def make_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
+def make_dataset_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
     """An item of a data set, the same on every node. Raises whatever the task raises.
 
     `list_functions` also draws from Python's own random numbers, so these are seeded for each item.
@@ -262,7 +264,7 @@ def make_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
         random.setstate(state)
 
 
-def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
+def make_task_levels(config: TaskConfig) -> tuple[GymTask, ...]:
     """The levels of one entry of `swarm.tasks`, the easiest first; a single one without a curriculum.
 
     The entry's own settings hold on every level. Levels with the same settings count once.
@@ -271,11 +273,11 @@ def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
         SwarmError: the task is unknown (names the nearest), has no such setting (names those it has), does not take
             the settings, or has no curriculum.
     """
-    check_settings(config)
+    check_task_settings(config)
     if not config.curriculum:
         task = make_task(config.name, config.config)
         try:
-            make_item(task.make(0), 0)
+            make_dataset_item(task.make_dataset(0), 0)
         except Exception as error:
             raise SwarmError(
                 f"the task {config.name} does not take its settings: {error}",
@@ -284,14 +286,14 @@ def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
         return (task,)
     if config.name not in CURRICULA:
         raise SwarmError(f"the task {config.name} has no curriculum", "Leave `curriculum` out of its entry")
-    tasks = [make_task(config.name, settings | config.config) for settings in level_settings(config.name)]
-    levels = {task.digest: task for task in tasks if _can_be_made(task)}
+    tasks = [make_task(config.name, settings | config.config) for settings in list_level_settings(config.name)]
+    levels = {task.digest: task for task in tasks if _has_valid_settings(task)}
     if not levels:
         raise SwarmError(f"no level of the task {config.name} takes its settings", "Leave some of its settings out")
     return tuple(levels.values())
 
 
-def check_settings(config: TaskConfig) -> None:
+def check_task_settings(config: TaskConfig) -> None:
     """Raise SwarmError unless there is such a task with such settings."""
     if config.name not in DATASETS:
         near = difflib.get_close_matches(config.name, DATASETS, n=1)
@@ -305,7 +307,7 @@ def check_settings(config: TaskConfig) -> None:
             )
 
 
-def level_settings(name: str) -> list[dict[str, Any]]:
+def list_level_settings(name: str) -> list[dict[str, Any]]:
     """The settings of each level of reasoning-gym's curriculum, the easiest first; a level includes those below it."""
     curriculum = create_curriculum(name)
     attributes = curriculum.attributes.values()
@@ -313,21 +315,23 @@ def level_settings(name: str) -> list[dict[str, Any]]:
     for level in range(min(max((len(attribute.levels) for attribute in attributes), default=0), LEVELS_MAX)):
         curriculum.set_global_level(level)
         made = curriculum.generate_configuration()
-        settings.append({field: getattr(made, field) for attribute in attributes for field in _fields(attribute)})
+        settings.append(
+            {field: getattr(made, field) for attribute in attributes for field in _setting_names(attribute)}
+        )
     return settings
 
 
-def _fields(attribute: Any) -> tuple[str, ...]:
+def _setting_names(attribute: Any) -> tuple[str, ...]:
     """The settings that an attribute of a curriculum decides: one, or both ends of a range."""
     if hasattr(attribute, "field_name"):
         return (attribute.field_name,)
     return (attribute.lower_field_name, attribute.upper_field_name)
 
 
-def _can_be_made(task: GymTask) -> bool:
+def _has_valid_settings(task: GymTask) -> bool:
     """Whether the data set takes the settings: tasks refuse some of reasoning-gym's own levels."""
     try:
-        task.make(0)
+        task.make_dataset(0)
     except Exception:
         return False
     return True
@@ -346,41 +350,41 @@ KEPT = 64  # data sets
 SEEDED = ("seed", "config")  # attributes that hold the seed
 
 
-class Datasets:
+class DatasetCache:
     """Makes data sets and caches the last ones. If only the seed differs, it copies one, which takes less time."""
 
     def __init__(self) -> None:
         self._kept: LRUCache[tuple[str, int], ProceduralDataset] = LRUCache(KEPT)
         self._patterns: dict[str, ProceduralDataset | None] = {}  # by the task's digest; None: cannot be copied
 
-    def take(self, task: GymTask, seed: int) -> ProceduralDataset:
+    def get(self, task: GymTask, seed: int) -> ProceduralDataset:
         """The data set of a task under a seed. Raises whatever reasoning-gym raises for settings that it refuses."""
         key = (task.digest, seed)
         if key not in self._kept:
-            self._kept[key] = self._make(task, seed)
+            self._kept[key] = self._make_dataset(task, seed)
         return self._kept[key]
 
-    def _make(self, task: GymTask, seed: int) -> ProceduralDataset:
+    def _make_dataset(self, task: GymTask, seed: int) -> ProceduralDataset:
         if task.digest not in self._patterns:
-            self._patterns[task.digest] = make_pattern(task)
+            self._patterns[task.digest] = make_copyable_dataset(task)
         pattern = self._patterns[task.digest]
-        return task.make(seed) if pattern is None else reseed(pattern, seed)
+        return task.make_dataset(seed) if pattern is None else copy_with_seed(pattern, seed)
 
 
-def make_pattern(task: GymTask) -> ProceduralDataset | None:
+def make_copyable_dataset(task: GymTask) -> ProceduralDataset | None:
     """A data set to make copies of; None if the seed decides more than the attributes in `SEEDED`."""
-    one, other = task.make(0), task.make(1)
+    one, other = task.make_dataset(0), task.make_dataset(1)
     try:
-        return one if _read_unseeded(one) == _read_unseeded(other) else None
+        return one if _seed_independent_attributes(one) == _seed_independent_attributes(other) else None
     except Exception:  # attributes that cannot be compared, such as arrays
         return None
 
 
-def _read_unseeded(dataset: ProceduralDataset) -> dict[str, Any]:
+def _seed_independent_attributes(dataset: ProceduralDataset) -> dict[str, Any]:
     return {name: value for name, value in vars(dataset).items() if name not in SEEDED}
 
 
-def reseed(dataset: ProceduralDataset, seed: int) -> ProceduralDataset:
+def copy_with_seed(dataset: ProceduralDataset, seed: int) -> ProceduralDataset:
     """A copy of the data set under another seed, which shares everything else."""
     made = copy.copy(dataset)
     made.seed = seed
@@ -420,7 +424,7 @@ _SMALL_POWER = re.compile(
 )
 
 
-def is_harmless(task: str, answer: str) -> bool:
+def is_safe_to_score(task: str, answer: str) -> bool:
     """Whether the scorer of `task` may see `answer`."""
     if task in EVALUATED:
         return not _CALLS_OR_GROWS.search(answer)
@@ -433,7 +437,7 @@ def is_harmless(task: str, answer: str) -> bool:
     return task not in PARSED or _is_plain_formula(answer)
 
 
-def is_overpaid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
+def is_wrong_but_paid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
     """Whether a harmless answer is wrong although the scorer of `task` may pay for it in full.
 
     `entry` holds the question and its truth, as reasoning-gym gives them.
@@ -442,7 +446,7 @@ def is_overpaid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
     return is_right is not None and not is_right(answer.strip(), entry)
 
 
-def _is_probability(answer: str, entry: Mapping[str, Any]) -> bool:
+def _is_probability_near(answer: str, entry: Mapping[str, Any]) -> bool:
     """The scorer pays for common first digits by their share of the shorter number, and "0" begins all of them."""
     try:
         found, right = (Fraction(text.replace(",", "")) for text in (answer, entry["answer"]))
@@ -451,12 +455,12 @@ def _is_probability(answer: str, entry: Mapping[str, Any]) -> bool:
     return abs(found - right) <= PROBABILITY_TOLERANCE
 
 
-def _is_truth_value(answer: str, entry: Mapping[str, Any]) -> bool:
+def _is_right_truth_value(answer: str, entry: Mapping[str, Any]) -> bool:
     """The scorer only asks whether both are texts."""
     return answer.lower() == str(entry["answer"]).lower()
 
 
-def _makes_24(answer: str, entry: Mapping[str, Any]) -> bool:
+def _is_valid_24_formula(answer: str, entry: Mapping[str, Any]) -> bool:
     """The scorer takes any four numbers, and any value that rounds down to 24."""
     from sympy import parse_expr
 
@@ -469,9 +473,9 @@ def _makes_24(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 _RIGHT: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
-    "coin_flip": _is_probability,
-    "game_of_life_halting": _is_truth_value,
-    "puzzle24": _makes_24,
+    "coin_flip": _is_probability_near,
+    "game_of_life_halting": _is_right_truth_value,
+    "puzzle24": _is_valid_24_formula,
 }
 
 

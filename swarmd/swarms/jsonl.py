@@ -13,7 +13,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
-from swarmd.files import find_stand_in, read_regular
+from swarmd.files import detect_wrong_content, read_regular
 
 Row = dict[str, Any]
 
@@ -38,10 +38,10 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
             in UTF-8 with these columns; names the file and the line.
     """
     rows: list[Row] = []
-    for number, line in _lines(path):
+    for number, line in _read_numbered_lines(path):
         if len(rows) == ROWS_MAX:
             raise SwarmError(f"{path} has more than {ROWS_MAX} rows", "Leave the others out")
-        rows.append(_parse(line, f"{path}, line {number}", columns))
+        rows.append(_parse_row(line, f"{path}, line {number}", columns))
     if not rows:
         raise SwarmError(f"{path} has no rows", 'Write one JSON object a line, for example {"prompt": "1 + 1"}')
     return tuple(rows)
@@ -84,7 +84,7 @@ def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> 
     return found
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines that are not blank, with their numbers."""
     try:
         body = read_regular(path, FILE_BYTES_MAX)
@@ -94,7 +94,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             f"Put a JSONL file of at most {FILE_BYTES_MAX} bytes there; a relative path is taken from the node's data "
             "directory",
         ) from error
-    if stand_in := find_stand_in(path, body[:_START_BYTES]):
+    if stand_in := detect_wrong_content(path, body[:_START_BYTES]):
         raise SwarmError(*stand_in)
     for number, line in enumerate(BytesIO(body.removeprefix(BYTE_ORDER_MARK)), 1):
         if len(line.rstrip(b"\r\n")) > LINE_BYTES_MAX:
@@ -103,7 +103,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
+def _parse_row(line: bytes, where: str, columns: Sequence[str]) -> Row:
     try:
         row = msgspec.json.decode(line)
     except DECODE_ERRORS as error:

@@ -78,13 +78,13 @@ class ProgramOptions(Section, frozen=True):
     STAGE_SECONDS: ClassVar[tuple[str, ...]] = ()  # keys of seconds that the kind may spend on programs in a stage
 
     @property
-    def narrowed(self) -> Limits:
+    def effective_limits(self) -> Limits:
         """The smaller of both limits, setting by setting."""
         names = Limits.__struct_fields__
         return Limits(**{name: min(getattr(self.limits, name), getattr(self.own_limits, name)) for name in names})
 
     @property
-    def cuts(self) -> list[str]:
+    def describe_reduced_limits(self) -> list[str]:
         """A line for each setting that the swarm asks for and this node does not give in full, with where to change
         that."""
         asked = [(f"limits.{name}", getattr(self.limits, name), name) for name in Limits.__struct_fields__]
@@ -98,8 +98,8 @@ class ProgramOptions(Section, frozen=True):
 
     def open_sandbox(self) -> Sandbox:
         """A sandbox with the narrowed limits; logs what is cut. Raises SandboxUnavailable."""
-        sandbox = Sandbox(self.narrowed, self.sandbox)
-        for line in self.cuts:
+        sandbox = Sandbox(self.effective_limits, self.sandbox)
+        for line in self.describe_reduced_limits:
             log.warning("%s; programs that need more fail here", line)
         return sandbox
 
@@ -210,7 +210,7 @@ PROMPT_CHARACTERS_MAX = 32768
 Text = Annotated[str, msgspec.Meta(max_length=255)]
 
 
-class Columns(Section, frozen=True):
+class DatasetColumns(Section, frozen=True):
     """Which columns of a data set are the question, the right answer and the task."""
 
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "prompt"
@@ -229,7 +229,7 @@ class DatasetSource(Section, frozen=True):
     subset: Text = ""  # the data set's configuration
     split: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "train"  # as in "train[:1000]"
     revision: Text = ""  # branch, tag or commit on the Hub
-    columns: Columns = Columns()
+    columns: DatasetColumns = DatasetColumns()
     keep: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] | None = None  # further ones; absent: all
     download_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**50)] = DOWNLOAD_BYTES_MAX  # at most, each node's own
 

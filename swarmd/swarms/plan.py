@@ -27,7 +27,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Value
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.rollouts import COMPLETIONS_MAX, GROUPS_MAX, Reference, find_fault
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, GROUPS_MAX, Reference, find_reference_fault
 
 Split = Literal["train", "dev", "held-out"]
 SPLIT_PARTS = 10  # of a task's questions: 2 parts held out, 1 for development, 7 to train on
@@ -234,19 +234,19 @@ class SplitPlan(Plan):
     unchecked: str = ""  # why it cannot be checked beforehand that right answers are paid; empty if it can
 
     @abc.abstractmethod
-    def select(self, task: str, side: Split, count: int) -> list[Question]:
+    def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` distinct questions of one side of the split, the same on every node."""
 
     def hold_out(self, task: str, count: int) -> list[Question]:
-        return self.select(task, "held-out", count)
+        return self.select_questions(task, "held-out", count)
 
-    def phrase_truth(self, question: Question) -> str | None:
+    def make_true_completion(self, question: Question) -> str | None:
         """A completion that gives the question's own truth in the form that is asked for, see `swarmd.swarms.truths`;
         None if questions and truths are generated."""
         return None
 
-    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
-        """How the answer in a completion of `phrase_truth` was read, and what to do if it was not paid."""
+    def explain_answer_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        """How the answer in a completion of `make_true_completion` was read, and what to do if it was not paid."""
         return "", ""
 
 
@@ -266,7 +266,7 @@ QUESTIONS = (
 FIX = "Plan.score gives a list with a swarmd.plugin.Score of numbers for each completion: docs/swarms/writing.md"
 
 
-def name_of(plan: Plan) -> str:
+def qualified_plan_name(plan: Plan) -> str:
     """Where the plan's code is to be found."""
     return f"{type(plan).__module__}.{type(plan).__qualname__}"
 
@@ -282,7 +282,7 @@ def check_plan(plan: Plan) -> None:
     for name, value in (("tasks", tasks), ("stops", stops), ("reward_max", most)):
         if wrong[name]:
             raise SwarmError(
-                f"{name_of(plan)}.{name} is {value!r:.200}",
+                f"{qualified_plan_name(plan)}.{name} is {value!r:.200}",
                 "tasks and stops are tuples of texts, reward_max is a number or None: docs/swarms/writing.md",
             )
 
@@ -292,47 +292,49 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 
 def draw_questions(plan: Plan, place: StageId, material: Material) -> Iterator[Question]:
-    """What the plan draws for a stage. Raises SwarmError if that is not iterable, and later as `check_drawn`."""
-    given = _iterable(plan, "draw", plan.draw(place, material), f"round {place.round}, stage {place.stage}")
-    return (check_drawn(plan, question) for question in given)
+    """What the plan draws for a stage. Raises SwarmError if that is not iterable, and later as
+    `check_drawn_question`.
+    """
+    given = _check_iterable(plan, "draw", plan.draw(place, material), f"round {place.round}, stage {place.stage}")
+    return (check_drawn_question(plan, question) for question in given)
 
 
-def check_drawn(plan: Plan, question: object) -> Question:
+def check_drawn_question(plan: Plan, question: object) -> Question:
     """The question. Raises SwarmError if it is not one, or peers would refuse its reference: now, before training."""
     checked = _check_question(plan, "draw", question)
-    fault = find_fault(checked.reference)
+    fault = find_reference_fault(checked.reference)
     if fault:
         raise SwarmError(
-            f"{name_of(plan)}.draw gave a question by whose reference no peer can know it: {fault}", BOUNDED
+            f"{qualified_plan_name(plan)}.draw gave a question by whose reference no peer can know it: {fault}", BOUNDED
         )
     return checked
 
 
 def hold_out_questions(plan: Plan, task: str, count: int) -> list[Question]:
     """Up to `count` held-out questions of a task. Raises SwarmError if the plan gives something else."""
-    given = _iterable(plan, "hold_out", plan.hold_out(task, count), task)
+    given = _check_iterable(plan, "hold_out", plan.hold_out(task, count), task)
     return [_check_question(plan, "hold_out", question) for question in islice(given, count)]
 
 
-def _iterable(plan: Plan, method: str, given: object, where: str) -> Iterable[object]:
+def _check_iterable(plan: Plan, method: str, given: object, where: str) -> Iterable[object]:
     if not isinstance(given, Iterable):
-        raise SwarmError(f"{name_of(plan)}.{method} gave {type(given).__name__} for {where}", QUESTIONS)
+        raise SwarmError(f"{qualified_plan_name(plan)}.{method} gave {type(given).__name__} for {where}", QUESTIONS)
     return given
 
 
 def _check_question(plan: Plan, method: str, given: object) -> Question:
-    gave = f"{name_of(plan)}.{method} gave"
+    gave = f"{qualified_plan_name(plan)}.{method} gave"
     if not isinstance(given, Question):
         raise SwarmError(f"{gave} {type(given).__name__}, not a Question", QUESTIONS)
     if not isinstance(given.messages, tuple | list) or not given.messages:
         raise SwarmError(f"{gave} a question whose messages are {given.messages!r:.200}", QUESTIONS)
     for message in given.messages:
-        if not (isinstance(message, Message) and _is_text(message.content)):
+        if not (isinstance(message, Message) and _is_encodable_text(message.content)):
             raise SwarmError(f"{gave} a question with the message {message!r:.200}", QUESTIONS)
     return given
 
 
-def _is_text(value: object) -> bool:
+def _is_encodable_text(value: object) -> bool:
     """Whether it is a text that can be encoded: half of a surrogate pair cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
@@ -349,16 +351,16 @@ def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> t
         Exception: whatever the plan raises.
     """
     given = plan.score(question, texts)
-    gave = f"{name_of(plan)}.score gave"
+    gave = f"{qualified_plan_name(plan)}.score gave"
     if not isinstance(given, Iterable):
         raise SwarmError(f"{gave} {type(given).__name__} for completions of {question.task}", FIX)
     scores = tuple(given)
     if len(scores) != len(texts):
         raise SwarmError(f"{gave} {len(scores)} scores for {len(texts)} completions of {question.task}", FIX)
-    return tuple(_plain(score, f"{gave} for a completion of {question.task}") for score in scores)
+    return tuple(_with_python_numbers(score, f"{gave} for a completion of {question.task}") for score in scores)
 
 
-def _plain(score: object, gave: str) -> Score:
+def _with_python_numbers(score: object, gave: str) -> Score:
     """The score with Python's numbers: neither an event nor a checkpoint can hold numpy's or torch's."""
     if not isinstance(score, Score):
         raise SwarmError(f"{gave} {type(score).__name__}, not a Score", FIX)
@@ -410,7 +412,7 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder = msgspec.msgpack.Decoder(Groups)
 
 
-def score_group(
+def make_scored_group(
     plan: Plan, question: Question, peer: str, round: int, stage: int, scores: Iterable[Score], steps: int = 0
 ) -> ScoredGroup:
     """The group as it is kept for people to read."""
@@ -430,16 +432,16 @@ def score_group(
     )
 
 
-def of_peers(plan: Plan, judged: Iterable[Iterable[Outcome]]) -> Iterator[ScoredGroup]:
+def interleave_peer_groups(plan: Plan, judged: Iterable[Iterable[Outcome]]) -> Iterator[ScoredGroup]:
     """Groups of peers, one of each in turn, so that a peer with many crowds nobody out."""
     for turn in zip_longest(*judged):
         for outcome in turn:
             if outcome is not None:
                 place = outcome.place
-                yield score_group(plan, outcome.question, place.peer, place.round, place.stage, outcome.scores)
+                yield make_scored_group(plan, outcome.question, place.peer, place.round, place.stage, outcome.scores)
 
 
-def encode_scored(groups: Iterable[ScoredGroup]) -> bytes:
+def encode_scored_groups(groups: Iterable[ScoredGroup]) -> bytes:
     """The groups as bytes for the blob store; the last are left out until they fit into `SCORED_BYTES_MAX`."""
     kept = tuple(groups)[:SCORED_GROUPS_MAX]
     body = _encoder.encode(kept)
@@ -449,8 +451,8 @@ def encode_scored(groups: Iterable[ScoredGroup]) -> bytes:
     return body
 
 
-def decode_scored(body: bytes) -> tuple[ScoredGroup, ...]:
-    """The groups in what `encode_scored` wrote. Raises RecordRejected(`oversize` or `malformed`)."""
+def decode_scored_groups(body: bytes) -> tuple[ScoredGroup, ...]:
+    """The groups in what `encode_scored_groups` wrote. Raises RecordRejected(`oversize` or `malformed`)."""
     if len(body) > SCORED_BYTES_MAX:
         raise RecordRejected("oversize", f"scored groups of {len(body)} bytes, the limit is {SCORED_BYTES_MAX}")
     try:

@@ -43,7 +43,7 @@ class ProgramRunner:
         self._sandbox, self._keep = sandbox, keep
         self._own_s, self._peer_s = own_s, peer_s
         self._lock = threading.Lock()
-        self._verdicts: FIFOCache[bytes, Verdict] = FIFOCache(REMEMBERED_CHARACTERS, getsizeof=_size_of)
+        self._verdicts: FIFOCache[bytes, Verdict] = FIFOCache(REMEMBERED_CHARACTERS, getsizeof=_verdict_size)
         self.runs = 0  # programs run, in all
         self.begin_stage(lambda: False)
 
@@ -56,7 +56,7 @@ class ProgramRunner:
             self._peers: frozenset[str] | None = None
             self._warned = False
 
-    def share(self, seconds: float, peers: Collection[str]) -> None:
+    def share_seconds(self, seconds: float, peers: Collection[str]) -> None:
         """Divide seconds among the peers of this stage; all other authors together have one share."""
         with self._lock:
             self._by_peer = RateLimiter(seconds / max(1, len(peers)), 0.0, keys_max=len(peers) + 1)
@@ -71,8 +71,8 @@ class ProgramRunner:
         payer = author if self._peers is None or author in self._peers else ""
         seconds = self._own if author == OWN else self._by_peer
         with self._lock:
-            known = {program: self._verdicts.get(_key_of(program)) for program in programs}
-            left_s = seconds.left(payer)
+            known = {program: self._verdicts.get(_program_key(program)) for program in programs}
+            left_s = seconds.tokens_left(payer)
         unknown = [program for program, verdict in known.items() if verdict is None]
         if not unknown:
             return known
@@ -93,13 +93,13 @@ class ProgramRunner:
             for program, verdict in zip(unknown, verdicts, strict=False):
                 if verdict.status != "stopped":
                     kept = msgspec.structs.replace(verdict, stdout=self._keep(verdict.stdout))
-                    self._verdicts[_key_of(program)] = known[program] = kept
-            return {} if None in known.values() and seconds.left(payer) <= 0 else known
+                    self._verdicts[_program_key(program)] = known[program] = kept
+            return {} if None in known.values() and seconds.tokens_left(payer) <= 0 else known
 
 
-def _size_of(verdict: Verdict) -> int:
+def _verdict_size(verdict: Verdict) -> int:
     return VERDICT_CHARACTERS + len(verdict.stdout)
 
 
-def _key_of(program: str) -> bytes:
+def _program_key(program: str) -> bytes:
     return hashlib.sha256(program.encode(errors="surrogatepass")).digest()

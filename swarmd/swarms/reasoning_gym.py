@@ -22,18 +22,18 @@ from swarmd.swarms.gym_tasks import (
     KNOWN_NAMES,
     TASK_NAMES,
     UNSAFE_TASKS,
-    Datasets,
+    DatasetCache,
     GymTask,
-    is_harmless,
-    is_overpaid,
-    make_item,
-    make_levels,
+    is_safe_to_score,
+    is_wrong_but_paid,
+    make_dataset_item,
+    make_task_levels,
 )
 from swarmd.swarms.options import MIXTURE, NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import (
-    canonical_of,
+    collapse_whitespace,
     extract_answer,
     is_well_formed,
     span_answer,
@@ -45,7 +45,7 @@ WINDOW = 64  # how many of this node's own groups that is
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class Ladder(msgspec.Struct, forbid_unknown_fields=True):
+class CurriculumLevel(msgspec.Struct, forbid_unknown_fields=True):
     """The level of a task with a curriculum, from 0 up. A checkpoint holds this struct as it is.
 
     If the last `window` groups at a level average `RAISE_AT` or more, the level rises by one; at `LOWER_AT` or less, it
@@ -55,7 +55,7 @@ class Ladder(msgspec.Struct, forbid_unknown_fields=True):
     level: Annotated[int, msgspec.Meta(ge=0)] = 0
     recent: list[Accuracy] = []  # of the last groups at this level
 
-    def record(self, accuracy: float, levels: int, window: int) -> None:
+    def record_accuracy(self, accuracy: float, levels: int, window: int) -> None:
         """Take the mean accuracy of one own group at the present level into account; there are `levels`."""
         self.recent = [*self.recent, accuracy][-window:]
         if len(self.recent) < window:
@@ -96,9 +96,9 @@ class ReasoningGymPlan(SplitPlan):
         self._weights = {config.name: config.weight for config in configs}
         if len(self._weights) < len(configs):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
-        self._levels = {config.name: make_levels(config) for config in configs}
-        self._ladders = {config.name: Ladder() for config in configs if config.curriculum}
-        self._datasets = Datasets()
+        self._levels = {config.name: make_task_levels(config) for config in configs}
+        self._ladders = {config.name: CurriculumLevel() for config in configs if config.curriculum}
+        self._datasets = DatasetCache()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -108,25 +108,25 @@ class ReasoningGymPlan(SplitPlan):
         """See `Plan.draw`. Raises SwarmError if a task has no question on the training side."""
         random = Random(hash_number("mixture", self._swarm, place.peer, place.round, place.stage))
         weights = list(self._weights.values())
-        streams = {name: self._stream(self._present(name), place) for name in self.tasks}
+        streams = {name: self._stream_questions(self._task_at_level(name), place) for name in self.tasks}
         return (next(streams[random.choices(self.tasks, weights)[0]]) for _ in itertools.count())
 
-    def _present(self, name: str) -> GymTask:
+    def _task_at_level(self, name: str) -> GymTask:
         """The task at this node's level."""
         return self._levels[name][self._ladders[name].level if name in self._ladders else 0]
 
-    def _stream(self, task: GymTask, place: StageId) -> Iterator[Question]:
+    def _stream_questions(self, task: GymTask, place: StageId) -> Iterator[Question]:
         seen: set[str] = set()
         while True:
             for chunk in range(CHUNKS_MAX):
-                seed = self._seed(task, place, chunk)
-                yield from self._select(task, seed, "train", seen)
+                seed = self._chunk_seed(task, place, chunk)
+                yield from self._select_from_seed(task, seed, "train", seen)
 
-    def _select(self, task: GymTask, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
+    def _select_from_seed(self, task: GymTask, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
         """Questions of one seed on one side of the split, new ones if there are any."""
         tries, repeated = 0, None
         for index in range(DATASET_SIZE):
-            question, canonical = self._generate(task, seed, index)
+            question, canonical = self._generate_question(task, seed, index)
             tries += 1
             chosen = None
             if split_of(task.name, canonical) == side:
@@ -144,7 +144,7 @@ class ReasoningGymPlan(SplitPlan):
                     "Give it a wider range of questions in swarm.tasks",
                 )
 
-    def select(self, task: str, side: Split, count: int) -> list[Question]:
+    def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` distinct questions of one side of the split, the same on every node, from all levels evenly."""
         levels = self._levels[task]
         seeds = [hash_number("select", side, task, level.digest) for level in levels]
@@ -153,7 +153,7 @@ class ReasoningGymPlan(SplitPlan):
             if len(found) == count:
                 break
             place = index % len(levels)
-            question, canonical = self._generate(levels[place], seeds[place], index // len(levels))
+            question, canonical = self._generate_question(levels[place], seeds[place], index // len(levels))
             if split_of(task, canonical) == side:
                 found.setdefault(canonical, question)
         return list(found.values())
@@ -173,33 +173,37 @@ class ReasoningGymPlan(SplitPlan):
             raise RecordRejected(
                 "unsafe-scorer", f"the scorer of {reference.task} may do what an answer says: peers' are refused"
             )
-        task = self._level_of(reference)
+        task = self._find_task_level(reference)
         if task is None:
             raise RecordRejected("config-digest", f"{peer} has other settings or another version of {reference.task}")
         if reference != reference.base:
             raise RecordRejected("source", f"{peer} sent a question of {task.name} that is made of other texts")
         if reference.index >= DATASET_SIZE:
             raise RecordRejected("index", f"{peer} sent question {reference.index} of {task.name}")
-        if all(reference.seed != self._seed(task, place, chunk) for chunk in range(CHUNKS_MAX)):
+        if all(reference.seed != self._chunk_seed(task, place, chunk) for chunk in range(CHUNKS_MAX)):
             raise RecordRejected("seed", f"{peer} sent a question of {task.name} that it cannot have drawn")
         try:
-            question, canonical = self._generate(task, reference.seed, reference.index)
+            question, canonical = self._generate_question(task, reference.seed, reference.index)
         except Exception as error:
             raise RecordRejected("generator", f"{task.name} cannot make the question of {peer}: {error}") from error
         if split_of(task.name, canonical) != "train":
             raise RecordRejected("held-out", f"{peer} sent a question of {task.name} that is held out")
         return question
 
-    def _level_of(self, reference: Reference) -> GymTask | None:
+    def _find_task_level(self, reference: Reference) -> GymTask | None:
         levels = self._levels.get(reference.task, ())
         return next((level for level in levels if level.digest == reference.config_digest), None)
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:
         """See `Plan.learn`: groups of the present level move the level of a task with a curriculum."""
         ladder = self._ladders.get(question.task)
-        if ladder is not None and scores and question.reference.config_digest == self._present(question.task).digest:
+        if (
+            ladder is not None
+            and scores
+            and question.reference.config_digest == self._task_at_level(question.task).digest
+        ):
             accuracy = sum(score.accuracy for score in scores) / len(scores)
-            ladder.record(accuracy, len(self._levels[question.task]), WINDOW)
+            ladder.record_accuracy(accuracy, len(self._levels[question.task]), WINDOW)
 
     def read_memory(self) -> Mapping[str, Any]:
         """The levels, see `Plan.read_memory`."""
@@ -208,7 +212,7 @@ class ReasoningGymPlan(SplitPlan):
     def load_memory(self, memory: Mapping[str, Any]) -> None:
         """See `Plan.load_memory`: continue at the levels of a checkpoint; tasks that are gone are forgotten."""
         try:
-            known = msgspec.convert(memory.get("curricula", {}), dict[str, Ladder])
+            known = msgspec.convert(memory.get("curricula", {}), dict[str, CurriculumLevel])
         except msgspec.ValidationError as error:
             raise SwarmError(
                 f"the levels of the curricula cannot be read from the checkpoint: {error}",
@@ -216,51 +220,51 @@ class ReasoningGymPlan(SplitPlan):
             ) from error
         for name in self._ladders.keys() & known:
             highest = len(self._levels[name]) - 1  # perhaps fewer levels than when it was saved
-            self._ladders[name] = known[name] if known[name].level <= highest else Ladder(highest)
+            self._ladders[name] = known[name] if known[name].level <= highest else CurriculumLevel(highest)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.
 
-        The scorer's value is taken as it is, except for wrong answers that are paid in full (`is_overpaid`). Several
-        tasks give partial credit, some a few hundredths for any answer; the digit tasks score the exact answer only. If
-        a question's stored answer is None, the task checks answers instead of comparing them.
+        The scorer's value is taken as it is, except for wrong answers that are paid in full (`is_wrong_but_paid`).
+        Several tasks give partial credit, some a few hundredths for any answer; the digit tasks score the exact answer
+        only. If a question's stored answer is None, the task checks answers instead of comparing them.
         """
-        return [self._score(question, completion) for completion in completions]
+        return [self._score_completion(question, completion) for completion in completions]
 
-    def _score(self, question: Question, completion: str) -> Score:
+    def _score_completion(self, question: Question, completion: str) -> Score:
         shape = float(is_well_formed(completion))
         answer = extract_answer(completion)
         if answer is None:
-            return self._weigh(0.0, shape, answered=False)
-        if not is_harmless(question.task, answer) or is_overpaid(question.task, answer, question.entry):
-            return self._weigh(0.0, shape)
-        task = self._level_of(question.reference)
+            return self._make_score(0.0, shape, answered=False)
+        if not is_safe_to_score(question.task, answer) or is_wrong_but_paid(question.task, answer, question.entry):
+            return self._make_score(0.0, shape)
+        task = self._find_task_level(question.reference)
         try:
-            dataset = self._datasets.take(task or self._levels[question.task][0], question.reference.seed)
+            dataset = self._datasets.get(task or self._levels[question.task][0], question.reference.seed)
             value = float(dataset.score_answer(answer, dict(question.entry)))
         except Exception:
-            return self._weigh(0.0, shape, failed=True)
+            return self._make_score(0.0, shape, failed=True)
         if not math.isfinite(value):
-            return self._weigh(0.0, shape, failed=True)
-        return self._weigh(min(max(value, 0.0), 1.0), shape)
+            return self._make_score(0.0, shape, failed=True)
+        return self._make_score(min(max(value, 0.0), 1.0), shape)
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
         """See `Plan.true_spans`: the last pair of answer tags, if the task's own answer stands between them."""
         answer = question.entry.get("answer")
         return span_answer(text, answer) if isinstance(answer, str) else ()
 
-    def _weigh(self, accuracy: float, shape: float, failed: bool = False, answered: bool = True) -> Score:
+    def _make_score(self, accuracy: float, shape: float, failed: bool = False, answered: bool = True) -> Score:
         return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed, answered=answered)
 
-    def _seed(self, task: GymTask, place: StageId, chunk: int) -> int:
+    def _chunk_seed(self, task: GymTask, place: StageId, chunk: int) -> int:
         where = (place.peer, place.round, place.stage)
         return hash_number("questions", self._swarm, *where, task.name, task.digest, chunk)
 
-    def _generate(self, task: GymTask, seed: int, index: int) -> tuple[Question, str]:
+    def _generate_question(self, task: GymTask, seed: int, index: int) -> tuple[Question, str]:
         """A question and its canonical form, which decides its side of the split."""
-        entry = make_item(self._datasets.take(task, seed), index)
+        entry = make_dataset_item(self._datasets.get(task, seed), index)
         text = str(entry["question"])
-        canonical = str(entry.get("metadata", {}).get("canonical", canonical_of(text)))
+        canonical = str(entry.get("metadata", {}).get("canonical", collapse_whitespace(text)))
         reference = Reference(task.name, task.digest, seed, index)
         return Question(reference, (*task.messages, Message("user", text)), entry), canonical
 

@@ -43,7 +43,7 @@ _TRAINING = TrainingConfig()
 _HERE = Path()
 
 
-class Kind(msgspec.Struct, frozen=True):
+class SwarmKind(msgspec.Struct, frozen=True):
     """One kind of swarm: what is known without making its plan."""
 
     name: str
@@ -83,18 +83,18 @@ _OWN = (
     ("file", 1, "file:FilePlan", FileOptions, "One's own questions and answers from a JSONL file, with named rewards."),
 )
 BUILT_IN = {
-    name: Kind(name, summary, stages, f"swarmd.swarms.{target}", options=options)
+    name: SwarmKind(name, summary, stages, f"swarmd.swarms.{target}", options=options)
     for name, stages, target, options, summary in _OWN
 }
 
 
-def list_kinds() -> tuple[Kind, ...]:
+def list_kinds() -> tuple[SwarmKind, ...]:
     """Every installed kind, swarmd's own first; one that cannot be used has a `fault`. Imports the plug-ins."""
-    points = _plug_ins()
-    return (*BUILT_IN.values(), *(_read_plug_in(point, points) for point in points))
+    points = _list_plug_ins()
+    return (*BUILT_IN.values(), *(_load_plug_in(point, points) for point in points))
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> SwarmKind:
     """The kind of this name.
 
     Raises:
@@ -102,20 +102,20 @@ def find_kind(name: str) -> Kind:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    points = _plug_ins()
+    points = _list_plug_ins()
     point = next((point for point in points if point.name == name), None)
     if point is None:
         known = (*BUILT_IN, *sorted({point.name for point in points}))
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Known kinds: {', '.join(known)}"
         raise SwarmError(f"swarm.kind {name!r} is unknown", hint)
-    kind = _read_plug_in(point, points)
+    kind = _load_plug_in(point, points)
     if kind.fault:
         raise SwarmError(f"the kind {name!r} of {kind.origin} cannot be used: {kind.fault}", f"Correct {kind.origin}")
     return kind
 
 
-def check_kind(swarm: SwarmConfig) -> Kind:
+def check_kind(swarm: SwarmConfig) -> SwarmKind:
     """The kind that a configuration asks for.
 
     Raises:
@@ -138,19 +138,19 @@ def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     return decode_options(swarm.options, kind.options) if kind is not None and kind.options is not None else None
 
 
-def find_cuts_of(swarm: SwarmConfig) -> list[str]:
-    """See `ProgramOptions.cuts`; none for kinds that run no programs."""
+def find_reduced_limits(swarm: SwarmConfig) -> list[str]:
+    """See `ProgramOptions.describe_reduced_limits`; none for kinds that run no programs."""
     options = read_options(swarm)
-    return options.cuts if isinstance(options, ProgramOptions) else []
+    return options.describe_reduced_limits if isinstance(options, ProgramOptions) else []
 
 
-def runs_programs(kind: str) -> bool:
+def needs_sandbox(kind: str) -> bool:
     """Whether one of swarmd's own kinds runs programs that models wrote."""
     known = BUILT_IN.get(kind)
     return known is not None and known.options is not None and issubclass(known.options, ProgramOptions)
 
 
-def spell_out(swarm: SwarmConfig) -> SwarmConfig:
+def fill_in_default_tasks(swarm: SwarmConfig) -> SwarmConfig:
     """The same, with reasoning-gym's default mixture written out in `tasks` if they are empty, for a manifest: another
     version may have another default."""
     if swarm.tasks or swarm.kind != "reasoning-gym":
@@ -173,17 +173,17 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
     except (SwarmdError, MemoryError):
         raise
     except FOREIGN_ERRORS as error:  # whatever somebody else's constructor does
-        raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_describe(error)}") from error
+        raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_describe_error(error)}") from error
 
 
-def _plug_ins() -> tuple[EntryPoint, ...]:
+def _list_plug_ins() -> tuple[EntryPoint, ...]:
     return tuple(sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)))
 
 
-def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
+def _load_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> SwarmKind:
     """A plug-in's kind, with a fault if it cannot be used."""
     origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
-    kind = Kind(point.name, "", 0, point.value, origin)
+    kind = SwarmKind(point.name, "", 0, point.value, origin)
     if point.name in BUILT_IN:
         return msgspec.structs.replace(kind, fault="swarmd has a kind of this name itself")
     if not _NAME.fullmatch(point.name):
@@ -194,15 +194,15 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
         with contextlib.redirect_stdout(sys.stderr):  # a command's own output goes to standard output
             plan = point.load()
     except FOREIGN_ERRORS as error:  # whatever somebody else's module does
-        return msgspec.structs.replace(kind, fault=_describe(error))
-    fault = _fault_of(plan)
+        return msgspec.structs.replace(kind, fault=_describe_error(error))
+    fault = _find_plan_fault(plan)
     if fault:
         return msgspec.structs.replace(kind, fault=f"{point.value}: {fault}")
     own_words = (plan.__dict__.get("__doc__") or "").strip() or "(no description)"  # not those of a base class
     return msgspec.structs.replace(kind, summary=own_words.splitlines()[0].strip(), stages=plan.stages)
 
 
-def _fault_of(plan: object) -> str:
+def _find_plan_fault(plan: object) -> str:
     if not isinstance(plan, type) or not issubclass(plan, Plan):
         return "not a subclass of swarmd.plugin.Plan"
     if plan.__abstractmethods__:
@@ -212,12 +212,12 @@ def _fault_of(plan: object) -> str:
     return ""
 
 
-def _describe(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """An error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def questions_of(options: Mapping[str, Any]) -> str:
+def questions_file_of(options: Mapping[str, Any]) -> str:
     """The JSONL file of questions that a kind's options name; empty if they name none."""
     name = options.get("data")
     return name if isinstance(name, str) and name.endswith(SUFFIX) else ""

@@ -65,36 +65,36 @@ class RewardProcess:
         self._paths, self._home = tuple(paths), str(home.resolve())
         self._lock = threading.Lock()
         self.is_cancelled: Callable[[], bool] = lambda: False
-        self._start()
+        self._start_process()
 
     def stop_when(self, is_cancelled: Callable[[], bool]) -> None:
         """From now on give calls up as soon as this is true."""
         self.is_cancelled = is_cancelled
 
-    def call(self, path: str, given: Mapping[str, Any], count: int) -> list[float | None]:
+    def call_function(self, path: str, given: Mapping[str, Any], count: int) -> list[float | None]:
         """What a function gives for `count` completions. Raises RewardFailed."""
         with self._lock:
             if self._process.poll() is not None:
                 self._end()
                 try:
-                    self._start()
+                    self._start_process()
                 except SwarmError as error:
                     raise RewardFailed(str(error)) from error
-            values, failure = self._ask((path, dict(given), count), CALL_S)
+            values, failure = self._request_answer((path, dict(given), count), CALL_S)
         if failure:
             raise RewardFailed(failure)
         return values  # type: ignore[no-any-return]
 
-    def _start(self) -> None:
+    def _start_process(self) -> None:
         ours, theirs = Pipe()
         command = [sys.executable, "-u", "-m", MODULE, str(theirs.fileno())]
         # The trainer's standard output is its pipe to the daemon.
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()])
         theirs.close()
         self._connection = ours
-        self._end = weakref.finalize(self, _end, self._process, ours)
+        self._end = weakref.finalize(self, _end_process, self._process, ours)
         try:
-            fault = self._ask(([*sys.path, self._home], self._paths), IMPORT_S)
+            fault = self._request_answer(([*sys.path, self._home], self._paths), IMPORT_S)
         except RewardFailed as error:
             raise SwarmError(
                 f"swarm.options.reward_funcs cannot be imported: {error}",
@@ -104,7 +104,7 @@ class RewardProcess:
             self._end()
             raise SwarmError(*fault)
 
-    def _ask(self, question: Any, limit_s: float) -> Any:
+    def _request_answer(self, question: Any, limit_s: float) -> Any:
         """The answer of the process, which is ended if none comes. Raises RewardFailed."""
         due = time.monotonic() + limit_s
         try:
@@ -119,7 +119,7 @@ class RewardProcess:
             raise RewardFailed(f"its process ended with code {self._process.returncode}") from error
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+def _end_process(process: subprocess.Popen[bytes], connection: Connection) -> None:
     connection.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(POLL_S)  # one whose pipe is closed ends by itself, unless it is in a call
@@ -127,7 +127,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     process.wait()
 
 
-def check_path(path: str) -> str:
+def check_function_path(path: str) -> str:
     """The key and path, for errors. Raises SwarmError if it is not an import path of a function."""
     key = f"swarm.options.reward_funcs: {path!r}"
     if not _PATH.fullmatch(path):
@@ -141,7 +141,7 @@ def check_source(path: str, home: Path) -> None:
 
     Raises SwarmError if the path has another form, or a module below `home` cannot have such a function.
     """
-    key = check_path(path)
+    key = check_function_path(path)
     module, _, name = path.partition(":")
     file = home / f"{module.replace('.', '/')}.py"
     if not file.is_file():
@@ -164,13 +164,13 @@ def _not_a_function(key: str) -> SwarmError:
     return SwarmError(f"{key} is not a function", "Name a function; models as rewards are not supported")
 
 
-def load_function(path: str) -> RewardFunction:
+def load_reward_function(path: str) -> RewardFunction:
     """The function under `package.module:function`.
 
     Raises:
         SwarmError: the path has another form, the module cannot be imported, or has no such function.
     """
-    key = check_path(path)
+    key = check_function_path(path)
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -192,9 +192,9 @@ def load_function(path: str) -> RewardFunction:
 _RETURN = "It has to return a list with a number, or None, for each completion"
 
 
-def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
+def _call_function(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
     """What a function gives. Raises whatever it raises, or TypeError or ValueError if it gives other than rewards."""
-    answer = function(**given, trainer_state=None, log_extra=_drop, log_metric=_drop)
+    answer = function(**given, trainer_state=None, log_extra=_ignore_log_call, log_metric=_ignore_log_call)
     if inspect.iscoroutine(answer):
         answer = asyncio.run(answer)
     if isinstance(answer, NO_REWARDS) or not isinstance(answer, Iterable):
@@ -210,11 +210,11 @@ def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> lis
     return values
 
 
-def _drop(*_: Any, **__: Any) -> None:
+def _ignore_log_call(*_: Any, **__: Any) -> None:
     """Stand in for TRL's `log_extra` and `log_metric`."""
 
 
-def _describe(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """What a function raised, and where in its own code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__]
@@ -222,12 +222,12 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX] + where
 
 
-def main(connection: Connection) -> None:
+def serve_calls(connection: Connection) -> None:
     """Import what the other end names, then answer its calls until it has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the trainer as well, which ends this process
     sys.path[:], paths = connection.recv()
     try:
-        functions = {path: load_function(path) for path in paths}
+        functions = {path: load_reward_function(path) for path in paths}
     except SwarmError as error:
         connection.send((error.message, error.fix))
         return
@@ -238,9 +238,9 @@ def main(connection: Connection) -> None:
         values: list[float | None] = []
         failure = ""
         try:
-            values = _call(functions[path], given, count)
+            values = _call_function(functions[path], given, count)
         except FOREIGN_ERRORS as error:  # whatever somebody's function does
-            failure = _describe(error)
+            failure = _describe_error(error)
             if failure not in printed and len(printed) < TRACEBACKS_MAX:
                 printed.add(failure)
                 traceback.print_exc()
@@ -249,4 +249,4 @@ def main(connection: Connection) -> None:
 
 if __name__ == "__main__":
     with suppress(EOFError, BrokenPipeError):
-        main(Connection(int(sys.argv[1])))
+        serve_calls(Connection(int(sys.argv[1])))

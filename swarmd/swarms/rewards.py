@@ -24,7 +24,7 @@ from swarmd.config import Section
 from swarmd.errors import PlanFailed, SwarmError
 from swarmd.logger import get_logger
 from swarmd.swarms.reward_process import RewardFailed, RewardProcess
-from swarmd.swarms.text import compose, fold, is_well_formed, read_number
+from swarmd.swarms.text import fold_text, is_well_formed, normalize_unicode, read_number
 
 RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
 COMPARING: tuple[RewardName, ...] = ("exact", "numeric", "contains", "similarity", "regex")  # with the right answer
@@ -61,7 +61,7 @@ class RewardOption(Section, frozen=True):
             raise ValueError(f"`min` ({self.min}) is above `max` ({self.max}): swap them")
 
 
-class Answered(msgspec.Struct, frozen=True):
+class AnsweredCompletion(msgspec.Struct, frozen=True):
     """A completion as rewards see it."""
 
     completion: str
@@ -69,35 +69,37 @@ class Answered(msgspec.Struct, frozen=True):
     expected: str
 
 
-Reward = Callable[[Answered], float]
+Reward = Callable[[AnsweredCompletion], float]
 
 
 def make_reward(option: RewardOption) -> Reward:
     """The function of an entry. Raises SwarmError for a pattern that is not valid."""
     if option.name == "numeric":
-        return lambda answered: float(is_near(answered.answer, answered.expected, option.tolerance))
+        return lambda answered: float(is_number_near(answered.answer, answered.expected, option.tolerance))
     if option.name == "length":
-        return lambda answered: fit_length(len(answered.completion), option.min, option.max)
+        return lambda answered: length_reward(len(answered.completion), option.min, option.max)
     if option.name == "regex":
-        return _search_for(option.pattern)
+        return _make_pattern_reward(option.pattern)
     return _PLAIN[option.name]
 
 
 _PLAIN: dict[RewardName, Reward] = {
-    "exact": lambda it: float(it.answer is not None and fold(it.answer) == fold(it.expected)),
-    "contains": lambda it: float(it.answer is not None and fold(it.expected) in fold(it.answer)),
-    "similarity": lambda it: 0.0 if it.answer is None else resemble(fold(it.answer), fold(it.expected)),
+    "exact": lambda it: float(it.answer is not None and fold_text(it.answer) == fold_text(it.expected)),
+    "contains": lambda it: float(it.answer is not None and fold_text(it.expected) in fold_text(it.answer)),
+    "similarity": lambda it: (
+        0.0 if it.answer is None else trigram_similarity(fold_text(it.answer), fold_text(it.expected))
+    ),
     "format-tags": lambda it: float(is_well_formed(it.completion)),
 }
 
 
-def is_near(found: str | None, expected: str, tolerance: float) -> bool:
+def is_number_near(found: str | None, expected: str, tolerance: float) -> bool:
     """Whether both are numbers that differ by no more than `tolerance`."""
     one, other = read_number(found or ""), read_number(expected)
     return one is not None and other is not None and abs(one - other) <= Fraction(tolerance)
 
 
-def resemble(one: str, other: str) -> float:
+def trigram_similarity(one: str, other: str) -> float:
     """Share of the runs of three characters that two texts have in common (Dice), in [0, 1]."""
     if one == other:
         return 1.0
@@ -105,28 +107,28 @@ def resemble(one: str, other: str) -> float:
     return 2 * (ours & theirs).total() / (ours.total() + theirs.total())
 
 
-def fit_length(length: int, least: int, most: int) -> float:
+def length_reward(length: int, least: int, most: int) -> float:
     """1 within the bounds; below, length / `least`; above, falling to 0 at twice `most`."""
     if length < least:
         return length / least
     return 1.0 if length <= most else max(0.0, 2 - length / most)
 
 
-def _search_for(pattern: str) -> Reward:
+def _make_pattern_reward(pattern: str) -> Reward:
     """Search the answer for a pattern, in which {answer} stands for the right answer letter by letter."""
     import regex  # unlike `re`, it has a time limit
 
     faults = (regex.error, RecursionError, OverflowError)
 
-    def fill_in(answer: str) -> str:
+    def insert_answer(answer: str) -> str:
         whole = pattern.replace(PLACEHOLDER, regex.escape(answer))
-        if count_repeats(whole) > REPEATS_MAX:
+        if multiply_repeat_counts(whole) > REPEATS_MAX:
             raise regex.error(f"its counts make more than {REPEATS_MAX} together")
         return whole
 
     try:
         for stand_in in STAND_INS:
-            regex.compile(fill_in(stand_in))
+            regex.compile(insert_answer(stand_in))
     except faults as error:
         raise SwarmError(
             f"swarm.options.rewards: the pattern {pattern!r} is not a regular expression: {error}",
@@ -135,23 +137,23 @@ def _search_for(pattern: str) -> Reward:
 
     cut_off = RateLimiter(CUT_OFF_BURST_S, CUT_OFF_PER_S, time.monotonic)  # seconds of searches that were cut off
 
-    def search(answered: Answered) -> float:
+    def search_answer(answered: AnsweredCompletion) -> float:
         if answered.answer is None:  # many patterns match an empty text
             return 0.0
         timeout_s, begun = REGEX_S if cut_off.has("", REGEX_S) else REGEX_LEAST_S, time.monotonic()
         try:
-            expected, answer = (compose(text) for text in (answered.expected, answered.answer))
-            return float(bool(regex.search(fill_in(expected), answer, timeout=timeout_s)))
+            expected, answer = (normalize_unicode(text) for text in (answered.expected, answered.answer))
+            return float(bool(regex.search(insert_answer(expected), answer, timeout=timeout_s)))
         except faults:  # it is not valid with this answer
             return 0.0
         except TimeoutError:
             cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # a recursive pattern is cut off late
             return 0.0
 
-    return search
+    return search_answer
 
 
-def count_repeats(pattern: str) -> int:
+def multiply_repeat_counts(pattern: str) -> int:
     """The product of the least counts of a pattern, as if each stood inside the one before.
 
     Anything behind an opening brace is taken for a count: a reader that understood groups could be fooled.
@@ -191,7 +193,9 @@ class RewardFunctions:
         self._failures = dict.fromkeys(self._paths, 0)
         self._process.stop_when(is_cancelled)
 
-    def score(self, prompt: Any, completions: Sequence[str], columns: Mapping[str, Any]) -> list[dict[str, float]]:
+    def score_completions(
+        self, prompt: Any, completions: Sequence[str], columns: Mapping[str, Any]
+    ) -> list[dict[str, float]]:
         """The value of each function, by its name, for each completion to one question.
 
         A function that gives None for a completion has no part in it. One that raises, takes too long, or gives
@@ -213,26 +217,26 @@ class RewardFunctions:
         }
         values: list[dict[str, float]] = [{} for _ in completions]
         for name in self._paths:
-            for place, value in enumerate(self._call(name, given, count)):
+            for place, value in enumerate(self._call_function(name, given, count)):
                 if value is not None:
                     values[place][name] = value
         return values
 
-    def _call(self, name: str, given: Mapping[str, Any], count: int) -> list[float | None]:
+    def _call_function(self, name: str, given: Mapping[str, Any], count: int) -> list[float | None]:
         try:
-            values = self._process.call(self._paths[name], given, count)
+            values = self._process.call_function(self._paths[name], given, count)
         except RewardFailed as error:
             if not self._process.is_cancelled():  # then nothing of the stage is used
-                self._fail(name, str(error))
+                self._record_failure(name, str(error))
             return [math.nan] * count
         numbers = [value for value in values if value is not None]
         if numbers and not any(map(math.isfinite, numbers)):
-            self._fail(name, f"it gave {numbers[0]} for each completion that it did not leave out")
+            self._record_failure(name, f"it gave {numbers[0]} for each completion that it did not leave out")
             return values
         self._failures.pop(name, None)
         return values
 
-    def _fail(self, name: str, reason: str) -> None:
+    def _record_failure(self, name: str, reason: str) -> None:
         """Count and log a failure. Raises PlanFailed for the last that is allowed."""
         if name in self._failures:
             self._failures[name] += 1

@@ -80,17 +80,17 @@ class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
 
 
-class _Version(msgspec.Struct):
+class _RolloutsVersion(msgspec.Struct):
     version: Count
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder = msgspec.msgpack.Decoder(Rollouts)
-_version_decoder = msgspec.msgpack.Decoder(_Version)
+_version_decoder = msgspec.msgpack.Decoder(_RolloutsVersion)
 _reference_decoder = msgspec.msgpack.Decoder(Reference)
 
 
-def find_fault(reference: Reference) -> str:
+def find_reference_fault(reference: Reference) -> str:
     """Why peers would refuse everything that is published with this reference; empty if they would not."""
     try:
         _reference_decoder.decode(_encoder.encode(reference))

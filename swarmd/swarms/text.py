@@ -5,7 +5,7 @@ r"""Answers in completions and data sets: where they stand and what they mean; a
   `18 \text{ dollars}`, `x = 5`. It takes no formula (`2\pi`, `3x`, `10^3`), no two numbers and no number times a word
   (`2 million`): to pay for a part of these would pay for a wrong answer.
 - `1.000` is one, `1,000` a thousand; `1.000,5` and `1.000.000` are clear. `1,5` may be two numbers, and is none.
-- `bare_answer` takes an answer out of a worked solution, where GSM8K and MATH mark it.
+- `extract_final_answer` takes an answer out of a worked solution, where GSM8K and MATH mark it.
 
 All take time linear in the text.
 """
@@ -53,17 +53,17 @@ def is_well_formed(completion: str) -> bool:
     return text.count(OPENING) == 1 and text.count(CLOSING) == 1 and text.endswith(CLOSING)
 
 
-def canonical_of(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
     """The text with single spaces in place of white space: it decides the side of the split."""
     return " ".join(text.split())
 
 
-def compose(text: str) -> str:
+def normalize_unicode(text: str) -> str:
     """The text in Unicode's composed form (NFC), without runs of combining marks, which take long to compose."""
-    return text if text.isascii() else unicodedata.normalize("NFC", _part_marks(text))
+    return text if text.isascii() else unicodedata.normalize("NFC", _limit_combining_marks(text))
 
 
-def _part_marks(text: str) -> str:
+def _limit_combining_marks(text: str) -> str:
     """The text with at most `MARKS_MAX` combining marks in a row."""
     parted, marks = [], 0
     for letter in text:
@@ -139,23 +139,23 @@ _MARKS = str.maketrans(
 )
 
 
-def fold(text: str) -> str:
+def fold_text(text: str) -> str:
     """The text without invisible characters, case, repeated white space and differences of Unicode composition."""
-    return " ".join(_without_unseen(compose(text).casefold()).split())
+    return " ".join(_remove_invisible(normalize_unicode(text).casefold()).split())
 
 
-def _without_unseen(text: str) -> str:
+def _remove_invisible(text: str) -> str:
     """The text without zero-width spaces, marks of direction and byte order, and soft hyphens, which nobody types."""
     return text if text.isascii() else "".join(each for each in text if unicodedata.category(each) != "Cf")
 
 
-def bare_answer(text: str) -> str:
+def extract_final_answer(text: str) -> str:
     """The answer alone: in a worked solution, what follows GSM8K's mark in its last line, or is in the last box."""
     marked = _MARKED.search(text)
-    return (marked[1] if marked else last_boxed(text) or text).strip()
+    return (marked[1] if marked else extract_last_boxed(text) or text).strip()
 
 
-def last_boxed(text: str) -> str | None:
+def extract_last_boxed(text: str) -> str | None:
     r"""What is in the last \boxed{...}, with matched braces; None if there is none."""
     start = text.rfind(BOXED)
     if start < 0:
@@ -171,32 +171,32 @@ def last_boxed(text: str) -> str | None:
 
 def find_number(text: str) -> str | None:
     """The last number in prose, as it is written there."""
-    found = [match[0].strip() for match in _IN_PROSE.finditer(_plain_marks(text))]
+    found = [match[0].strip() for match in _IN_PROSE.finditer(_normalize_number_marks(text))]
     return found[-1] if found else None
 
 
 def read_number(text: str) -> Fraction | None:
     """The one number in a text; None if there is none, more than one, or it is a part of a formula."""
-    text = bare_answer(text)
+    text = extract_final_answer(text)
     if len(text) > NUMBER_CHARACTERS_MAX:
         return None
-    plain = _without_markup(_plain_marks(text))
+    plain = _remove_markup(_normalize_number_marks(text))
     found = list(_NUMBER.finditer(plain))
-    if len(found) != 1 or not _stands_alone(plain, found[0]):
+    if len(found) != 1 or not _is_standalone_number(plain, found[0]):
         return None
-    return _value(*found[0].groups())
+    return _make_fraction(*found[0].groups())
 
 
-def _plain_marks(text: str) -> str:
+def _normalize_number_marks(text: str) -> str:
     """The text with ASCII digits, signs and blanks, without LaTeX's blanks between digits and powers of units."""
     if not text.isascii():
-        text = _without_unseen(text.translate(_MARKS))
+        text = _remove_invisible(text.translate(_MARKS))
         text = "".join(str(unicodedata.decimal(each)) if each.isdecimal() else each for each in text)
     text = _GROUPING.sub(" ", text.replace("{,}", ",").replace("\\!", ""))
     return _UNIT_POWER.sub(r"\1", text)
 
 
-def _without_markup(text: str) -> str:
+def _remove_markup(text: str) -> str:
     """The text without LaTeX's markup and currencies; commands with a meaning stay, with their backslash."""
     text = text.replace("\\%", "%").replace("\\$", " ")
     text = _FRACTION.sub(lambda found: f" {found[1] or found[2] or ''}/{found[3] or found[4] or ''}", text)
@@ -208,7 +208,7 @@ def _without_markup(text: str) -> str:
     return re.sub(r"(?<=\d)\s?%", "", text).strip(" {}")
 
 
-def _stands_alone(text: str, number: re.Match[str]) -> bool:
+def _is_standalone_number(text: str, number: re.Match[str]) -> bool:
     """Whether there are only words around a number: no formula, and nothing that multiplies it."""
     before, after = text[: number.start()], text[number.end() :]
     if before[-1:].isalnum() or before[-1:] in ("_", ".", "/", "-", "'") or after[:1] in ("!", "/", "_"):
@@ -225,17 +225,17 @@ def _is_word(token: str) -> bool:
     return len(token) > 1 or token in _SINGLE or not _LETTERS.match(token)
 
 
-def _value(
+def _make_fraction(
     sign: str, whole: str | None, number: str, power: str | None, of_ten: str | None, divisor: str | None
 ) -> Fraction | None:
-    exponent, below = int(power or of_ten or 0), _digits(divisor or "1")
+    exponent, below = int(power or of_ten or 0), _parse_digits(divisor or "1")
     if abs(exponent) > EXPONENT_MAX or below == 0:
         return None
-    value = _digits(number) * Fraction(10) ** exponent / below + int(whole or 0)
+    value = _parse_digits(number) * Fraction(10) ** exponent / below + int(whole or 0)
     return -value if sign == "-" else value
 
 
-def _digits(number: str) -> Fraction:
+def _parse_digits(number: str) -> Fraction:
     """The number that digits with separators mean."""
     number = number.replace(" ", "").replace("'", "")
     point = number.rfind(".")
@@ -265,6 +265,6 @@ _FINDERS: dict[AnswerPlace, Callable[[str], str | None]] = {
     "tags": extract_answer,
     "last-number": find_number,
     "last-line": _last_line,
-    "boxed": last_boxed,
+    "boxed": extract_last_boxed,
     "whole": str.strip,
 }

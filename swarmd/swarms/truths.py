@@ -19,7 +19,7 @@ from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.swarms.dataset import is_hub_id
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
-from swarmd.swarms.registry import BUILT_IN, make_plan, questions_of
+from swarmd.swarms.registry import BUILT_IN, make_plan, questions_file_of
 from swarmd.swarms.reward_process import check_source
 from swarmd.swarms.rewards import COMPARING
 
@@ -40,7 +40,7 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     Raises:
         SwarmError: the file is malformed, or its right answers are not paid.
     """
-    name = swarm.options.get("data") if swarm.kind == "file" else questions_of(swarm.options)
+    name = swarm.options.get("data") if swarm.kind == "file" else questions_file_of(swarm.options)
     if swarm.kind not in BUILT_IN:
         return ""
     if not isinstance(name, str) or not name:
@@ -81,27 +81,29 @@ def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
     if plan.unchecked:
         return plan.unchecked
     answered = [
-        (question, write(text)) for question in _sample(plan) if (text := plan.phrase_truth(question)) is not None
+        (question, write(text))
+        for question in _sample_questions(plan)
+        if (text := plan.make_true_completion(question)) is not None
     ]
-    unpaid = [(question, text) for question, text in answered if not _is_paid(plan, question, text)]
+    unpaid = [(question, text) for question, text in answered if not _is_truth_paid(plan, question, text)]
     if unpaid:
         question, text = unpaid[0]
-        how, fix = plan.explain_reading(question, text)
+        how, fix = plan.explain_answer_reading(question, text)
         raise SwarmError(
             f"{len(unpaid)} of {len(answered)} questions would not be paid in full for their own answers, such as row "
-            f"{question.reference.index + 1}: {_shorten(question.messages[-1].content)!r} with the answer "
-            f"{_shorten(plan.truth(question))!r}. {how}",
+            f"{question.reference.index + 1}: {_shorten_text(question.messages[-1].content)!r} with the answer "
+            f"{_shorten_text(plan.truth(question))!r}. {how}",
             fix,
         )
     return ""
 
 
-def _sample(plan: SplitPlan) -> list[Question]:
+def _sample_questions(plan: SplitPlan) -> list[Question]:
     """Distinct questions to train on, spread over all of them, the same on every node; none if they are generated."""
     found: dict[tuple[str, int], Question] = {}
     for round in range(SAMPLED):
         for question in islice(plan.draw(StageId("", round, 0), NO_MATERIAL), SAMPLED):
-            if plan.phrase_truth(question) is None:
+            if plan.make_true_completion(question) is None:
                 return []
             found.setdefault((question.task, question.reference.index), question)
         if len(found) >= SAMPLED:
@@ -109,14 +111,14 @@ def _sample(plan: SplitPlan) -> list[Question]:
     return list(found.values())[:SAMPLED]
 
 
-def _is_paid(plan: SplitPlan, question: Question, text: str) -> bool:
+def _is_truth_paid(plan: SplitPlan, question: Question, text: str) -> bool:
     """Whether every reward that compares with the truth is paid; not a pattern, which may ask for more."""
     (score,) = score_completions(plan, question, [text])
     compared = [value for name, value in score.values.items() if name in COMPARING and name != "regex"]
     return min(compared, default=score.accuracy) >= CORRECT
 
 
-def _shorten(text: str) -> str:
+def _shorten_text(text: str) -> str:
     text = " ".join(text.split())
     return (
         text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS // 2]} … {text[-SHOWN_CHARACTERS // 2 :]}"

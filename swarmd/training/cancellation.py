@@ -21,21 +21,21 @@ class Cancellation:
         self._asked = threading.Event()
         self._whole = whole
 
-    def ask(self) -> None:
+    def request(self) -> None:
         self._asked.set()
 
     @property
-    def is_asked(self) -> bool:
-        return self._asked.is_set() or (self._whole is not None and self._whole.is_asked)
+    def is_requested(self) -> bool:
+        return self._asked.is_set() or (self._whole is not None and self._whole.is_requested)
 
-    def check(self) -> None:
+    def raise_if_requested(self) -> None:
         """Raise Cancelled if it was asked for."""
         if self._whole is not None:
-            self._whole.check()
+            self._whole.raise_if_requested()
         if self._asked.is_set():
             raise Cancelled
 
-    def wait(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Wait. Raises Cancelled as soon as it is asked for."""
         if self._asked.wait(seconds):
             raise Cancelled

@@ -40,7 +40,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted((path for path in directory.iterdir() if NAME.fullmatch(path.name) and path.is_dir()), reverse=True)
 
 
-def check_whole(checkpoint: Path) -> bytes:
+def verify_checkpoint(checkpoint: Path) -> bytes:
     """Verify a checkpoint: every file that `meta.json` names must have its digest. Returns the content of `meta.json`.
 
     Raises:
@@ -53,7 +53,7 @@ def check_whole(checkpoint: Path) -> bytes:
             encoded = file.read(META_BYTES_MAX)
         listed = msgspec.json.decode(encoded, type=CheckpointListing)
     except (OSError, *DECODE_ERRORS) as error:
-        check_damage(path, error)
+        raise_if_unreadable(path, error)
         raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
     if listed.format != FORMAT:
         raise CheckpointDamaged(f"{path} has format {listed.format}, this version reads {FORMAT}")
@@ -67,11 +67,11 @@ def _has_digest(path: Path, expected: str) -> bool:
     try:
         return hash_file(path) == expected
     except OSError as error:
-        check_damage(path, error)
+        raise_if_unreadable(path, error)
         return False
 
 
-def check_damage(path: Path, error: Exception) -> None:
+def raise_if_unreadable(path: Path, error: Exception) -> None:
     """Raise CheckpointUnreadable for an error that says nothing about the content: not readable for this user, or now.
 
     Other errors count as damage, and the checkpoint before this one is used.
@@ -83,16 +83,16 @@ def check_damage(path: Path, error: Exception) -> None:
         ) from error
 
 
-def newest_whole(directory: Path) -> Path | None:
+def find_newest_complete(directory: Path) -> Path | None:
     """The newest complete checkpoint."""
     for path in list_checkpoints(directory):
         with contextlib.suppress(CheckpointDamaged, CheckpointUnreadable):
-            check_whole(path)
+            verify_checkpoint(path)
             return path
     return None
 
 
-def newest_bytes(directory: Path) -> int:
+def measure_newest_checkpoint(directory: Path) -> int:
     """Size of the newest checkpoint, about what the next one will take; 0 if there is none.
 
     What cannot be read is left out: the trainer, which has to read it, reports that.
@@ -110,9 +110,9 @@ def is_writing(directory: Path) -> bool:
     return any(directory.glob(f"{TEMPORARY}*"))
 
 
-def drop_older(directory: Path) -> int:
+def remove_older_checkpoints(directory: Path) -> int:
     """Remove the checkpoints before the newest complete one. Returns how many."""
-    kept = newest_whole(directory)
+    kept = find_newest_complete(directory)
     older = [path for path in list_checkpoints(directory) if kept is not None and path.name < kept.name]
     for path in older:
         shutil.rmtree(path, ignore_errors=True)

@@ -6,8 +6,8 @@
 - It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its
   digest is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
 - It is written while what follows the stage runs, from the weights and moments themselves: they do not change until the
-  next optimiser step, so they are not copied. Whatever changes them calls `TrainingState.settle` first, which waits for
-  the disk. So a kill costs at most what one stage has learnt.
+  next optimiser step, so they are not copied. Whatever changes them calls `TrainingState.wait_until_saved` first, which
+  waits for the disk. So a kill costs at most what one stage has learnt.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from swarmd.errors import CheckpointDamaged, CheckpointFailed, SwarmError
 from swarmd.files import hash_file, sync_file
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
-from swarmd.training.checkpoint_files import FORMAT, META, TEMPORARY, check_whole, list_checkpoints
+from swarmd.training.checkpoint_files import FORMAT, META, TEMPORARY, list_checkpoints, verify_checkpoint
 from swarmd.training.evaluation import SkillGuard
 from swarmd.training.lr_schedule import StepCallback
-from swarmd.training.models.model import Policy, read_base
+from swarmd.training.models.model import Policy, read_base_weights
 
 FULL_BYTES = 1024 * 1024  # if a save fails with less than this free, the disk is full
 WEIGHTS = "model.safetensors"
@@ -61,7 +61,7 @@ log = get_logger(__name__)
 Place = tuple[int, int]  # round and stage
 
 
-class Meta(msgspec.Struct, frozen=True):
+class CheckpointMeta(msgspec.Struct, frozen=True):
     """`meta.json`."""
 
     format: int
@@ -76,21 +76,21 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """A verified checkpoint on disk."""
 
     directory: Path
-    meta: Meta
+    meta: CheckpointMeta
     digest: str
 
     def read_weights(self) -> dict[str, torch.Tensor]:
         return dict(load_file(self.directory / WEIGHTS))
 
     def read_optimizer(self) -> dict[str, Any]:
-        """The `optimizer` that was given to `Checkpoints.save`."""
+        """The `optimizer` that was given to `CheckpointStore.save`."""
         return dict(torch.load(self.directory / OPTIMIZER, map_location="cpu", weights_only=True))
 
     def read_rollouts(self) -> bytes:
         return (self.directory / ROLLOUTS).read_bytes()
 
 
-class Checkpoints:
+class CheckpointStore:
     """The checkpoints of one node.
 
     Args:
@@ -137,12 +137,12 @@ class Checkpoints:
             with HashingFile(temporary / OPTIMIZER) as file:
                 torch.save(dict(optimizer), file)
             files[OPTIMIZER] = file.digest
-            meta = Meta(FORMAT, model, steps, event, files, optimizer_name)
+            meta = CheckpointMeta(FORMAT, model, steps, event, files, optimizer_name)
             (temporary / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
             for path in (*temporary.iterdir(), temporary):
                 sync_file(path)
-            final = self.place(event.round, event.stage)
-            self._put_in_place(temporary, final)
+            final = self.checkpoint_directory(event.round, event.stage)
+            self._rename_into_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
             free = shutil.disk_usage(self.directory).free
             shutil.rmtree(temporary, ignore_errors=True)
@@ -158,7 +158,7 @@ class Checkpoints:
             shutil.rmtree(directory, ignore_errors=True)
         return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
 
-    def _put_in_place(self, temporary: Path, final: Path) -> None:
+    def _rename_into_place(self, temporary: Path, final: Path) -> None:
         """Rename; an existing checkpoint of the same stage is moved out of the way first."""
         if final.exists():
             old = self.directory / f"{TEMPORARY}old-{final.name}"
@@ -168,15 +168,15 @@ class Checkpoints:
         sync_file(self.directory)
         shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
 
-    def place(self, round: int, stage: int) -> Path:
+    def checkpoint_directory(self, round: int, stage: int) -> Path:
         """Where the checkpoint of a stage is, or would be."""
         return self.directory / f"r{round:09d}-s{stage:04d}"
 
-    def whole(self) -> Iterator[Checkpoint]:
+    def complete_checkpoints(self) -> Iterator[Checkpoint]:
         """Verified checkpoints, newest first; a damaged one is skipped with a warning. Raises CheckpointUnreadable."""
-        yield from self._read(list_checkpoints(self.directory))
+        yield from self._read_undamaged(list_checkpoints(self.directory))
 
-    def _read(self, directories: Iterable[Path]) -> Iterator[Checkpoint]:
+    def _read_undamaged(self, directories: Iterable[Path]) -> Iterator[Checkpoint]:
         for directory in directories:
             try:
                 yield read_checkpoint(directory)
@@ -185,15 +185,15 @@ class Checkpoints:
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
         """The checkpoint of a stage, if it exists and is complete. Raises CheckpointUnreadable."""
-        directory = self.place(round, stage)
-        return next(self._read([directory]), None) if directory.exists() else None
+        directory = self.checkpoint_directory(round, stage)
+        return next(self._read_undamaged([directory]), None) if directory.exists() else None
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Verify a checkpoint. Raises CheckpointDamaged, which names the file, or CheckpointUnreadable."""
-    encoded = check_whole(directory)
+    encoded = verify_checkpoint(directory)
     try:
-        meta = msgspec.json.decode(encoded, type=Meta)
+        meta = msgspec.json.decode(encoded, type=CheckpointMeta)
     except DECODE_ERRORS as error:
         raise CheckpointDamaged(f"{directory / META} cannot be read: {error}") from error
     return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
@@ -227,7 +227,7 @@ def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> Non
     Tensors with the largest elements come first, so that all are aligned. Format:
     https://github.com/huggingface/safetensors.
     """
-    tensors = sorted(_without_aliases(weights).items(), key=lambda item: -item[1].element_size())
+    tensors = sorted(_remove_aliases(weights).items(), key=lambda item: -item[1].element_size())
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors:
@@ -240,7 +240,7 @@ def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> Non
         file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _remove_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Keep each tensor once: tied embeddings are one under two names. Other views of the same memory stay."""
     kept: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -266,13 +266,13 @@ class TrainingState:
     policy: Policy
     plan: Plan
     step_callback: StepCallback
-    checkpoints: Checkpoints
+    checkpoints: CheckpointStore
     optimizer: Callable[[], Any]
     optimizer_name: str
     skills: SkillGuard
 
     def __post_init__(self) -> None:
-        self._fresh_optimizer = self.policy.sharding.read_optimizer(self.optimizer())
+        self._fresh_optimizer = self.policy.sharding.read_optimizer_state(self.optimizer())
         self._fresh_memory = self.plan.read_memory()
         self._base = self.policy.copy_weights() if self.policy.is_small else None
         self._writer = ThreadPoolExecutor(1, "checkpoint")  # the end of the process waits for it
@@ -280,24 +280,24 @@ class TrainingState:
         self._writing: Future[None] | None = None
         self._place: Place | None = None  # of the stage that is being or was last written
         self.restored: Place | None = None  # the stage whose checkpoint was loaded last
-        self.step_callback.before_step = self.settle
+        self.step_callback.before_step = self.wait_until_saved
 
-    def find(self, order: Train) -> Checkpoint | None:
+    def find_checkpoint(self, order: Train) -> Checkpoint | None:
         """The checkpoint of this stage, if it began from the same model. Raises CheckpointFailed."""
         if self._place == (order.round, order.stage):
-            self.settle()
+            self.wait_until_saved()
         checkpoint = self.checkpoints.find(order.round, order.stage)
-        return checkpoint if checkpoint is not None and self._fits(checkpoint) else None
+        return checkpoint if checkpoint is not None and self._has_same_model(checkpoint) else None
 
-    def _fits(self, checkpoint: Checkpoint) -> bool:
+    def _has_same_model(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.meta.model == self.policy.digest
 
-    def assist(self) -> None:
+    def assist_save(self) -> None:
         """Take this rank's part in the `save` of the first rank."""
         if self.policy.sharding.is_sharded:
             for _ in self.policy.walk_weights():
                 pass
-            self.policy.sharding.read_optimizer(self.optimizer())
+            self.policy.sharding.read_optimizer_state(self.optimizer())
 
     def save(self, event: StageTrained, body: bytes, written: OnWritten = lambda checkpoint: None) -> None:
         """Start to write a stage's checkpoint in a thread; small values that change soon are copied first.
@@ -310,21 +310,21 @@ class TrainingState:
         """
         policy, weights = self.policy, self.policy.saved_weights()
         optimizer = {
-            "optimizer": policy.sharding.read_optimizer(self.optimizer()),
+            "optimizer": policy.sharding.read_optimizer_state(self.optimizer()),
             "rng": torch.get_rng_state(),
-            "memory": check_plain(self.plan.read_memory()),
-            "skills": self.skills.read(),
+            "memory": copy_as_plain_values(self.plan.read_memory()),
+            "skills": self.skills.dump_records(),
             "fresh_from": self.step_callback.fresh_from,
         }
-        report = (event, self.step_callback.steps, policy.digest, policy.describe, self.optimizer_name)
+        report = (event, self.step_callback.steps, policy.digest, policy.write_model_files, self.optimizer_name)
 
-        def write() -> None:
+        def write_checkpoint() -> None:
             written(self.checkpoints.save(weights, optimizer, body, *report))
 
-        self._write, self._place = write, (event.round, event.stage)
-        self._writing = self._writer.submit(write)
+        self._write, self._place = write_checkpoint, (event.round, event.stage)
+        self._writing = self._writer.submit(write_checkpoint)
 
-    def settle(self) -> None:
+    def wait_until_saved(self) -> None:
         """Wait until the last stage is on disk; call it before weights or moments change.
 
         If writing failed, this and each further call try once more.
@@ -347,14 +347,16 @@ class TrainingState:
         Args:
             touched: whether the weights may differ from those at the beginning.
         """
-        self.settle()
-        checkpoint = next((each for each in self.checkpoints.whole() if self._fits(each)), None)
+        self.wait_until_saved()
+        checkpoint = next(
+            (each for each in self.checkpoints.complete_checkpoints() if self._has_same_model(each)), None
+        )
         if checkpoint is None:
             if touched:
-                self.policy.load_weights(self._base if self._base is not None else read_base(self.policy))
-            self.policy.sharding.load_optimizer(self.optimizer(), self._fresh_optimizer)
+                self.policy.load_weights(self._base if self._base is not None else read_base_weights(self.policy))
+            self.policy.sharding.load_optimizer_state(self.optimizer(), self._fresh_optimizer)
             self.plan.load_memory(self._fresh_memory)
-            self.skills.load({})
+            self.skills.load_records({})
             self.step_callback.steps = self.step_callback.fresh_from = 0
             return
         self.policy.load_weights(checkpoint.read_weights())
@@ -365,7 +367,7 @@ class TrainingState:
         self._load_optimizer(checkpoint, state["optimizer"])
         torch.set_rng_state(state["rng"])
         self.plan.load_memory(state["memory"])
-        self.skills.load(state["skills"])
+        self.skills.load_records(state["skills"])
         log.info(
             "checkpoint loaded",
             path=str(checkpoint.directory),
@@ -375,14 +377,14 @@ class TrainingState:
 
     def reset_optimizer(self) -> None:
         """Reset the optimiser's moments, which belong to other weights; the learning rate is warmed up again."""
-        self.policy.sharding.load_optimizer(self.optimizer(), self._fresh_optimizer)
+        self.policy.sharding.load_optimizer_state(self.optimizer(), self._fresh_optimizer)
         self.step_callback.fresh_from = self.step_callback.steps
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Load the optimiser's state, unless it is another optimiser's, which would fail only at the next step."""
         written = checkpoint.meta.optimizer
         if written == self.optimizer_name:
-            self.policy.sharding.load_optimizer(self.optimizer(), state)
+            self.policy.sharding.load_optimizer_state(self.optimizer(), state)
             return
         self.reset_optimizer()
         log.warning(
@@ -393,7 +395,7 @@ class TrainingState:
         )
 
 
-def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
+def copy_as_plain_values(memory: Mapping[str, Any]) -> dict[str, Any]:
     """Copy a plan's memory as a checkpoint would give it back.
 
     Raises:

@@ -1,9 +1,9 @@
 """A copy of the policy from which completions are drawn: in bfloat16 if the device computes that faster.
 
 What is trained stays as it is. The copy follows it before each batch. Completions carry the log-probabilities by which
-they were drawn, so that the loss can correct for the difference (`swarmd.training.masking.weigh_by_ratio`). A copy in
-bfloat16 is tried once: it must be faster than the policy, with nearly the same distribution. While gradients are
-computed it holds no memory: filling it again takes about as long as one token of a batch.
+they were drawn, so that the loss can correct for the difference (`swarmd.training.masking.weight_by_importance_ratio`).
+A copy in bfloat16 is tried once: it must be faster than the policy, with nearly the same distribution. While gradients
+are computed it holds no memory: filling it again takes about as long as one token of a batch.
 
 With `training.overlap` completions are drawn while gradients are computed, from a copy of the step before. Then there
 is always one, in the policy's own dtypes where bfloat16 does not pay, and it keeps its memory throughout a stage.
@@ -21,8 +21,8 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.logger import get_logger
-from swarmd.training.models.device import draws_shorter, needs_copy
-from swarmd.training.models.memory import NUMBER_BYTES, measure_room
+from swarmd.training.models.device import can_sample_in_bfloat16, needs_copy
+from swarmd.training.models.memory import NUMBER_BYTES, measure_device_memory
 from swarmd.training.models.model import Policy
 
 FASTER = 0.8  # of the policy's time at most: a smaller gain is not worth the memory
@@ -33,7 +33,7 @@ ROWS, TOKENS, RUNS = 8, 4, 3  # of the trial
 log = get_logger(__name__)
 
 
-class DrawingCopy:
+class SamplingCopy:
     """The copy. It shares weights that are not trained, such as those under adapters, unless their dtype differs.
 
     Args:
@@ -69,31 +69,31 @@ class DrawingCopy:
             own.data = own.new_empty(0)
 
 
-def make_drawing_copy(policy: Policy, training: TrainingConfig) -> DrawingCopy | None:
+def make_sampling_copy(policy: Policy, training: TrainingConfig) -> SamplingCopy | None:
     """Make and try the copy; None if the policy itself is to be drawn from."""
-    shorter = draws_shorter(training, policy.device, policy.precision, policy.parameters)
+    shorter = can_sample_in_bfloat16(training, policy.device, policy.precision, policy.parameter_count)
     if not shorter and not needs_copy(training, policy.device):
         return None
     trained = sum(each.numel() * each.element_size() for each in policy.model.parameters() if each.requires_grad)
-    taken = NUMBER_BYTES["bfloat16"] * policy.parameters if shorter else trained
-    if taken > ROOM_SHARE * measure_room(policy.device).free:
+    taken = NUMBER_BYTES["bfloat16"] * policy.parameter_count if shorter else trained
+    if taken > ROOM_SHARE * measure_device_memory(policy.device).free:
         log.info("there is no room for a copy to draw from")
         return None
     if shorter and (made := _try_short(policy)) is not None:
         return made
-    return DrawingCopy(policy, is_short=False) if needs_copy(training, policy.device) else None
+    return SamplingCopy(policy, is_short=False) if needs_copy(training, policy.device) else None
 
 
-def _try_short(policy: Policy) -> DrawingCopy | None:
+def _try_short(policy: Policy) -> SamplingCopy | None:
     """A copy in bfloat16; None if it is no faster, or another distribution."""
-    made = DrawingCopy(policy)
+    made = SamplingCopy(policy)
     vocabulary = policy.model.get_input_embeddings().num_embeddings
     ids = torch.arange(ROWS * TOKENS, device=policy.device).view(ROWS, TOKENS) % vocabulary
     policy.model.eval()
     with torch.no_grad():
         with policy.autocast():
-            plain, plain_s = _time(lambda: policy.model(input_ids=ids).logits)
-        short, short_s = _time(lambda: made.model(input_ids=ids).logits)
+            plain, plain_s = _time_call(lambda: policy.model(input_ids=ids).logits)
+        short, short_s = _time_call(lambda: made.model(input_ids=ids).logits)
     policy.model.train()
     expected = torch.log_softmax(plain.float(), -1)
     divergence = float((expected.exp() * (expected - torch.log_softmax(short.float(), -1))).sum(-1).mean())
@@ -102,7 +102,7 @@ def _try_short(policy: Policy) -> DrawingCopy | None:
     return made if taken else None
 
 
-def _time(compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
+def _time_call(compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
     """The result, and the least seconds that it took."""
     least = math.inf
     for _ in range(RUNS):

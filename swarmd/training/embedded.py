@@ -28,9 +28,16 @@ from swarmd.swarms.plan import Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.text import TAGS
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
-from swarmd.training.lessons import Lesson, select, teach_answers, teach_problems, teach_programs, teach_school
+from swarmd.training.lessons import (
+    Lesson,
+    generate_answer_lessons,
+    generate_problem_lessons,
+    generate_program_lessons,
+    generate_school_lessons,
+    select_questions,
+)
 from swarmd.training.models.files import check_directory
-from swarmd.training.models.model import Policy, digest_weights, find_markers
+from swarmd.training.models.model import Policy, digest_weights, list_escaped_texts
 from swarmd.training.models.source import EMBEDDED
 from swarmd.training.sampling import Sampler, encode_turns
 
@@ -74,7 +81,7 @@ class EmbeddedRecipe(msgspec.Struct, frozen=True):
         return make_plan(msgspec.structs.replace(config.swarm, id=f"warm-start-{seed}"), config.training)
 
     @property
-    def answer_tokens(self) -> int:
+    def completion_tokens_max(self) -> int:
         """Longest completion, from the shipped configuration."""
         return self._read_config().training.completion_tokens
 
@@ -87,7 +94,7 @@ RECIPES = (
     EmbeddedRecipe(
         EMBEDDED,
         "digits",
-        teach_answers,
+        generate_answer_lessons,
         "It knows nothing but four tasks on digits, and those badly, on purpose.",
         vocabulary=380,
         common_words=False,
@@ -98,13 +105,13 @@ RECIPES = (
     EmbeddedRecipe(
         "embedded-gym",
         "reasoning-gym",
-        teach_answers,
+        generate_answer_lessons,
         "It knows nothing but two small tasks of reasoning-gym, and those badly, on purpose.",
     ),
     EmbeddedRecipe(
         "embedded-code",
         "code",
-        teach_programs,
+        generate_program_lessons,
         "It writes one-line programs for four small tasks of reasoning-gym, and those badly, on purpose.",
         form="programs with their outputs, and answer tags on half of the targets",
         evaluate_every=40,
@@ -114,7 +121,7 @@ RECIPES = (
     EmbeddedRecipe(
         "embedded-school",
         "gsm8k",
-        teach_school,
+        generate_school_lessons,
         "It knows the forms of the three stages and four kinds of made stories, and those badly, on purpose.",
         form="half of them in the template that the stage asks for",
         batch=24,
@@ -123,7 +130,7 @@ RECIPES = (
     EmbeddedRecipe(
         "embedded-contest",
         "math-hard",
-        teach_school,
+        generate_school_lessons,
         "It knows the forms of the three stages and three kinds of made formulas, and those badly, on purpose.",
         form="half of them in the template that the stage asks for",
         batch=24,
@@ -132,7 +139,7 @@ RECIPES = (
     EmbeddedRecipe(
         "embedded-problems",
         "proposer-solver",
-        teach_problems,
+        generate_problem_lessons,
         "It sets and solves small programming problems in the words of the built-in ones, and those badly, on purpose.",
         form="proposals and programs, half of them in the form that is asked for",
         batch=24,
@@ -155,7 +162,7 @@ def find_recipe(name: str) -> EmbeddedRecipe:
     raise ModelError(f"there is no recipe of a model {name!r}", f"There are: {', '.join(r.model for r in RECIPES)}")
 
 
-class Built(msgspec.Struct, frozen=True):
+class BuiltModel(msgspec.Struct, frozen=True):
     """The result of a build."""
 
     digest: str  # of the weights as saved
@@ -167,7 +174,7 @@ class Built(msgspec.Struct, frozen=True):
 Report = Callable[[int, float, float], None]  # step, loss, accuracy on the development questions
 
 
-def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: Report = lambda *_: None) -> Built:
+def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: Report = lambda *_: None) -> BuiltModel:
     """Make an embedded model and save it in bfloat16. A seed gives the same weights on one platform."""
     started = time.perf_counter()
     threads = torch.get_num_threads()
@@ -176,18 +183,18 @@ def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: 
         torch.manual_seed(seed)
         plan = recipe.make_plan(seed)
         policy = make_policy(
-            build_tokenizer(list_corpus(recipe, plan), recipe.vocabulary), recipe.hidden, recipe.layers
+            build_tokenizer(list_tokenizer_texts(recipe, plan), recipe.vocabulary), recipe.hidden, recipe.layers
         )
-        steps = warm_up(policy, recipe, plan, seed, report)
+        steps = train_supervised(policy, recipe, plan, seed, report)
         policy.model.to(torch.bfloat16).save_pretrained(directory)
         policy.tokenizer.save_pretrained(directory)
-        held_out = check_model(directory, plan, recipe.answer_tokens, recipe.card_questions)
-        write_card(directory, recipe, policy.parameters, steps, seed, held_out)
+        held_out = measure_model_accuracy(directory, plan, recipe.completion_tokens_max, recipe.card_questions)
+        write_card(directory, recipe, policy.parameter_count, steps, seed, held_out)
     finally:
         torch.set_num_threads(threads)
     size = sum(file.stat().st_size for file in directory.iterdir())
     digest = digest_weights(policy.model)
-    return Built(digest, policy.parameters, time.perf_counter() - started, size)
+    return BuiltModel(digest, policy.parameter_count, time.perf_counter() - started, size)
 
 
 def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
@@ -221,10 +228,10 @@ def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTr
     return fast
 
 
-def list_corpus(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
+def list_tokenizer_texts(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
     """Texts from which a tokenizer is made: training questions, or the words that many lessons contain."""
     if not recipe.common_words:
-        return list_questions(plan)
+        return list_training_questions(plan)
     lessons = itertools.islice(recipe.teach(plan, 0), CORPUS_LESSONS)
     texts = ["\n".join([*(message.content for message in each.question.messages), each.text]) for each in lessons]
     # Words with the white space before them, as often as texts contain them; rare ones are left out.
@@ -232,9 +239,9 @@ def list_corpus(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
     return [word for word, count in counts.items() if count >= COMMON_SHARE * len(texts) for _ in range(count)]
 
 
-def list_questions(*plans: Plan) -> list[str]:
+def list_training_questions(*plans: Plan) -> list[str]:
     """Training questions of all tasks."""
-    chosen = (select(plan, task, "train", CORPUS_QUESTIONS) for plan in plans for task in plan.tasks)
+    chosen = (select_questions(plan, task, "train", CORPUS_QUESTIONS) for plan in plans for task in plan.tasks)
     return [question.messages[-1].content for questions in chosen for question in questions]
 
 
@@ -256,35 +263,35 @@ def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: i
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    return wrap_model(Qwen3ForCausalLM(config), tokenizer)
+    return wrap_as_policy(Qwen3ForCausalLM(config), tokenizer)
 
 
-def wrap_model(model: Any, tokenizer: Any) -> Policy:
+def wrap_as_policy(model: Any, tokenizer: Any) -> Policy:
     """Make a policy on the CPU in float32 from a model in memory."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return Policy("embedded", model, tokenizer, "cpu", "", find_markers(tokenizer))
+    return Policy("embedded", model, tokenizer, "cpu", "", list_escaped_texts(tokenizer))
 
 
-def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> int:
+def train_supervised(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> int:
     """Take supervised steps until the development accuracy is reached. Returns how many."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     sampler = Sampler(policy)
-    dev = {task: select(plan, task, "dev", recipe.dev_questions) for task in plan.tasks}
+    dev = {task: select_questions(plan, task, "dev", recipe.dev_questions) for task in plan.tasks}
     lessons = recipe.teach(plan, seed)
     for step in range(1, recipe.steps_max + 1):
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS)
         batch = [encode_pair(policy, plan, lesson) for lesson in itertools.islice(lessons, recipe.batch)]
-        loss = supervise(policy, optimizer, batch)
+        loss = take_supervised_step(policy, optimizer, batch)
         if step % recipe.evaluate_every == 0:
-            accuracy = mean_accuracy(evaluate(policy, sampler, plan, dev, recipe.answer_tokens)) or 0.0
+            accuracy = mean_accuracy(evaluate(policy, sampler, plan, dev, recipe.completion_tokens_max)) or 0.0
             report(step, loss, accuracy)
             if accuracy >= recipe.target_accuracy:
                 return step
     return recipe.steps_max
 
 
-class Pair(NamedTuple):
+class PromptAndTarget(NamedTuple):
     """Prompt and target as token ids; `own` says for each of the target whether the model is to write it (1)."""
 
     prompt: list[int]
@@ -292,12 +299,12 @@ class Pair(NamedTuple):
     own: list[int]
 
 
-def encode_pair(policy: Policy, plan: Plan, lesson: Lesson) -> Pair:
+def encode_pair(policy: Policy, plan: Plan, lesson: Lesson) -> PromptAndTarget:
     target, own = encode_turns(plan, policy, lesson.text, False, TARGET_TOKENS_MAX)
-    return Pair(policy.encode_prompt(lesson.question.messages), target, own)
+    return PromptAndTarget(policy.encode_prompt(lesson.question.messages), target, own)
 
 
-def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair]) -> float:
+def take_supervised_step(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[PromptAndTarget]) -> float:
     """Take one step on the own tokens of the targets. Returns the loss before it."""
     longest = max(len(pair.prompt) + len(pair.target) for pair in batch)
     ids = torch.full((len(batch), longest), policy.tokenizer.pad_token_id)
@@ -316,7 +323,9 @@ def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair
     return float(loss.detach())
 
 
-def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, seed: int = 0) -> dict[str, Accuracy]:
+def measure_model_accuracy(
+    directory: Path, plan: Plan, tokens_max: int, questions: int, seed: int = 0
+) -> dict[str, Accuracy]:
     """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
     check_directory(directory)
     try:
@@ -324,7 +333,7 @@ def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, se
         if kind != "qwen3":
             raise ValueError(f"its config.json describes a model of the kind {kind!r}, not qwen3")
         tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
-        policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
+        policy = wrap_as_policy(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
     except Exception as error:  # transformers may raise anything
         fix = "Name a directory that `swarmd model build` wrote"
         raise ModelError(f"{directory} does not hold one of swarmd's embedded models: {error}", fix) from error

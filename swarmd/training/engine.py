@@ -21,35 +21,48 @@ import msgspec
 from swarmd.config import Config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
-from swarmd.core.evidence import is_barred_by
+from swarmd.core.evidence import is_banned_by
 from swarmd.core.values import PeerWeights
 from swarmd.errors import CheckpointFailed, SwarmdError, SwarmError
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, check_plan, draw_questions, hash_number
 from swarmd.swarms.truths import check_truths
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
-from swarmd.training.checkpoints import Checkpoint, Checkpoints, OnWritten, TrainingState
-from swarmd.training.drawing_copy import make_drawing_copy
-from swarmd.training.evaluation import Accuracy, SkillGuard, favour, mean_accuracy, measure_held_out
+from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, measure_newest_checkpoint
+from swarmd.training.checkpoints import Checkpoint, CheckpointStore, OnWritten, TrainingState
+from swarmd.training.drawing_copy import make_sampling_copy
+from swarmd.training.evaluation import Accuracy, SkillGuard, mean_accuracy, measure_held_out, thin_by_weight
 from swarmd.training.footprint import is_out_of_memory, measure_peak_bytes, release_memory
-from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
+from swarmd.training.groups import CollectedGroups, PeerGroupCollector, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.files import check_context
-from swarmd.training.models.memory import GIB, estimate_need, measure_room, read_shape
-from swarmd.training.models.model import check_tokens, load_policy
+from swarmd.training.models.memory import GIB, estimate_need, measure_device_memory, read_shape
+from swarmd.training.models.model import check_tokenizer, load_policy
 from swarmd.training.overlap import DrawingThread
 from swarmd.training.passes import PassSizes
-from swarmd.training.peer_weights import adopt, forget_attempts
-from swarmd.training.plan_failures import naming_failures
+from swarmd.training.peer_weights import adopt_peer_weights, forget_attempts
+from swarmd.training.plan_failures import name_plan_failures
 from swarmd.training.progress import ProgressSink, StageProgress
-from swarmd.training.ranks import ALONE, RankGroup, Ranks, check_equal_rows, check_equal_weights
-from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, select_rank_groups
-from swarmd.training.stage import Stage, keep_scored, progress_figures, publish, stage_figures, step_figures
+from swarmd.training.ranks import ALONE, RankGroup, RankInfo, check_equal_rows, check_equal_weights
+from swarmd.training.schedule import (
+    PeerSchedule,
+    ReplayBuffer,
+    count_peer_ranks,
+    groups_per_peer_max,
+    select_rank_groups,
+)
+from swarmd.training.stage import (
+    Stage,
+    progress_metrics,
+    publish_rollouts,
+    stage_metrics,
+    step_metrics,
+    store_scored_groups,
+)
 from swarmd.training.stage_timer import StageTimer, count_idle_cores
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
@@ -81,7 +94,7 @@ class TrainingEngine:
         paths: NodeDirectory,
         peer: str,
         plan: Plan,
-        ranks: Ranks = ALONE,
+        ranks: RankInfo = ALONE,
         rank_group: RankGroup | None = None,
     ) -> None:
         if plan.stages != config.swarm.stages:
@@ -93,21 +106,21 @@ class TrainingEngine:
         self._config = config
         self._ranks = ranks
         self._rank_group = rank_group
-        self._training = ranks.share_of(config.training)
+        self._training = ranks.rank_config(config.training)
         self._plan = plan
         self._peer = peer
-        self._blobs = Blobs(paths.blobs)
+        self._blobs = BlobStore(paths.blobs)
         self.policy = load_policy(config.training)
         lengths = (config.training.prompt_tokens, config.training.completion_tokens)
         check_context(self.policy.name, self.policy.context, *lengths)
-        check_tokens(self.policy)
-        if untried := check_truths(plan, self.policy.rewrite):
+        check_tokenizer(self.policy)
+        if untried := check_truths(plan, self.policy.round_trip_text):
             log.info("whether right answers are paid was not tried", reason=untried)
         self._scorer = Scorer(plan)
-        self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
+        self._checkpoints = CheckpointStore(paths.checkpoints, CHECKPOINTS_KEPT)
         self._step_callback = StepCallback(config.training)
         self._timer = self._make_timer(config.training.vllm.mode)
-        self._replay = Replay()
+        self._replay = ReplayBuffer()
         self._skills = SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if known
         self._measured_at = 0
@@ -123,11 +136,11 @@ class TrainingEngine:
             self.policy, config.training, paths.root, peer, lambda: self._step_callback.cancellation
         )
         self._sizes = PassSizes(paths.checkpoints, self._training, self.policy)
-        copy = make_drawing_copy(self.policy, config.training)
+        copy = make_sampling_copy(self.policy, config.training)
         self._trainer = self._make_trainer()
         check_equal_rows(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
-        self._scorer.note = self._sampler.note = self._activity.note
+        self._scorer.note = self._sampler.note = self._activity.set_note
         self._overlaps = self._can_overlap(config.training.overlap)
         self._scorer.timer = self._sampler.timer = self._timer
         self._progress = TrainingState(
@@ -141,13 +154,13 @@ class TrainingEngine:
         )
         self.trackers = Trackers()  # none, until the worker sets them
         self.abandoned_steps = 0  # step count when the last stage was given up
-        with naming_failures(plan):
+        with name_plan_failures(plan):
             self._progress.restore(touched=False)
-        self.loaded_digest = self._digest_loaded()  # of the weights with which the first stage begins
+        self.loaded_digest = self._digest_current_weights()  # of the weights with which the first stage begins
 
     def _make_timer(self, vllm_mode: str) -> StageTimer:
         timer = self._step_callback.timer
-        timer.idle_cores = count_idle_cores(self.policy.parameters, self.policy.device)
+        timer.idle_cores = count_idle_cores(self.policy.parameter_count, self.policy.device)
         timer.elsewhere = self.policy.device != "cpu" or vllm_mode == "server"
         return timer
 
@@ -157,14 +170,14 @@ class TrainingEngine:
             log.warning("nothing is drawn ahead: no room for a copy, a Mac, or a model that only `generate` draws from")
         return overlap > 0 and self._sampler.can_freeze
 
-    def _digest_loaded(self) -> str:
+    def _digest_current_weights(self) -> str:
         """Digest of the weights as they are, computed only if something has changed them since they were read.
 
         A checkpoint does; TRL casts the adapters of a quantised model, and DeepSpeed casts weights.
         """
         policy = self.policy
         changed = self.steps or policy.precision.adapters or policy.sharding.is_sharded
-        return policy.digest_now() if changed else policy.digest
+        return policy.digest_current_weights() if changed else policy.digest
 
     @property
     def reward_max(self) -> float | None:
@@ -177,25 +190,25 @@ class TrainingEngine:
         return self._step_callback.steps
 
     @property
-    def restored(self) -> tuple[int, int] | None:
+    def restored_stage(self) -> tuple[int, int] | None:
         """Round and stage of the checkpoint that was loaded last; None if there was none."""
         return self._progress.restored
 
-    def settle(self) -> None:
+    def wait_until_saved(self) -> None:
         """Wait until the last stage is on disk; if writing failed, try once more. Raises CheckpointFailed."""
-        self._progress.settle()
+        self._progress.wait_until_saved()
 
     def close(self) -> None:
         """Get the last stage on disk before this process ends. A failure is logged."""
         try:
-            self.settle()
+            self.wait_until_saved()
         except SwarmdError as error:
             log.error("the last stage is not on disk: what it has learnt ends with this process", reason=str(error))
 
-    def place_of(self, event: StageTrained) -> Path:
+    def checkpoint_directory(self, event: StageTrained) -> Path:
         """Directory of a stage's checkpoint, once it is on disk. Raises CheckpointFailed."""
-        self.settle()
-        return self._checkpoints.place(event.round, event.stage)
+        self.wait_until_saved()
+        return self._checkpoints.checkpoint_directory(event.round, event.stage)
 
     def train(
         self,
@@ -221,12 +234,12 @@ class TrainingEngine:
         """
         self._timer.start()
         self._activity.sink = report
-        self._activity.start("beginning the stage")
+        self._activity.start_stage("beginning the stage")
         if self._needs_restore:
-            self._restore(touched=True)
-        done = self._progress.find(order)
+            self._restore_checkpoint(touched=True)
+        done = self._progress.find_checkpoint(order)
         if done is not None:
-            return self._answer_again(done, order, written)
+            return self._answer_from_checkpoint(done, order, written)
         self._check_space()
         try:
             return self._train_or_restore(order, cancellation, observe, written)
@@ -237,7 +250,7 @@ class TrainingEngine:
                 raise
         self._trainer.accelerator.free_memory()  # of the old optimiser; a vLLM engine keeps the trainer alive
         self._trainer = self._make_trainer()
-        self._restore(touched=True)
+        self._restore_checkpoint(touched=True)
         try:
             return self._train_or_restore(order, cancellation, observe, written)
         except Exception as error:
@@ -257,18 +270,18 @@ class TrainingEngine:
         """Train the stage, or go back to the last checkpoint."""
         replay = self._replay.copy()
         try:
-            with naming_failures(self._plan):
-                self._plan.begin(lambda: cancellation.is_asked)
+            with name_plan_failures(self._plan):
+                self._plan.begin(lambda: cancellation.is_requested)
                 trained = self._train_stage(order, cancellation, observe, written)
-            self._end_attempts(order)
+            self._reset_adoption_attempts(order)
             return trained
         except BaseException as error:
             if isinstance(error, Cancelled):
-                self._end_attempts(order)
+                self._reset_adoption_attempts(order)
             self.abandoned_steps = self.steps
             if self._rank_group is None:  # several ranks all end, and start again
                 self._replay = replay
-                self._restore(touched=self._stage is not None or self._may_differ)
+                self._restore_checkpoint(touched=self._stage is not None or self._may_differ)
                 self.trackers.rewind(self.steps)
             raise
         finally:
@@ -276,7 +289,7 @@ class TrainingEngine:
             self._sampler.release()
             release_memory()
 
-    def _restore(self, touched: bool) -> None:
+    def _restore_checkpoint(self, touched: bool) -> None:
         """Go back to the last checkpoint. If that raises, the next stage tries again before it begins."""
         self._needs_restore = True
         self._progress.restore(touched)
@@ -292,23 +305,23 @@ class TrainingEngine:
             self._sizes,
             self._reference,
         )
-        trainer.note = self._activity.note
+        trainer.note = self._activity.set_note
         return trainer
 
-    def _answer_again(self, checkpoint: Checkpoint, order: Train, written: OnWritten) -> StageTrained:
+    def _answer_from_checkpoint(self, checkpoint: Checkpoint, order: Train, written: OnWritten) -> StageTrained:
         self._blobs.put(checkpoint.read_rollouts())
         log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
         written(checkpoint)
         return msgspec.structs.replace(checkpoint.meta.event, command=order.id)
 
-    def assist(self, order: Train, cancellation: Cancellation) -> None:
+    def assist_stage(self, order: Train, cancellation: Cancellation) -> None:
         """Take this rank's part in a stage that the first rank trains and saves.
 
         If memory runs out here, the next processes of all ranks use smaller passes.
         """
-        self._plan.begin(lambda: cancellation.is_asked)
+        self._plan.begin(lambda: cancellation.is_requested)
         if self.steps == 0:
-            self._skills.note(self._measure(cancellation))
+            self._skills.record_measurement(self._measure_accuracy(cancellation))
         try:
             stage, _ = self._open_stage(order, cancellation)
             self._stage = stage
@@ -316,8 +329,8 @@ class TrainingEngine:
         except Exception as error:
             self._shrink_passes(error)
             raise
-        self._skills.note(self._measure_if_due(order, cancellation))
-        self._progress.assist()
+        self._skills.record_measurement(self._measure_accuracy_if_due(order, cancellation))
+        self._progress.assist_save()
         self._ranks.gather(None)  # the checkpoint is written
         self._stage = None
         release_memory()
@@ -326,7 +339,7 @@ class TrainingEngine:
         """Take the stage's optimiser steps, then merge what the ranks have generated."""
         memory = self._plan.read_memory()
         self._trainer.report_masked = stage.mask_stats.add
-        seed = self._seed("shuffle", order)
+        seed = self._derive_seed("shuffle", order)
         with self._timer.time("loop"):
             if self._overlaps:
                 with DrawingThread.running(self.policy.device, stage.cancellation) as thread:
@@ -335,26 +348,26 @@ class TrainingEngine:
                 self._sampler.release()  # what is measured next is what was trained
             else:
                 self._trainer.run_stage(self._training.steps, seed)
-        stage.end_steps()
+        stage.finish_steps()
         if self._ranks.size == 1:
             return
-        parts = self._ranks.gather(stage.part)
+        parts = self._ranks.gather(stage.rank_output)
         if not self.policy.sharding.is_sharded:
-            check_equal_weights(self._ranks.gather(self.policy.digest_now()))
+            check_equal_weights(self._ranks.gather(self.policy.digest_current_weights()))
         self._plan.load_memory(memory)
         for rank, part in enumerate(parts):
             for question, scores in part.learnt:
                 self._plan.learn(question, scores)
             if rank != self._ranks.rank:
-                stage.join(part)
+                stage.merge_rank_output(part)
 
     def _train_stage(
         self, order: Train, cancellation: Cancellation, observe: EventSink, written: OnWritten
     ) -> StageTrained:
         if self._rank_group is not None:
             self._rank_group.start_stage(order)
-        untrained = self._measure(cancellation) if self.steps == 0 else {}
-        self._skills.note(untrained)
+        untrained = self._measure_accuracy(cancellation) if self.steps == 0 else {}
+        self._skills.record_measurement(untrained)
         before = mean_accuracy(untrained)
         if self.steps == 0 and self._training.warm_up == "form" and order.weights is None:
             with self._timer.time("prepare"):
@@ -363,62 +376,62 @@ class TrainingEngine:
             self._may_differ = True
             known = untrained or (self._measured if self._measured_at == self.steps else {})
             with self._timer.time("checkpoint"):
-                self.settle()
-            observe(self._begin_from_peer(order, order.weights, known, cancellation))
+                self.wait_until_saved()
+            observe(self._adopt_peer_weights(order, order.weights, known, cancellation))
         with self._timer.time("prepare"):
             stage, collected = self._open_stage(order, cancellation)
         self._stage, self._drawing_s = stage, 0.0
         self._step_callback.cancellation = cancellation
         first = self.steps
 
-        def tell() -> None:
+        def report_step() -> None:
             done, steps = self.steps - first, self._training.steps
-            self._activity.count(done, steps, progress_figures(stage, done, steps, self._after_steps_s))
+            self._activity.report_count(done, steps, progress_metrics(stage, done, steps, self._after_steps_s))
 
-        self._step_callback.report = tell
-        self._step_callback.log = lambda logs: self.trackers.log(self.steps, logs | step_figures(stage))
-        self._activity.enter("training", self._training.steps)
+        self._step_callback.report = report_step
+        self._step_callback.log = lambda logs: self.trackers.log(self.steps, logs | step_metrics(stage))
+        self._activity.start_activity("training", self._training.steps)
         self._take_steps(stage, order)
-        trained_s = stage.seconds
+        trained_s = stage.elapsed_seconds
         self._log_cost(trained_s)
-        measured = self._measure_if_due(order, cancellation)
-        self._skills.note(measured)
+        measured = self._measure_accuracy_if_due(order, cancellation)
+        self._skills.record_measurement(measured)
         self._measured, self._measured_at = measured, self.steps
         with self._timer.time("prepare"):
-            rollouts, body = publish(stage, self._blobs)
+            rollouts, body = publish_rollouts(stage, self._blobs)
             event = StageTrained(
                 command=order.id,
                 round=order.round,
                 stage=order.stage,
-                reward=stage.reward,
+                reward=stage.mean_reward,
                 rollouts=rollouts,
                 steps=self._training.steps,
                 tokens=stage.tokens,
                 seconds=trained_s,
-                peer_groups=stage.peer_groups,
+                peer_groups=stage.peer_group_count,
                 held_out=mean_accuracy(measured),
                 held_out_before=before,
                 rejected=tuple(sorted(collected.rejected.items())),
                 judged=judge_peers(self._plan, collected.judged),
-                scored=keep_scored(stage, collected, self._plan, self._blobs),
+                scored=store_scored_groups(stage, collected, self._plan, self._blobs),
                 set_aside=stage.mask_stats.summarize(self.policy.decode_completion),
-                skills=self._skills.tell() if measured else (),
+                skills=self._skills.list_skills() if measured else (),
                 flat=stage.flatness.summarize(),
                 staleness=stage.staleness,
                 times=self._timer.read(),
             )
-        self._scorer.report()
+        self._scorer.log_failures()
         self._sizes.grow()
-        self._activity.enter("writing the checkpoint")
+        self._activity.start_activity("writing the checkpoint")
         self._progress.save(event, body, written)
         if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
-            self.settle()
+            self.wait_until_saved()
         self._ranks.gather(None)
-        self._after_steps_s = stage.seconds - trained_s
-        self.trackers.log(self.steps, stage_figures(event, stage.metrics.stage, self._sizes.measure_peak()))
+        self._after_steps_s = stage.elapsed_seconds - trained_s
+        self.trackers.log(self.steps, stage_metrics(event, stage.metrics.stage, self._sizes.measure_peak_vram()))
         return event
 
-    def _begin_from_peer(
+    def _adopt_peer_weights(
         self, order: Train, weights: PeerWeights, known: dict[str, Accuracy], cancellation: Cancellation
     ) -> WeightsAdopted | WeightsRefused:
         """Adopt the weights that the order names, or refuse them.
@@ -426,9 +439,14 @@ class TrainingEngine:
         Args:
             known: accuracy of the own weights by task; empty if it has to be measured.
         """
-        own = known or self._measure(cancellation)
-        event = adopt(
-            order, self._peer_weights, self.policy, own, self._skills.best, lambda: self._measure(cancellation)
+        own = known or self._measure_accuracy(cancellation)
+        event = adopt_peer_weights(
+            order,
+            self._peer_weights,
+            self.policy,
+            own,
+            self._skills.best_accuracies,
+            lambda: self._measure_accuracy(cancellation),
         )
         if isinstance(event, WeightsAdopted) and not weights.averaged:  # the moments belong to other weights
             self._progress.reset_optimizer()
@@ -437,33 +455,36 @@ class TrainingEngine:
     def _warm_up(self, order: Train, cancellation: Cancellation) -> None:
         """Teach the model where to write answers, before the node's first step."""
         self._may_differ = True
-        self._activity.enter("drawing examples of the form")
+        self._activity.start_activity("drawing examples of the form")
         questions = draw_questions(self._plan, StageId(self._peer, order.round, order.stage), NO_MATERIAL)
-        seed = self._seed("warm-up", order)
+        seed = self._derive_seed("warm-up", order)
         parts = (self._plan, self.policy, self._sampler, self._training, questions, seed, cancellation)
         examples = make_examples(*parts)
         if not examples:
             log.warning("there is no warm-up: where this swarm looks for answers is not known", tasks=self._plan.tasks)
             return
-        self._activity.enter("warming up the form")
-        teach_form(self.policy, self._trainer.optimizer, examples, cancellation, self._activity.count)
+        self._activity.start_activity("warming up the form")
+        teach_form(self.policy, self._trainer.optimizer, examples, cancellation, self._activity.report_count)
         self._progress.reset_optimizer()
 
-    def _end_attempts(self, order: Train) -> None:
+    def _reset_adoption_attempts(self, order: Train) -> None:
         if order.weights is not None:
             forget_attempts(self._peer_weights, order.weights)
 
-    def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
-        self._activity.enter("reading what peers published")
+    def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, CollectedGroups]:
+        self._activity.start_activity("reading what peers published")
         training = self._training
         swarm = self._config.swarm.id
-        peers = PeerGroups(swarm, training, self.policy, self._plan, self._scorer, self._peer)
-        collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
-        self._replay.forget(lambda group: any(is_barred_by(each, group.peer, group.round) for each in order.barred))
+        peers = PeerGroupCollector(swarm, training, self.policy, self._plan, self._scorer, self._peer)
+        collected = peers.collect(order, self._blobs.get, self._derive_seed("peers", order), cancellation)
+        self._replay.drop_groups(
+            lambda group: any(is_banned_by(each, group.peer, group.round) for each in order.barred)
+        )
         place, rank, ranks = StageId(self._peer, order.round, order.stage), self._ranks.rank, self._ranks.size
         authors = len({ref.peer for ref in order.rollouts} - {self._peer})
         drawn = draw_questions(self._plan, place, collected.material)
-        favoured = self._skills.weights if self._plan.stages == 1 else {}  # later stages ask about each thing once
+        # later stages ask about each thing once
+        favoured = self._skills.sampling_weights if self._plan.stages == 1 else {}
         stage = Stage(
             swarm,
             place,
@@ -472,24 +493,24 @@ class TrainingEngine:
             self._plan,
             self._sampler,
             self._scorer,
-            islice(favour(drawn, favoured, self._seed("skills", order)), rank, None, ranks),
+            islice(thin_by_weight(drawn, favoured, self._derive_seed("skills", order)), rank, None, ranks),
             PeerSchedule(
-                select_rank_groups(collected.groups, rank, ranks, count_ranks(training, authors, ranks)),
+                select_rank_groups(collected.groups, rank, ranks, count_peer_ranks(training, authors, ranks)),
                 training.steps,
                 training.peer_questions,
-                bound_peer(training, authors),
-                self._skills.weights,
+                groups_per_peer_max(training, authors),
+                self._skills.sampling_weights,
             ),
-            self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
+            self._derive_seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             Cancellation(cancellation),
             replay=self._replay,
-            bare=self._draw_bare(place) if order.stage else None,
-            weights=self._skills.weights,
+            bare=self._draw_without_material(place) if order.stage else None,
+            weights=self._skills.sampling_weights,
             first_step=self.steps,
         )
         return stage, collected
 
-    def _draw_bare(self, place: StageId) -> Iterator[Question]:
+    def _draw_without_material(self, place: StageId) -> Iterator[Question]:
         """Draw this rank's questions without any material of peers, who can therefore make none of them longer.
 
         A generator, so that the plan draws none until they are needed.
@@ -499,7 +520,7 @@ class TrainingEngine:
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
         started = time.perf_counter()
-        with self._timer.time("prepare"), self.policy.sharding.whole():
+        with self._timer.time("prepare"), self.policy.sharding.gather_weights():
             batch = self._stage.next_batch()
         if not self._overlaps:
             self._sampler.release()
@@ -512,35 +533,35 @@ class TrainingEngine:
         if not before > 0 >= self._steps_until_report:
             return
         policy = self.policy
-        shape, room = read_shape(policy.model.config, policy.parameters), measure_room(policy.device)
+        shape, room = read_shape(policy.model.config, policy.parameter_count), measure_device_memory(policy.device)
         precision = (policy.precision.weights, policy.precision.mixed)
         need = estimate_need(shape, self._training, policy.device, *precision, room.total)
         log.info(
             "what a stage takes",
-            peak_gib=round((self._sizes.measure_peak() or measure_peak_bytes()) / GIB, 2),
+            peak_gib=round((self._sizes.measure_peak_vram() or measure_peak_bytes()) / GIB, 2),
             foretold_gib=round(need.total / GIB, 2),
-            pass_tokens=self._sizes.count_tokens(),
+            pass_tokens=self._sizes.tokens_per_pass(),
             drawing_s=round(self._drawing_s, 1),
             learning_s=round(trained_s - self._drawing_s, 1),
         )
 
-    def _measure_if_due(self, order: Train, cancellation: Cancellation) -> dict[str, Accuracy]:
+    def _measure_accuracy_if_due(self, order: Train, cancellation: Cancellation) -> dict[str, Accuracy]:
         """As `_measure`, if the configuration has this round measured; else nothing."""
-        return self._measure(cancellation) if (order.round + 1) % self._training.held_out_every == 0 else {}
+        return self._measure_accuracy(cancellation) if (order.round + 1) % self._training.held_out_every == 0 else {}
 
-    def _measure(self, cancellation: Cancellation) -> dict[str, Accuracy]:
+    def _measure_accuracy(self, cancellation: Cancellation) -> dict[str, Accuracy]:
         """Accuracy on held-out questions by task; nothing if none are configured. The first rank measures for all."""
         if not self._training.held_out_questions:
             return {}
         parts = (self.policy, self._sampler, self._plan, self._training)
         completions = self._training.questions * self._training.generations
-        self._activity.enter("measuring held-out accuracy")
-        tell = self._activity.count
-        with self._timer.time("evaluation"), self.policy.sharding.whole():
+        self._activity.start_activity("measuring held-out accuracy")
+        tell = self._activity.report_count
+        with self._timer.time("evaluation"), self.policy.sharding.gather_weights():
             measured = measure_held_out(*parts, completions, cancellation, tell) if self._ranks.rank == 0 else {}
         return self._ranks.gather(measured)[0]
 
-    def _seed(self, purpose: str, order: Train) -> int:
+    def _derive_seed(self, purpose: str, order: Train) -> int:
         return hash_number(
             purpose, self._config.swarm.id, self._peer, order.round, order.stage, self._training.seed, bits=63
         )
@@ -548,9 +569,9 @@ class TrainingEngine:
     def _check_space(self) -> None:
         """Raise CheckpointFailed if there is no space for the stage's checkpoint."""
         directory = self._checkpoints.directory
-        needed = self._config.storage.free_bytes_min + newest_bytes(directory)
+        needed = self._config.storage.free_bytes_min + measure_newest_checkpoint(directory)
         if shutil.disk_usage(directory).free < needed:
-            self.settle()  # what is being written replaces an older one
+            self.wait_until_saved()  # what is being written replaces an older one
         if (free := shutil.disk_usage(directory).free) < needed:
             raise CheckpointFailed(
                 f"no space for a checkpoint in {directory}: {free} bytes free, {needed} needed",

@@ -25,7 +25,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import score_own, warn_of_failure
 from swarmd.training.progress import CountSink
-from swarmd.training.sampling import Sampling, Turns
+from swarmd.training.sampling import BaseSampler, TurnSampler
 
 BATCH_QUESTIONS = 128  # answered together
 FRESH = 0.5  # weight of the newest measurement in the mean
@@ -48,7 +48,7 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 def measure_held_out(
     policy: Policy,
-    sampler: Sampling,
+    sampler: BaseSampler,
     plan: Plan,
     training: TrainingConfig,
     batch_questions: int,
@@ -69,13 +69,13 @@ def measure_held_out(
         prompt_tokens=training.prompt_tokens,
         tell=tell,
     )
-    cancellation.check()  # a plan may give anything in a stage that was cancelled
+    cancellation.raise_if_requested()  # a plan may give anything in a stage that was cancelled
     return result
 
 
 def evaluate(
     policy: Policy,
-    sampler: Sampling,
+    sampler: BaseSampler,
     plan: Plan,
     questions: Mapping[str, Sequence[Question]],
     tokens_max: int,
@@ -95,7 +95,7 @@ def evaluate(
         tell: called with the number of questions that are done, and of all.
     """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
-    turns = Turns(plan, policy, sampler, tokens_max, temperature)
+    turns = TurnSampler(plan, policy, sampler, tokens_max, temperature)
     result = {}
     raised: BaseException | None = None
     done, total = 0, sum(map(len, questions.values()))
@@ -110,7 +110,7 @@ def evaluate(
             tell(done, total)
             batch = [question for question, _ in asked[start : start + batch_questions]]
             prompts = [prompt for _, prompt in asked[start : start + batch_questions]]
-            drawn = turns.complete(batch, prompts, 1, generator, cancellation or Cancellation())
+            drawn = turns.complete_questions(batch, prompts, 1, generator, cancellation or Cancellation())
             for question, completion in zip(batch, drawn, strict=True):
                 scores, failed = score_own(plan, question, [completion.text])
                 marks += scores
@@ -156,15 +156,15 @@ class SkillRecord(msgspec.Struct, frozen=True):
         return math.sqrt(of_mean) * estimate_noise(self.best, self.questions)
 
     @property
-    def gone(self) -> float:
+    def lost_share(self) -> float:
         """Share of the best that is lost beyond chance; 0 for a task that has not fallen."""
         fall = self.best - self.mean - DEVIATIONS * self.noise
         return fall / self.best if fall > 0 else 0.0
 
     @property
-    def weight(self) -> float:
+    def sampling_weight(self) -> float:
         """How often the task is drawn, as a multiple of one that has not fallen: 1 to `WEIGHT_MAX`."""
-        return 1 + (WEIGHT_MAX - 1) * min(self.gone / GONE_MOST, 1.0)
+        return 1 + (WEIGHT_MAX - 1) * min(self.lost_share / GONE_MOST, 1.0)
 
 
 def update_record(record: SkillRecord | None, found: Accuracy) -> SkillRecord:
@@ -183,42 +183,46 @@ class SkillGuard:
         self.guarded = True  # whether fallen tasks are drawn more often; they are reported in any case
         self.records: dict[str, SkillRecord] = {}  # by task
 
-    def note(self, measured: Mapping[str, Accuracy]) -> None:
+    def record_measurement(self, measured: Mapping[str, Accuracy]) -> None:
         """Record a measurement. Tasks that are not in it are forgotten; an empty one changes nothing."""
         if measured:
             self.records = {task: update_record(self.records.get(task), found) for task, found in measured.items()}
 
     @property
-    def weights(self) -> dict[str, float]:
+    def sampling_weights(self) -> dict[str, float]:
         """Weights of fallen tasks; all others have 1."""
-        return {task: record.weight for task, record in self.records.items() if self.guarded and record.gone > 0}
+        return {
+            task: record.sampling_weight
+            for task, record in self.records.items()
+            if self.guarded and record.lost_share > 0
+        }
 
     @property
-    def best(self) -> dict[str, float]:
+    def best_accuracies(self) -> dict[str, float]:
         """The best accuracy of each task, see `SkillRecord`."""
         return {task: record.best for task, record in self.records.items()}
 
-    def tell(self) -> tuple[Skill, ...]:
+    def list_skills(self) -> tuple[Skill, ...]:
         """The tasks for an event, those that have fallen most first, at most `SKILLS_MAX`."""
-        ordered = sorted(self.records.items(), key=lambda entry: -entry[1].gone)
+        ordered = sorted(self.records.items(), key=lambda entry: -entry[1].lost_share)
         return tuple(
             Skill(
-                *(task[:SKILL_NAME_MAX], record.latest, record.questions, record.best, record.gone > 0),
-                round(record.weight, 2) if self.guarded else 1.0,
+                *(task[:SKILL_NAME_MAX], record.latest, record.questions, record.best, record.lost_share > 0),
+                round(record.sampling_weight, 2) if self.guarded else 1.0,
             )
             for task, record in ordered[:SKILLS_MAX]
         )
 
-    def read(self) -> dict[str, Any]:
+    def dump_records(self) -> dict[str, Any]:
         """The records as plain values, for a checkpoint."""
         return {task: msgspec.structs.asdict(record) for task, record in self.records.items()}
 
-    def load(self, records: Mapping[str, Any]) -> None:
+    def load_records(self, records: Mapping[str, Any]) -> None:
         """Load the records of a checkpoint."""
         self.records = {task: SkillRecord(**record) for task, record in records.items()}
 
 
-def favour(questions: Iterator[Question], weights: Mapping[str, float], seed: int) -> Iterator[Question]:
+def thin_by_weight(questions: Iterator[Question], weights: Mapping[str, float], seed: int) -> Iterator[Question]:
     """Skip some questions, so that each task's share is proportional to its weight; none without weights.
 
     The seed decides which, so that all ranks skip the same; at most `SKIPPED_MAX` in a row.

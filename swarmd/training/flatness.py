@@ -14,12 +14,12 @@ from swarmd.core.values import FlatCause, FlatStage
 from swarmd.swarms.plan import CORRECT, Score
 from swarmd.swarms.text import CLOSING
 from swarmd.training.groups import FLAT_RANGE, TrainingGroup
-from swarmd.training.masking import shorten
+from swarmd.training.masking import make_printable
 
 FLAT_SHARE = 0.9  # of a stage's own groups: from here on it had nothing to learn from
 
 
-class FlatStats:
+class ZeroVarianceStats:
     """Counts the own groups of a stage, and the causes of flat ones by completion.
 
     Args:
@@ -39,17 +39,17 @@ class FlatStats:
         """Count own groups, including those that are not trained on."""
         self._groups += len(groups)
         for group in groups:
-            if group.is_flat:
+            if group.has_zero_variance:
                 self._flat += 1
-                self._note_reward(group.rewards[0])
+                self._record_reward(group.rewards[0])
                 for score, tokens, text in zip(group.scores, group.completions, group.texts, strict=True):
-                    cause = find_cause(score, text, was_cut=tokens[-1] not in self._stop_ids)
+                    cause = find_reward_cause(score, text, was_cut=tokens[-1] not in self._stop_ids)
                     self._causes[cause] += 1
                     self._examples.setdefault(cause, text)
                     if cause == "constant":
                         self._unexplained["right" if score.accuracy >= CORRECT else "wrong"] += 1
 
-    def join(self, other: FlatStats) -> None:
+    def merge(self, other: ZeroVarianceStats) -> None:
         """Add what another rank has generated."""
         self._groups += other._groups
         self._flat += other._flat
@@ -57,9 +57,9 @@ class FlatStats:
         self._unexplained.update(other._unexplained)
         self._examples = other._examples | self._examples
         for reward in other._rewards:
-            self._note_reward(reward)
+            self._record_reward(reward)
 
-    def _note_reward(self, reward: float) -> None:
+    def _record_reward(self, reward: float) -> None:
         if len(self._rewards) < 2 and all(abs(reward - known) > FLAT_RANGE for known in self._rewards):
             self._rewards.add(reward)
 
@@ -73,10 +73,10 @@ class FlatStats:
             causes += self._unexplained
         cause, alike = causes.most_common(1)[0]
         example = self._examples.get(cause) or self._examples.get("constant", "")
-        return FlatStage(cause, self._groups, self._flat, causes.total(), alike, shorten(example))
+        return FlatStage(cause, self._groups, self._flat, causes.total(), alike, make_printable(example))
 
 
-def find_cause(score: Score, text: str, was_cut: bool) -> FlatCause:
+def find_reward_cause(score: Score, text: str, was_cut: bool) -> FlatCause:
     """Why a completion got the reward that it got.
 
     A user's reward function does not say what it looks for: if it alone decides, no completion counts as right, and no

@@ -17,7 +17,7 @@ VRAM_SHARE_MAX = 0.95  # of the accelerator's memory; above it the trainer proce
 SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
-def measure_bytes(status: Path = STATUS) -> int:
+def measure_anonymous_bytes(status: Path = STATUS) -> int:
     """Memory that only the end of the process frees: anonymous resident pages and swap.
 
     Files mapped into memory are not counted, since the kernel drops them by itself. If the system does not tell them
@@ -26,7 +26,7 @@ def measure_bytes(status: Path = STATUS) -> int:
     Args:
         status: for another process, its file of that name in /proc.
     """
-    sizes = _read_sizes(status)
+    sizes = _read_proc_sizes(status)
     if not sizes:
         return int(psutil.Process().memory_info().rss)
     return sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0) + sizes.get("VmSwap", 0)
@@ -34,10 +34,10 @@ def measure_bytes(status: Path = STATUS) -> int:
 
 def measure_peak_bytes() -> int:
     """Peak of this process's resident memory; if the system does not know it, what it has now."""
-    return _read_sizes(STATUS).get("VmHWM", 0) or int(psutil.Process().memory_info().rss)
+    return _read_proc_sizes(STATUS).get("VmHWM", 0) or int(psutil.Process().memory_info().rss)
 
 
-def _read_sizes(status: Path) -> dict[str, int]:
+def _read_proc_sizes(status: Path) -> dict[str, int]:
     """Sizes in a file of /proc, in bytes, by their names there; nothing if there is no such file."""
     try:
         lines = status.read_text(encoding="ascii", errors="replace").splitlines()
@@ -56,9 +56,9 @@ def measure_vram_share(device: str) -> float:
     return float(torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory)
 
 
-def find_excess(bytes_max: int, device: str) -> str:
+def find_replacement_reason(bytes_max: int, device: str) -> str:
     """Why this process should be replaced by a fresh one; empty if it should not."""
-    used = measure_bytes()
+    used = measure_anonymous_bytes()
     if bytes_max and used > bytes_max:
         return f"it holds {used / 2**30:.2f} GiB, training.memory_bytes_max is {bytes_max / 2**30:.2f} GiB"
     share = measure_vram_share(device)
@@ -68,7 +68,7 @@ def find_excess(bytes_max: int, device: str) -> str:
 
 
 @contextlib.contextmanager
-def importing() -> Iterator[None]:
+def pause_gc_and_freeze() -> Iterator[None]:
     """Collect no garbage within the block, and leave what exists at its end out of later collections.
 
     Modules stay until the end of the process. Collections during the import of torch, transformers and TRL would walk
@@ -82,7 +82,7 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def set_aside_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Leave all objects that exist now out of later collections: those of `release_memory` and TRL at every stage.
 
     Such an object is not collected without `gc.unfreeze`.

@@ -1,7 +1,7 @@
 """Groups to train on: this node's own, and those that peers published.
 
 - A peer's claims about a group count for nothing: its question is generated again, its completions are tokenized and
-  scored here. For each token it is recorded whether the truth alone vouches for it (`mask_trusted`).
+  scored here. For each token it is recorded whether the truth alone vouches for it (`make_trusted_mask`).
 - What a peer sends, and what the plan raises over it, costs that group and nothing else.
 """
 
@@ -16,7 +16,7 @@ from random import Random
 
 import msgspec
 
-from swarmd.bounds import INTEGER_MAX, fit
+from swarmd.bounds import INTEGER_MAX, clamp_integer
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
@@ -52,11 +52,13 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     peer: str = ""  # who wrote the completions; empty for this node
     trusted_mask: Sequence[list[int]] = ()  # of a peer: for each token, whether the truth alone vouches for it (1)
     round: int = 0  # in which the completions were drawn
-    logps: Sequence[list[float]] = ()  # own: log-probability of each token when it was drawn, see `sampling.Drawn`
+    logps: Sequence[
+        list[float]
+    ] = ()  # own: log-probability of each token when it was drawn, see `sampling.SampledTokens`
     steps: int = 0  # own: optimiser steps of the node's life after which the weights drew it
 
     @property
-    def is_flat(self) -> bool:
+    def has_zero_variance(self) -> bool:
         return max(self.rewards) - min(self.rewards) <= FLAT_RANGE
 
 
@@ -82,7 +84,7 @@ class Scorer:
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 
-    def report(self) -> None:
+    def log_failures(self) -> None:
         """Log once what has failed since the last report."""
         failed = {task: count for task, count in self.failures.items() if count}
         words = "scorers failed, the completions count as wrong"
@@ -117,7 +119,7 @@ class Scorer:
         )
 
 
-class Collected(msgspec.Struct):
+class CollectedGroups(msgspec.Struct):
     """What was made of the rollouts that a command names."""
 
     groups: list[TrainingGroup] = msgspec.field(default_factory=list)  # peers', informative, in seeded random order
@@ -127,7 +129,7 @@ class Collected(msgspec.Struct):
 
 
 @dataclass(eq=False)
-class PeerGroups:
+class PeerGroupCollector:
     """Reads, checks and scores published groups, stage by stage, since later stages may build on earlier ones."""
 
     swarm: str
@@ -137,7 +139,7 @@ class PeerGroups:
     scorer: Scorer
     own: str  # this node's peer id
 
-    def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> Collected:
+    def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> CollectedGroups:
         """Collect informative groups of peers, the material for questions that build on earlier stages, and refusals.
 
         Refusals of what is only context are not counted: they were when the context was gathered.
@@ -146,35 +148,36 @@ class PeerGroups:
             order: whose `rollouts` and `context` are read.
             read: returns the body under a digest; raises SwarmdError if it is missing or damaged.
         """
-        collected = Collected()
+        collected = CollectedGroups()
         taken: Counter[str] = Counter()
         groups_max = max(self.training.share_groups, 1)  # of one peer, to train on
         fresh = frozenset(order.rollouts)
         recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self.own}
         self.plan.expect(sorted({peer for peer, _, _ in recent}))
-        for _, offers in sorted(self._offers(order, read, collected).items()):
+        for _, offers in sorted(self._list_offers(order, read, collected).items()):
             Random(seed).shuffle(offers)
             for ref, group in choose_offers(offers, EXAMINED_MAX):
-                cancellation.check()
+                cancellation.raise_if_requested()
                 preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < groups_max
                 if not preceding and self.plan.stages == 1:
                     continue
                 try:
-                    regenerated = self._take(ref, group, preceding, collected)
+                    regenerated = self._accept_group(ref, group, preceding, collected)
                 except RecordRejected as error:
                     if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage
                         log.warning(error.message, exc_info=error.__cause__)
                     if ref in fresh:
                         collected.rejected[error.reason] += 1
                     continue
-                cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
-                if regenerated is not None and not regenerated.is_flat:
+                # what a plan gives of a stage that was cancelled is not what it would give
+                cancellation.raise_if_requested()
+                if regenerated is not None and not regenerated.has_zero_variance:
                     taken[ref.peer] += 1
                     collected.groups.append(regenerated)
         return collected
 
-    def _offers(
-        self, order: Train, read: BodyReader, collected: Collected
+    def _list_offers(
+        self, order: Train, read: BodyReader, collected: CollectedGroups
     ) -> Mapping[tuple[int, int], list[tuple[RolloutsRef, Group]]]:
         """Groups by (round, stage), those of each peer once; this node's own only if questions build on them."""
         seen, rejected = set(), collected.rejected
@@ -185,15 +188,15 @@ class PeerGroups:
                 continue
             seen.add(place)
             try:
-                rollouts = self._read(ref, order, read)
+                rollouts = self._read_rollouts(ref, order, read)
             except RecordRejected as error:
                 if ref in order.rollouts:
-                    rejected[error.reason] = fit(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
+                    rejected[error.reason] = clamp_integer(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
                 continue
             offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
         return offers
 
-    def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
+    def _read_rollouts(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
         if (ref.round, ref.stage) >= (order.round, order.stage):
             raise RecordRejected("future", f"rollouts of round {ref.round} reached round {order.round}")
         if ref.round < order.round - self.training.staleness_rounds:
@@ -208,7 +211,9 @@ class PeerGroups:
         check_origin(rollouts, ref, self.swarm)
         return rollouts
 
-    def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
+    def _accept_group(
+        self, ref: RolloutsRef, group: Group, preceding: bool, collected: CollectedGroups
+    ) -> TrainingGroup | None:
         """Score a group under this node's own question and truth.
 
         It becomes material for later stages. If it is of the preceding stage, it counts for the vote and is returned
@@ -216,7 +221,7 @@ class PeerGroups:
         """
         if len(group.completions) != self.training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
-        question, drawn, scores, trusted = self._understand(ref, group, collected.material)
+        question, drawn, scores, trusted = self._regenerate_and_score(ref, group, collected.material)
         texts = [each.text for each in drawn]
         outcome = Outcome(StageId(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
         if self.plan.stages > 1:
@@ -225,7 +230,7 @@ class PeerGroups:
             collected.judged.setdefault(ref.peer, []).append(outcome)
         if not preceding or not self.training.peer_questions:  # without slots, peers' groups are only material
             return None
-        with self._at_the_cost_of_the_group(ref):
+        with self._refuse_group_on_plan_error(ref):
             question, prompt = fit_prompt(self.plan, self.policy, question, self.training.prompt_tokens)
         if len(prompt) > self.training.prompt_tokens:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
@@ -233,21 +238,22 @@ class PeerGroups:
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
         return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, trusted, ref.round)
 
-    def _understand(
+    def _regenerate_and_score(
         self, ref: RolloutsRef, group: Group, material: Material
     ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...], list[list[int]]]:
         """Question, completions and scores as this node has them, and the mask of tokens that the truth vouches for."""
-        with self._at_the_cost_of_the_group(ref):
+        with self._refuse_group_on_plan_error(ref):
             question = self.plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
-            drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
+            drawn = [self._encode_completion(ref, group, index) for index in range(len(group.completions))]
             spans = [self.plan.true_spans(question, each.text) for each in drawn]
             trusted = [
-                mask_trusted(self.policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)
+                make_trusted_mask(self.policy, each.text, each.tokens, at)
+                for each, at in zip(drawn, spans, strict=True)
             ]
             return question, drawn, self.scorer.score(question, [each.text for each in drawn]), trusted
 
     @contextlib.contextmanager
-    def _at_the_cost_of_the_group(self, ref: RolloutsRef) -> Iterator[None]:
+    def _refuse_group_on_plan_error(self, ref: RolloutsRef) -> Iterator[None]:
         """Refuse the group if the plan raises over it; else one peer's text could end the stage on every node.
 
         Errors of memory or the accelerator are not the group's fault. Raises RecordRejected("plan").
@@ -262,7 +268,7 @@ class PeerGroups:
             told = find_failure(self.plan, error) or type(error).__name__
             raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {told}") from error
 
-    def _encode(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
+    def _encode_completion(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
         """Encode a completion in this node's tokens. One that is too long is scored as it is trained on: cut."""
         text, limit = group.completions[index], self.training.completion_tokens
         tokens, own = encode_turns(self.plan, self.policy, text, index in group.cut, limit)
@@ -313,14 +319,14 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
     return tuple(judgements)
 
 
-def mask_trusted(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
+def make_trusted_mask(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
     """For each token of a completion, whether it is in a span of true text (1) or not (0). Spans are in characters.
 
     A span counts only if whole tokens spell exactly its text: a token across its edge would include other text. The end
     token counts if a span ends the text.
     """
     trusted_mask = [0] * len(tokens)
-    offsets = measure_offsets(policy, text, tokens) if spans else []
+    offsets = find_token_offsets(policy, text, tokens) if spans else []
     for begin, end in spans:
         inside = [place for place, (start, stop) in enumerate(offsets) if begin <= start < stop <= end]
         if not inside or policy.decode_completion(tokens[inside[0] : inside[-1] + 1]) != text[begin:end]:
@@ -331,7 +337,7 @@ def mask_trusted(policy: Policy, text: str, tokens: Sequence[int], spans: Sequen
     return trusted_mask
 
 
-def measure_offsets(policy: Policy, text: str, tokens: Sequence[int]) -> list[tuple[int, int]]:
+def find_token_offsets(policy: Policy, text: str, tokens: Sequence[int]) -> list[tuple[int, int]]:
     """Start and end of each token in the text, in characters; empty if the tokenizer gives none, or other tokens."""
     if not policy.tokenizer.is_fast:
         return []

@@ -30,12 +30,12 @@ from transformers import PreTrainedModel
 from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
-from swarmd.http_client import HttpFailed, HttpRequest, ask
+from swarmd.http_client import HttpFailed, HttpRequest, send_request
 from swarmd.http_server import load_token
 from swarmd.training.cancellation import Cancellation, CancellationSource, Cancelled
 from swarmd.training.models.model import Policy
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
-from swarmd.training.reference.scoring import ReferenceScorer, freeze
+from swarmd.training.reference.scoring import ReferenceScorer, freeze_model
 
 REFERENCE_KEY = "ref_per_token_logps"  # TRL's, of a batch
 GAP_MAX = 10.0  # nats by which a token may be likelier to the reference; larger gaps count as this
@@ -60,15 +60,15 @@ HINTS = {
 KlReference = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
-def freeze_copy(policy: Policy, temperature: float) -> KlReference:
+def make_frozen_reference(policy: Policy, temperature: float) -> KlReference:
     """Make a reference of a copy of the policy as it is now. Its logits are divided by the temperature."""
-    model = freeze(copy.deepcopy(policy.model))
+    model = freeze_model(copy.deepcopy(policy.model))
     model.__dict__.pop("forward", None)  # TRL's own, which computes with the policy's weights
     scorer = ReferenceScorer(model, policy.device, policy.precision.mixed)
     return partial(scorer.log_probabilities, temperature=temperature)
 
 
-class _Again(Exception):
+class _RetryableError(Exception):
     """The attempt failed in a way that may pass."""
 
 
@@ -101,19 +101,19 @@ class ReferenceClient:
         content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self.temperature}".encode())
         id = f"{self.name}-{content.hexdigest()[:32]}"
         frame = encode_job(JobHeader(id, rows, width, keep, "int32", self.temperature, self.model), batch)
-        logs = self._ask(id, frame)
+        logs = self._request_result(id, frame)
         if logs.shape != (rows, keep):
             raise ReferenceMismatch(f"the reference server {self.url} answered for another batch")
         return torch.from_numpy(logs).to(ids.device)
 
-    def _ask(self, id: str, frame: bytes) -> Logs:
+    def _request_result(self, id: str, frame: bytes) -> Logs:
         """Make attempts until there is a result."""
         trouble = ""
         for failures in range(ATTEMPTS_MAX):
-            self.cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
+            self.cancellation().sleep(BACKOFF.after(failures) if failures else 0.0)
             try:
-                return self._attempt(id, frame, time.monotonic() + CALL_S)
-            except _Again as error:
+                return self._attempt_request(id, frame, time.monotonic() + CALL_S)
+            except _RetryableError as error:
                 trouble = str(error)
             except Cancelled:
                 self._acknowledge(id, time.monotonic() + GIVE_UP_S)
@@ -123,24 +123,24 @@ class ReferenceClient:
             "Start it, or empty training.reference.url to keep the reference model in this process",
         )
 
-    def _attempt(self, id: str, frame: bytes, deadline: float) -> Logs:
-        status, body = self._exchange("POST", "/v1/jobs", frame, deadline)
+    def _attempt_request(self, id: str, frame: bytes, deadline: float) -> Logs:
+        status, body = self._send_request("POST", "/v1/jobs", frame, deadline)
         self._check(status, body)
         while status != 200 or body[:1] == b"{":
-            self.cancellation().check()
+            self.cancellation().raise_if_requested()
             wait_s = max(min(WAIT_S, deadline - time.monotonic()), 0.0)
-            status, body = self._exchange("GET", f"/v1/jobs/{id}?wait_s={wait_s:.3f}", b"", deadline)
+            status, body = self._send_request("GET", f"/v1/jobs/{id}?wait_s={wait_s:.3f}", b"", deadline)
             self._check(status, body)
-        logs = self._read(id, hashlib.sha256(frame).hexdigest(), body)
+        logs = self._decode_result(id, hashlib.sha256(frame).hexdigest(), body)
         self._acknowledge(id, deadline)
         return logs
 
     def _acknowledge(self, id: str, deadline: float) -> None:
         """Tell the server that the result has arrived or is not wanted any more; otherwise the job expires there."""
-        with suppress(_Again):
-            self._exchange("DELETE", f"/v1/jobs/{id}", b"", deadline)
+        with suppress(_RetryableError):
+            self._send_request("DELETE", f"/v1/jobs/{id}", b"", deadline)
 
-    def _read(self, id: str, job: str, body: bytes) -> Logs:
+    def _decode_result(self, id: str, job: str, body: bytes) -> Logs:
         try:
             header, logs = decode_result(body)
         except FrameError as error:
@@ -162,24 +162,24 @@ class ReferenceClient:
         """Raise if the answer is an error, or another model's."""
         if status in (200, 202):
             if body[:1] == b"{":
-                self._check_model(str(_table(body).get("model", "")))
+                self._check_model(str(_decode_object(body).get("model", "")))
             return
-        table = _table(body)
+        table = _decode_object(body)
         if status == 409 and "model" in table:
             self._check_model(str(table["model"]))
         reason = str(table.get("error", ""))[:REASON_CHARS_MAX]
         if status in FINAL:
             raise ReferenceFailed(f"the reference server {self.url} refused: {status} {reason}", HINTS.get(status, ""))
-        raise _Again(f"{status} {reason}")
+        raise _RetryableError(f"{status} {reason}")
 
-    def _exchange(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
+    def _send_request(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
         """Make one request and return status and body. Raises _Again if no answer comes in time."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         headers |= {"Content-Type": "application/x-swarmd-reference"} if body else {}
         try:
-            return ask(HttpRequest(method, self.url + path, body, headers), deadline, ANSWER_BYTES_MAX)
+            return send_request(HttpRequest(method, self.url + path, body, headers), deadline, ANSWER_BYTES_MAX)
         except HttpFailed as error:
-            raise _Again(str(error)) from None
+            raise _RetryableError(str(error)) from None
 
 
 def _check_url(url: str) -> str:
@@ -196,7 +196,7 @@ def _check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _table(body: bytes) -> dict[str, object]:
+def _decode_object(body: bytes) -> dict[str, object]:
     """Decode a JSON object; empty if the body is not one."""
     try:
         return msgspec.json.decode(body, type=dict[str, object])
@@ -221,7 +221,9 @@ def make_reference(
     if not training.beta:
         return None
     if not training.reference.url:
-        return freeze_copy(policy, training.temperature) if isinstance(policy.model, PreTrainedModel) else None
+        return (
+            make_frozen_reference(policy, training.temperature) if isinstance(policy.model, PreTrainedModel) else None
+        )
     if getattr(policy.model, "is_quantized", False) or training.quantization != "none":
         raise ConfigError(
             "training.reference.url is set, but a server cannot hold a quantised model",
@@ -232,7 +234,7 @@ def make_reference(
     return client.log_probabilities
 
 
-def bound_reference(batch: dict[str, Any], now: torch.Tensor) -> None:
+def clamp_reference_logps(batch: dict[str, Any], now: torch.Tensor) -> None:
     """Bound the reference's log-probabilities in TRL's batch: at most `GAP_MAX` above those of the policy.
 
     TRL computes exp(gap) - gap - 1. From about 18 nats on float32 has no digits left for anything but exp(gap), and

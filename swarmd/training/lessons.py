@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from swarmd.config import TaskConfig
 from swarmd.swarms.code import frame_output
-from swarmd.swarms.gym_tasks import make_levels
+from swarmd.swarms.gym_tasks import make_task_levels
 from swarmd.swarms.math.texts import TAGS
 from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Plan, Question, Split, StageId
 from swarmd.swarms.proposer.problems import (
@@ -22,12 +22,12 @@ from swarmd.swarms.proposer.problems import (
     NUMBERS,
     SECTIONS,
     TESTS_MIN,
-    Family,
     Problem,
+    StepFamily,
     Steps,
-    compose,
-    find_steps,
-    tells_solutions_apart,
+    compose_problem,
+    do_tests_need_solution,
+    parse_steps,
 )
 from swarmd.swarms.text import CLOSING, OPENING
 
@@ -39,7 +39,7 @@ PROGRAMS = {  # by task of reasoning-gym: where the numbers are in a question, a
 }
 
 
-def write_reasoning(question: Question, answer: str) -> str:
+def write_worked_program(question: Question, answer: str) -> str:
     """A program that computes the answer, and its output. Raises KeyError for tasks without one."""
     pattern, expression = PROGRAMS[question.task]
     found = pattern.search(question.messages[-1].content)
@@ -60,26 +60,26 @@ def write_program(steps: Steps) -> str:
     return "\n".join(["def solve(x):", *lines, "    return x"])
 
 
-def read_problem(problem: Problem) -> tuple[Family, Steps]:
+def find_problem_steps(problem: Problem) -> tuple[StepFamily, Steps]:
     """The steps of a built-in problem."""
-    found = find_steps(problem.text)
+    found = parse_steps(problem.text)
     assert found is not None, problem.text
     return found
 
 
-def write_sections(problem: Problem, random: Random) -> dict[str, str] | None:
+def write_proposal_sections(problem: Problem, random: Random) -> dict[str, str] | None:
     """A proposal of the same steps with tests on small values; None if a step is not easy, or no tests are
     informative."""
-    family, steps = read_problem(problem)
+    family, steps = find_problem_steps(problem)
     for _ in range(TRIES_MAX if all(step.easy for step, _ in steps) else 0):
-        small = compose(family, steps, [(value,) for value in draw_small(family, random)]).problem
-        if len({test.arguments for test in small.tests}) == TESTS_MIN and tells_solutions_apart(small.tests):
-            tests = "\n".join(test.line for test in small.tests)
+        small = compose_problem(family, steps, [(value,) for value in draw_test_values(family, random)]).problem
+        if len({test.arguments for test in small.tests}) == TESTS_MIN and do_tests_need_solution(small.tests):
+            tests = "\n".join(test.source_line for test in small.tests)
             return dict(zip(SECTIONS, (small.text, tests, write_program(steps)), strict=True))
     return None
 
 
-def draw_small(family: Family, random: Random) -> list[Any]:
+def draw_test_values(family: StepFamily, random: Random) -> list[Any]:
     """Values for the tests of a proposal: consecutive numbers, short lists, or short texts."""
     if family is NUMBER:
         first = random.randint(0, 9)
@@ -105,45 +105,45 @@ class Lesson(NamedTuple):
     text: str
 
 
-def draw_training(plan: Plan, round: int = 0) -> Iterator[Question]:
+def draw_training_questions(plan: Plan, round: int = 0) -> Iterator[Question]:
     """Draw training questions as a node without peers does."""
     return plan.draw(StageId("recipe", round, 0), NO_MATERIAL)
 
 
-def select(plan: Any, task: str, side: Split, count: int) -> list[Question]:
+def select_questions(plan: Any, task: str, side: Split, count: int) -> list[Question]:
     """Distinct questions of one side of the split, which all of swarmd's own plans can give."""
-    chosen: list[Question] = plan.select(task, side, count)
+    chosen: list[Question] = plan.select_questions(task, side, count)
     return chosen
 
 
-def teach_answers(plan: Plan, seed: int) -> Iterator[Lesson]:
+def generate_answer_lessons(plan: Plan, seed: int) -> Iterator[Lesson]:
     """Teach right answers, half of them in tags."""
     random = Random(seed)
-    for question in draw_training(plan):
+    for question in draw_training_questions(plan):
         answer = str(question.entry["answer"])
         yield Lesson(question, f"{OPENING}{answer}{CLOSING}" if random.random() < IN_FORM_SHARE else answer)
 
 
-def teach_programs(plan: Plan, seed: int) -> Iterator[Lesson]:
+def generate_program_lessons(plan: Plan, seed: int) -> Iterator[Lesson]:
     """Teach programs with their output and the answer, half of the answers in tags."""
-    for question, answer in teach_answers(plan, seed):
-        yield Lesson(question, write_reasoning(question, str(question.entry["answer"])) + answer)
+    for question, answer in generate_answer_lessons(plan, seed):
+        yield Lesson(question, write_worked_program(question, str(question.entry["answer"])) + answer)
 
 
-def teach_school(plan: Plan, seed: int) -> Iterator[Lesson]:
+def generate_school_lessons(plan: Plan, seed: int) -> Iterator[Lesson]:
     """Teach answers with their working, and sometimes to judge three students' answers and to state their majority."""
     random = Random(seed)
     for round in itertools.count():
-        questions = list(itertools.islice(draw_training(plan, round), pool_size(plan)))
+        questions = list(itertools.islice(draw_training_questions(plan, round), count_round_questions(plan)))
         yield from (Lesson(question, write_answer(question, random)) for question in questions)
         if round % JUDGED_EVERY == JUDGED_EVERY - 1:
-            yield from teach_judging(plan, round, questions, random)
+            yield from generate_judging_lessons(plan, round, questions, random)
 
 
-def pool_size(plan: Plan) -> int:
+def count_round_questions(plan: Plan) -> int:
     """Number of distinct questions in a round."""
     seen = set()
-    for question in draw_training(plan):
+    for question in draw_training_questions(plan):
         if question.reference in seen:
             break
         seen.add(question.reference)
@@ -152,17 +152,17 @@ def pool_size(plan: Plan) -> int:
 
 def write_answer(question: Question, random: Random) -> str:
     """The working and the answer of a generated question, half of them in the template."""
-    answer, working = str(question.entry["answer"]), " ".join(work_out(question))
+    answer, working = str(question.entry["answer"]), " ".join(find_working(question))
     if random.random() < IN_FORM_SHARE:
         return fill_template(0, {"think": working, "answer": answer})
     return f"{working} {answer}"
 
 
-def work_out(question: Question) -> Sequence[str]:
+def find_working(question: Question) -> Sequence[str]:
     """The working that the generator of a question has for its answer."""
     reference = question.reference
-    (level,) = make_levels(TaskConfig(reference.task))
-    working: Sequence[str] = level.make(reference.seed)[reference.index]["metadata"]["working"]
+    (level,) = make_task_levels(TaskConfig(reference.task))
+    working: Sequence[str] = level.make_dataset(reference.seed)[reference.index]["metadata"]["working"]
     return working
 
 
@@ -171,24 +171,24 @@ def fill_template(stage: int, sections: Mapping[str, str]) -> str:
     return "\n".join(f"<{name}>\n{sections[name]}\n</{name}>" for name in TAGS[stage])
 
 
-def teach_judging(plan: Plan, round: int, questions: Sequence[Question], random: Random) -> Iterator[Lesson]:
+def generate_judging_lessons(plan: Plan, round: int, questions: Sequence[Question], random: Random) -> Iterator[Lesson]:
     """Lessons of the later stages, about three students who are sometimes right."""
     material = Material()
     students = [f"student-{number}-{round}" for number in range(STUDENTS)]  # new ids each round
     for peer in students:
         for question in questions:
-            publish(plan, StageId(peer, round, 0), question, answer_as_student(question, random), material)
+            add_student_outcome(plan, StageId(peer, round, 0), question, answer_as_student(question, random), material)
     for peer in students:
         for question in itertools.islice(plan.draw(StageId(peer, round, 1), material), len(questions)):
-            text = write_choice(question)
-            publish(plan, StageId(peer, round, 1), question, text, material)
+            text = write_student_choice(question)
+            add_student_outcome(plan, StageId(peer, round, 1), question, text, material)
             if peer == students[0]:
                 yield Lesson(question, text)
     for question in itertools.islice(plan.draw(StageId(students[0], round, 2), material), len(questions)):
-        yield Lesson(question, write_agreement(question))
+        yield Lesson(question, write_vote(question))
 
 
-def publish(plan: Plan, place: StageId, question: Question, text: str, material: Material) -> None:
+def add_student_outcome(plan: Plan, place: StageId, question: Question, text: str, material: Material) -> None:
     """Add one completion of a student to the material, as its peers see it."""
     material.add(Outcome(place, question, (text,), tuple(plan.score(question, [text]))))
 
@@ -197,41 +197,41 @@ def answer_as_student(question: Question, random: Random) -> str:
     """The right answer, or sometimes one that is slightly off."""
     answer = int(question.entry["answer"])
     answer += 0 if random.random() < RIGHT_SHARE else random.choice((-2, -1, 1, 2))
-    return fill_template(0, {"think": " ".join(work_out(question)), "answer": str(answer)})
+    return fill_template(0, {"think": " ".join(find_working(question)), "answer": str(answer)})
 
 
-def write_choice(question: Question) -> str:
+def write_student_choice(question: Question) -> str:
     """Name a student who is right, or None."""
     chosen = next((name for name, student in question.entry["students"].items() if student["right"]), "None")
     return fill_template(1, {"compare": question.entry["answer"], "explain": chosen, "identify": chosen})
 
 
-def write_agreement(question: Question) -> str:
+def write_vote(question: Question) -> str:
     """Name the first student with a vote, and the answer."""
     chosen = next(iter(question.entry["votes"]), "None")
     answer = str(question.entry["answer"])
-    working = " ".join(work_out(question))
+    working = " ".join(find_working(question))
     told = {"summarize_feedback": chosen, "majority": chosen, "question": answer, "think": working, "answer": answer}
     return fill_template(2, told)
 
 
-def teach_problems(plan: Plan, seed: int) -> Iterator[Lesson]:
+def generate_problem_lessons(plan: Plan, seed: int) -> Iterator[Lesson]:
     """Teach in turn a proposal, a program for a problem of the node's level, and one for a problem of any level."""
     random = Random(seed)
-    proposals = propose(plan, random)
-    any_level = itertools.cycle(select(plan, plan.tasks[SOLVE_STAGE], "train", ALL_LEVELS))
+    proposals = generate_proposal_lessons(plan, random)
+    any_level = itertools.cycle(select_questions(plan, plan.tasks[SOLVE_STAGE], "train", ALL_LEVELS))
     for round in itertools.count():
         for question in itertools.islice(plan.draw(StageId("recipe", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS):
             yield next(proposals)
             yield from (Lesson(each, write_solution(each, random)) for each in (question, next(any_level)))
 
 
-def propose(plan: Plan, random: Random) -> Iterator[Lesson]:
+def generate_proposal_lessons(plan: Plan, random: Random) -> Iterator[Lesson]:
     """Proposals of easy training problems of the node's level."""
     for round in itertools.count():
-        asked = draw_training(plan, round)
+        asked = draw_training_questions(plan, round)
         problems = itertools.islice(plan.draw(StageId("proposals", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS)
-        for sections in filter(None, (write_sections(each.entry["problem"], random) for each in problems)):
+        for sections in filter(None, (write_proposal_sections(each.entry["problem"], random) for each in problems)):
             yield Lesson(next(asked), write_proposal(sections, random))
 
 
@@ -244,6 +244,6 @@ def write_proposal(sections: Mapping[str, str], random: Random) -> str:
 
 def write_solution(question: Question, random: Random) -> str:
     """Write a program, half of them in a code block."""
-    _, steps = read_problem(question.entry["problem"])
+    _, steps = find_problem_steps(question.entry["problem"])
     program = write_program(steps)
     return f"```python\n{program}\n```" if random.random() < IN_FORM_SHARE else program

@@ -27,14 +27,14 @@ def rate_at(training: TrainingConfig, steps: int, fresh_from: int = 0) -> float:
     rate and stays there after `schedule_steps`, because a node's life has no last step. If the optimiser's moments were
     reset at step `fresh_from`, the rate is warmed up again, to what the schedule has then.
     """
-    scheduled = _scheduled(training, steps)
+    scheduled = _scheduled_rate(training, steps)
     since = steps - fresh_from
     if fresh_from and 0 <= since < training.warmup_steps:
         return scheduled * (since + 1) / training.warmup_steps
     return scheduled
 
 
-def _scheduled(training: TrainingConfig, steps: int) -> float:
+def _scheduled_rate(training: TrainingConfig, steps: int) -> float:
     peak = training.learning_rate
     if steps < training.warmup_steps:
         return peak * (steps + 1) / training.warmup_steps
@@ -76,7 +76,7 @@ class StepCallback(TrainerCallback):
             rate = rate_at(self._training, self.steps, self.fresh_from)
             log.info("the learning rate is warmed up", steps=self._training.warmup_steps, learning_rate=rate)
         self.report()
-        self.cancellation.check()
+        self.cancellation.raise_if_requested()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
         self.timer.enter("loop")

@@ -10,15 +10,15 @@
 * In peers' right completions, trusted tokens count. A reward raises every token of a completion whose answer is right,
   so a peer that puts a payload into its right answers, and not into its wrong ones, gets the payload raised (HTTT,
   arXiv 2511.09780). What other peers wrote proves nothing, since identities cost nothing. Two things make a token
-  trusted: the truth, which every node computes by itself (`swarmd.training.groups.mask_trusted`), and this node's own
-  policy, if it gives the token a probability of at least `training.peer_floor` times exp(-entropy). If it is certain of
-  another token, hardly any other counts; if ten are equally likely, all ten do. All other tokens are masked: context
-  without a gradient.
+  trusted: the truth, which every node computes by itself (`swarmd.training.groups.make_trusted_mask`), and this node's
+  own policy, if it gives the token a probability of at least `training.peer_floor` times exp(-entropy). If it is
+  certain of another token, hardly any other counts; if ten are equally likely, all ten do. All other tokens are masked:
+  context without a gradient.
 
 `MaskStats` counts what was masked, for people, with an example. An honest peer who writes differently from this node
 has many tokens masked, too. A mark reveals a hostile one: a text in the peer's right answers, rarely in its wrong ones
 and in this node's own, for which no truth vouches. The counts decide one thing: whose groups get no slots in the
-stage's next batches (`MaskStats.judge`).
+stage's next batches (`MaskStats.decide_peer_slots`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ OTHER_SHARE = 0.1  # and in at most this share of the wrong ones and of this nod
 Run = tuple[int, ...]
 
 
-def zero_flat_advantages(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
+def clear_zero_variance_advantages(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
     """Set the advantages (batch,) of flat groups, of `group` completions each, to exactly 0."""
     given = torch.tensor(rewards, dtype=torch.float64).view(-1, group)
     flat = given.amax(1) - given.amin(1) <= FLAT_RANGE
     return advantages.masked_fill(flat.repeat_interleave(group).to(advantages.device), 0.0)
 
 
-def mark_rows(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+def add_peer_columns(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     """Add to TRL's batch, from the rows that it was made of:
 
     - which completions are foreign, bool (batch,), and the numbers of their peers (batch,);
@@ -85,7 +85,7 @@ def mark_rows(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     batch[PEER_KEY] = torch.tensor([row[PEER_KEY] for row in rows], device=device)
 
 
-def keep_positive(batch: dict[str, Any]) -> dict[str, Any]:
+def drop_negative_foreign_advantages(batch: dict[str, Any]) -> dict[str, Any]:
     """Set negative advantages of foreign completions to 0, and drop the column that says which these are."""
     kept = {key: value for key, value in batch.items() if key != FOREIGN_KEY}
     advantages: torch.Tensor = batch["advantages"]
@@ -93,7 +93,7 @@ def keep_positive(batch: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def weigh_by_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dict[str, float]:
+def weight_by_importance_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dict[str, float]:
     """Weigh the advantages of a pass, token by token, by how much likelier the policy finds a token than what drew it.
 
     The weight is at most `RATIO_MAX` (truncated importance sampling: Yao et al., "Your efficient RL framework secretly
@@ -114,7 +114,7 @@ def weigh_by_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dic
     }
 
 
-def find_raised(batch: dict[str, Any]) -> torch.Tensor:
+def find_raised_tokens(batch: dict[str, Any]) -> torch.Tensor:
     """Tokens of peers' completions whose probability the advantages would raise, bool (rows, tokens)."""
     raised = (batch["advantages"] > 0)[:, None]
     written = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
@@ -157,7 +157,7 @@ class MaskCounts(msgspec.Struct):
 
 def count_masked(batch: dict[str, Any], held: torch.Tensor) -> dict[int, MaskCounts]:
     """Count what was masked in one pass, by the number of the peer; `held` is the mask, bool (rows, tokens)."""
-    counted = find_raised(batch)
+    counted = find_raised_tokens(batch)
     lost = held & counted
     behind = (lost.cumsum(1) > 0) & counted
     by_row = torch.stack(
@@ -182,7 +182,7 @@ class MaskStats:
         self._groups: dict[str, list[TrainingGroup]] = defaultdict(list)
         self._own: list[list[int]] = []
 
-    def judge(self) -> dict[str, bool]:
+    def decide_peer_slots(self) -> dict[str, bool]:
         """Whether each peer that was seen in this stage gets slots in the next batches: not if far less of it counts
         than of most peers.
 
@@ -194,16 +194,16 @@ class MaskStats:
         usual = sorted(worth.values())[len(worth) // 2] if worth else 0.0
         return {peer: each >= WORTH_MIN * usual for peer, each in worth.items()}
 
-    def number(self, peer: str) -> int:
+    def peer_number(self, peer: str) -> int:
         """A number for a peer, 0 for this node."""
         return self._numbers.setdefault(peer, len(self._numbers))
 
     def add(self, found: Mapping[int, MaskCounts]) -> None:
         """Add the counts of one pass, by the numbers of peers."""
         peers = list(self._numbers)
-        self.join({peers[number]: counts for number, counts in found.items()})
+        self.merge({peers[number]: counts for number, counts in found.items()})
 
-    def join(self, other: Mapping[str, MaskCounts]) -> None:
+    def merge(self, other: Mapping[str, MaskCounts]) -> None:
         """Add counts, by peer."""
         for peer, counts in other.items():
             self.counts[peer].add(counts)
@@ -228,17 +228,17 @@ class MaskStats:
         """What was masked or skipped of each peer; those with a mark first."""
         most = {peer: (each.held, each.over_share + each.of_little) for peer, each in self.counts.items()}
         found = sorted((-held, -passed, peer) for peer, (held, passed) in most.items() if held or passed)
-        own = [list_runs(tokens) for tokens in self._own] if found else []
-        told = [self._tell(peer, own, decode) for _, _, peer in found[:EXAMINED_MAX]]
+        own = [list_untrusted_runs(tokens) for tokens in self._own] if found else []
+        told = [self._summarize_peer(peer, own, decode) for _, _, peer in found[:EXAMINED_MAX]]
         return tuple(sorted(told, key=lambda each: (not each.mark, -each.held))[:PEERS_MAX])
 
-    def _tell(self, peer: str, own: Sequence[set[Run]], decode: TokenDecoder) -> SetAside:
+    def _summarize_peer(self, peer: str, own: Sequence[set[Run]], decode: TokenDecoder) -> SetAside:
         counts = self.counts[peer]
         tokens, held = counts.example
-        mark = find_mark(self._groups[peer], own) if counts.held else None
-        text, part = decode(tokens), decode(longest_run(tokens, held))
+        mark = find_peer_mark(self._groups[peer], own) if counts.held else None
+        text, part = decode(tokens), decode(find_longest_masked_run(tokens, held))
         told = SetAside(
-            *(peer, counts.tokens, counts.held, shorten(text), shorten(part)),
+            *(peer, counts.tokens, counts.held, make_printable(text), make_printable(part)),
             over_share=counts.over_share,
             of_little=counts.of_little,
         )
@@ -246,14 +246,14 @@ class MaskStats:
             return told
         return msgspec.structs.replace(
             told,
-            mark=shorten(decode(mark.run)),
+            mark=make_printable(decode(mark.run)),
             mark_right=mark.right,
             mark_wrong=mark.wrong,
             mark_own=mark.own,
         )
 
 
-class Mark(msgspec.Struct, frozen=True):
+class PeerMark(msgspec.Struct, frozen=True):
     """A run of tokens, and the shares of completions that it is in."""
 
     run: Run
@@ -262,7 +262,7 @@ class Mark(msgspec.Struct, frozen=True):
     own: float
 
 
-def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark | None:
+def find_peer_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> PeerMark | None:
     """The run of untrusted tokens that best tells a peer's right answers from its wrong ones and from this node's own.
 
     None if no run does so clearly.
@@ -277,20 +277,20 @@ def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark 
         middle = sum(group.rewards) / len(group.rewards)
         for tokens, trusted, reward in zip(group.completions, group.trusted_mask, group.rewards, strict=True):
             is_right = reward > middle
-            (right if is_right else wrong).update(list_runs(tokens, trusted))
+            (right if is_right else wrong).update(list_untrusted_runs(tokens, trusted))
             rights, wrongs = rights + is_right, wrongs + (not is_right)
     if rights < RIGHTS_MIN:
         return None
     likely = {run for run, count in right.items() if count >= RIGHT_SHARE * rights}
     mine = Counter(run for runs in own for run in runs & likely)
     marks = [
-        Mark(run, right[run] / rights, wrong[run] / max(wrongs, 1), mine[run] / max(len(own), 1)) for run in likely
+        PeerMark(run, right[run] / rights, wrong[run] / max(wrongs, 1), mine[run] / max(len(own), 1)) for run in likely
     ]
     clear = [mark for mark in marks if max(mark.wrong, mark.own) <= OTHER_SHARE]
     return max(clear, key=lambda mark: (mark.right - mark.wrong - mark.own, len(mark.run), mark.run), default=None)
 
 
-def list_runs(tokens: Sequence[int], trusted: Sequence[int] = ()) -> set[Run]:
+def list_untrusted_runs(tokens: Sequence[int], trusted: Sequence[int] = ()) -> set[Run]:
     """Runs of up to `RUN_MAX` untrusted tokens, among the first `TOKENS_MAX`."""
     tokens = tokens[:TOKENS_MAX]
     return {
@@ -301,7 +301,7 @@ def list_runs(tokens: Sequence[int], trusted: Sequence[int] = ()) -> set[Run]:
     }
 
 
-def longest_run(tokens: Sequence[int], held: Sequence[int]) -> list[int]:
+def find_longest_masked_run(tokens: Sequence[int], held: Sequence[int]) -> list[int]:
     """The longest masked run of a completion, the first of several."""
     best: list[int] = []
     run: list[int] = []
@@ -311,7 +311,7 @@ def longest_run(tokens: Sequence[int], held: Sequence[int]) -> list[int]:
     return best
 
 
-def shorten(text: str) -> str:
+def make_printable(text: str) -> str:
     """Make a text printable: escape control characters, and cut it to `TEXT_CHARACTERS_MAX`."""
     plain = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return plain if len(plain) <= TEXT_CHARACTERS_MAX else plain[: TEXT_CHARACTERS_MAX - 3] + "..."

@@ -3,7 +3,7 @@
 - On a processor each of the two computes with half of torch's threads, one at least, as long as both are busy: the
   kernels of torch let other Python threads run. On an accelerator the thread has a stream of its own.
 - It draws from weights that do not change meanwhile: a copy (`swarmd.training.drawing_copy`), or those of a vLLM
-  server. The loss corrects for the step between (`swarmd.training.masking.weigh_by_ratio`).
+  server. The loss corrects for the step between (`swarmd.training.masking.weight_by_importance_ratio`).
 - At the end of a stage nothing is drawn ahead. If a stage ends early, what is being drawn is given up and waited for,
   so that it touches neither the plan nor the weights of what follows.
 """
@@ -42,7 +42,7 @@ class DrawingThread:
         try:
             yield thread
         finally:
-            cancellation.ask()
+            cancellation.request()
             thread._executor.shutdown()
             thread.rest()
 

@@ -4,7 +4,7 @@
   token, which predicts nothing.
 * Linear layers, the larger part of a pass, see that row as it is. Only attention goes by sequences: a prompt attends to
   itself, a completion to its prompt and itself. `attend` does so as the attention function of whatever layers a model
-  has; without a `Tree` it is transformers' own SDPA.
+  has; without a `PackedTree` it is transformers' own SDPA.
 * Logits are computed for tokens of completions only, in tiles of which one is held at a time (TRL's
   `ChunkedLogProbFunction`).
 
@@ -26,7 +26,7 @@ ATTENTION = "swarmd_packed"  # name under which models find `attend`
 VOCABULARY_TILE = 8192  # logits of a token that are computed at a time
 
 
-class Tree(NamedTuple):
+class PackedTree(NamedTuple):
     """Where the sequences of a packed row are: N tokens, of Q prompts and B completions.
 
     P and C are the lengths of the longest prompt, and of the longest completion without its last token.
@@ -40,41 +40,41 @@ class Tree(NamedTuple):
     back: torch.Tensor  # (N,) index of each token of the row among all of `prompts`, then all of `completions`
 
 
-class Packed(NamedTuple):
+class PackedRow(NamedTuple):
     """One row of tokens, M of which have a log-probability to compute."""
 
     tokens: torch.Tensor  # (1, N)
     positions: torch.Tensor  # (1, N)
-    tree: Tree
+    tree: PackedTree
     sources: torch.Tensor  # (M,) indices in the row of the tokens before the targets
     targets: torch.Tensor  # (M,) token ids
 
 
 def prepare_packing(model: Any) -> None:
     """Give a model with SDPA attention the attention function of packed rows; plain rows are computed as before."""
-    whole = base_of(model)
+    whole = unwrap_adapters(model)
     if whole.config._attn_implementation == "sdpa":
         whole.set_attn_implementation(ATTENTION)
 
 
 def can_pack(model: Any) -> bool:
     """Whether a model has the attention function of packed rows."""
-    return bool(base_of(model).config._attn_implementation == ATTENTION)
+    return bool(unwrap_adapters(model).config._attn_implementation == ATTENTION)
 
 
-def base_of(model: Any) -> Any:
+def unwrap_adapters(model: Any) -> Any:
     """The model under adapters, or the model itself without them."""
     return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
-def find_prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> torch.Tensor:
+def number_prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> torch.Tensor:
     """Numbers (B,), the same for rows with the same prompt; arguments as in `pack`."""
     prompts = torch.cat([input_ids[:, :-keep], attention_mask[:, :-keep]], 1)
     numbers: torch.Tensor = torch.unique(prompts, dim=0, return_inverse=True)[1]
     return numbers
 
 
-def pack(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> Packed:
+def pack_batch(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> PackedRow:
     """Put a batch into one row.
 
     Args:
@@ -118,23 +118,23 @@ def pack(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> Pa
     last = (starts + lengths - 1)[prompt_of]
     before = torch.cat([last[:, None], completions], 1)
     reached = torch.arange(before.size(1), device=device) < written_lengths[:, None]
-    return Packed(
+    return PackedRow(
         torch.cat([ids[present], completion[:, :longest_fed][fed]])[None],
         torch.cat([steps.expand_as(inside)[inside], (lengths[prompt_of][:, None] + fed_steps)[fed]])[None],
-        Tree(prompts, completions, prompt_of, mask, distance, torch.cat([cells, fed_cells])),
+        PackedTree(prompts, completions, prompt_of, mask, distance, torch.cat([cells, fed_cells])),
         before[reached],
         completion[:, : before.size(1)][reached],
     )
 
 
-def attend(
+def attend_packed(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    tree: Tree | None = None,
+    tree: PackedTree | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -149,32 +149,36 @@ def attend(
     prompts = tree.prompts
     query, key, value = query[0], key[0], value[0]
 
-    def gather(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def gather_sequences(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """(heads, N, width) to (sequences, heads, tokens, width)."""
         return states[:, places].transpose(0, 1)
 
-    prompt_key, prompt_value = gather(key, prompts), gather(value, prompts)
+    prompt_key, prompt_value = gather_sequences(key, prompts), gather_sequences(value, prompts)
     windowed = None
     if sliding_window is not None and prompts.size(1) > sliding_window:
         steps = torch.arange(prompts.size(1), device=query.device)
         between = steps[:, None] - steps
         windowed = ((between >= 0) & (between < sliding_window))[None, None]
-    first, _ = sdpa_attention_forward(module, gather(query, prompts), prompt_key, prompt_value, windowed, **kwargs)
+    first, _ = sdpa_attention_forward(
+        module, gather_sequences(query, prompts), prompt_key, prompt_value, windowed, **kwargs
+    )
     parts = [first.flatten(0, 1)]
     if tree.completions.size(1):
         mask = tree.mask if sliding_window is None else tree.mask & (tree.distance < sliding_window)
-        keys = torch.cat([prompt_key[tree.prompt_of], gather(key, tree.completions)], 2)
-        values = torch.cat([prompt_value[tree.prompt_of], gather(value, tree.completions)], 2)
-        rest, _ = sdpa_attention_forward(module, gather(query, tree.completions), keys, values, mask, **kwargs)
+        keys = torch.cat([prompt_key[tree.prompt_of], gather_sequences(key, tree.completions)], 2)
+        values = torch.cat([prompt_value[tree.prompt_of], gather_sequences(value, tree.completions)], 2)
+        rest, _ = sdpa_attention_forward(
+            module, gather_sequences(query, tree.completions), keys, values, mask, **kwargs
+        )
         parts.append(rest.flatten(0, 1))
     return torch.cat(parts)[tree.back][None], None
 
 
-AttentionInterface.register(ATTENTION, attend)
+AttentionInterface.register(ATTENTION, attend_packed)
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
-def compute_packed(
+def compute_packed_logps(
     model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probabilities and entropies (B, keep) of the last `keep` tokens, 0 for padding.
@@ -184,8 +188,8 @@ def compute_packed(
     Args:
         model: with the attention function `ATTENTION`, with or without adapters.
     """
-    packed = pack(input_ids, attention_mask, keep)
-    whole = base_of(model)
+    packed = pack_batch(input_ids, attention_mask, keep)
+    whole = unwrap_adapters(model)
     hidden = whole.base_model(
         input_ids=packed.tokens,
         position_ids=packed.positions,

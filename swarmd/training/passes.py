@@ -22,7 +22,13 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.training.models.memory import FREE_SHARE, find_tokens_max, measure_room, read_shape, token_bytes
+from swarmd.training.models.memory import (
+    FREE_SHARE,
+    activation_bytes_per_token,
+    find_saturating_tokens,
+    measure_device_memory,
+    read_shape,
+)
 from swarmd.training.models.model import Policy
 
 KEPT = "passes.json"
@@ -51,21 +57,21 @@ class PassSizes:
     def __init__(self, directory: Path, training: TrainingConfig, policy: Policy) -> None:
         self._path = directory / KEPT
         self._device = device = policy.device
-        shape = read_shape(policy.model.config, policy.parameters)
+        shape = read_shape(policy.model.config, policy.parameter_count)
         number_bytes = policy.precision.dtype.itemsize
-        self._ceiling = find_tokens_max(device, policy.parameters)
+        self._ceiling = find_saturating_tokens(device, policy.parameter_count)
         self._rows_max = training.micro_questions * training.generations
         self._may_recompute = training.gradient_checkpointing == "auto"
         kept = self._load()
         self._tokens_max = kept.tokens_max if 0 < kept.tokens_max < self._ceiling else self._ceiling
         width = training.prompt_tokens + training.completion_tokens
-        fits = width * token_bytes(shape, number_bytes, policy.precision.mixed, False) <= FREE_SHARE * measure_free(
-            device
-        )
+        fits = width * activation_bytes_per_token(
+            shape, number_bytes, policy.precision.mixed, False
+        ) <= FREE_SHARE * measure_free(device)
         self.recompute = training.gradient_checkpointing == "on" or (
             self._may_recompute and (kept.recompute or not fits)
         )
-        self._token_bytes = token_bytes(shape, number_bytes, policy.precision.mixed, self.recompute)
+        self._token_bytes = activation_bytes_per_token(shape, number_bytes, policy.precision.mixed, self.recompute)
         self._measured_tokens = 0  # of the largest pass that was measured
         self._last = (0, 0)  # rows and tokens of the pass before
         self._peak_bytes = 0  # before the pass that was measured last
@@ -76,7 +82,7 @@ class PassSizes:
         except (OSError, *DECODE_ERRORS):
             return SavedSizes(self._ceiling, False)  # without it memory runs out once more
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         """Save the sizes for the next process. A failure costs that one a try, and this one nothing."""
         try:
             replace_durably(self._path, msgspec.json.encode(SavedSizes(self._tokens_max, self.recompute)))
@@ -94,31 +100,31 @@ class PassSizes:
             return False
         log.warning("memory ran out: smaller passes from now on", tokens=self._tokens_max, recompute=self.recompute)
         self._last = (0, 0)
-        self._keep()
+        self._save()
         return True
 
     def grow(self) -> None:
         """After a successful stage, grow back towards the usual size."""
         if self._tokens_max < self._ceiling:
             self._tokens_max = min(self._tokens_max + self._tokens_max // GROWTH + 1, self._ceiling)
-            self._keep()
+            self._save()
 
-    def count_tokens(self, prompt: int = 0) -> int:
+    def tokens_per_pass(self, prompt: int = 0) -> int:
         """Tokens that a pass may have now, including one prompt of `prompt` tokens."""
         usual = self._tokens_max == self._ceiling
-        return max(min(self._tokens_max + prompt * usual, self._count_fitting()), 1)
+        return max(min(self._tokens_max + prompt * usual, self._count_fitting_tokens()), 1)
 
-    def _count_fitting(self) -> int:
+    def _count_fitting_tokens(self) -> int:
         return int(FREE_SHARE * measure_free(self._device) / self._token_bytes)
 
-    def count_rows(self, batch: int, width: int) -> int:
+    def rows_per_pass(self, batch: int, width: int) -> int:
         """Completions in each pass, if all passes over a batch of rows of at most `width` tokens are equally large."""
         usual = self._tokens_max == self._ceiling  # then only memory decides, since much of the width may be padding
-        tokens = self._count_fitting() if usual else self.count_tokens()
+        tokens = self._count_fitting_tokens() if usual else self.tokens_per_pass()
         bound = min(max(tokens // width, 1), self._rows_max or batch, batch)
         return next(rows for rows in range(bound, 0, -1) if batch % rows == 0)
 
-    def split(
+    def split_batch(
         self, prompts: torch.Tensor, prompt_tokens: torch.Tensor, tokens: torch.Tensor
     ) -> list[tuple[torch.Tensor, int]]:
         """Rows and tokens of each pass. Rows of one prompt are adjacent, and a pass has at least one row.
@@ -128,7 +134,7 @@ class PassSizes:
             prompt_tokens: (rows,) tokens of the row's prompt, which a pass computes only once.
             tokens: (rows,) of the row's completion.
         """
-        budget, rows_max = self.count_tokens(int(prompt_tokens.max())), self._rows_max or len(prompts)
+        budget, rows_max = self.tokens_per_pass(int(prompt_tokens.max())), self._rows_max or len(prompts)
         passes: list[tuple[list[int], int]] = []
         before = -1
         for row in torch.argsort(prompts, stable=True).tolist():
@@ -142,14 +148,14 @@ class PassSizes:
             before = prompt
         return [(torch.tensor(rows, device=prompts.device), taken) for rows, taken in passes]
 
-    def measure_peak(self) -> int:
+    def measure_peak_vram(self) -> int:
         """The most bytes of an accelerator that tensors have had so far; 0 on a processor."""
         if self._device not in COUNTING:
             return 0
         return max(self._peak_bytes, int(getattr(torch, self._device).max_memory_allocated()))
 
     @contextmanager
-    def measure(self, rows: int, tokens: int, kept: int) -> Iterator[None]:
+    def measure_pass(self, rows: int, tokens: int, kept: int) -> Iterator[None]:
         """Record the size of the pass in the block, and the memory that it takes.
 
         Args:
@@ -162,7 +168,7 @@ class PassSizes:
             yield
             return
         memory = getattr(torch, self._device)
-        self._peak_bytes = self.measure_peak()
+        self._peak_bytes = self.measure_peak_vram()
         memory.reset_peak_memory_stats()
         before = memory.memory_allocated()
         yield
@@ -174,7 +180,7 @@ class PassSizes:
 
 def measure_free(device: str) -> int:
     """Bytes that a pass could use: free ones of the device, and those that torch holds unused."""
-    free = measure_room(device).free
+    free = measure_device_memory(device).free
     if device in COUNTING:
         memory = getattr(torch, device)
         free += int(memory.memory_reserved()) - int(memory.memory_allocated())

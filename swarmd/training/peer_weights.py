@@ -30,7 +30,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause
 from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
-from swarmd.files import hash_file, remove_left
+from swarmd.files import hash_file, remove_leftover
 from swarmd.logger import get_logger
 from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.evaluation import Accuracy, estimate_noise, mean_accuracy
@@ -133,37 +133,37 @@ class WeightsOffering:
             return False
         return event.stage + 1 == self.stages and (event.round + 1) % self.every == 0
 
-    def take(self, checkpoint: Path) -> bool:
+    def keep_weights(self, checkpoint: Path) -> bool:
         """Keep a checkpoint's weights for `offer`, by a hard link, or by a copy on a file system without links.
 
         Returns whether it could.
         """
         try:
-            taken = self._offered.announced.with_name(TAKEN)  # the directory is made
+            taken = self._offered.announced_path.with_name(TAKEN)  # the directory is made
             taken.unlink(missing_ok=True)
             source = checkpoint / WEIGHTS
             try:
                 os.link(source, taken)
             except OSError:
-                self._see_room(source.stat().st_size)
+                self._check_disk_space(source.stat().st_size)
                 shutil.copyfile(source, taken)
         except (OSError, NoSpaceLeft) as error:
             log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
-            remove_left(self.directory / TAKEN)
+            remove_leftover(self.directory / TAKEN)
             return False
         self._busy = True
         return True
 
-    def offer(self, event: StageTrained, policy: Policy) -> None:
+    def publish_offer(self, event: StageTrained, policy: Policy) -> None:
         """Round, chunk and offer what was taken; runs in a thread beside the next stage. Failures are logged."""
         taken = self.directory / TAKEN
         try:
-            self._see_room(taken.stat().st_size)
+            self._check_disk_space(taken.stat().st_size)
             saved = load_file(taken)
             trained = {name: weight for name, weight in saved.items() if name not in policy.fixed}
-            write_announced(trained, self._offered.announced)
-            fetch_s = self._offered.announced.stat().st_size / SERVED_BYTES_PER_S
-            shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
+            write_announced(trained, self._offered.announced_path)
+            fetch_s = self._offered.announced_path.stat().st_size / SERVED_BYTES_PER_S
+            shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced_path)}
             architecture = digest_architecture(describe_architecture(policy), shapes)
             offered = self._offered.offer(
                 architecture, digest_tokenizer(policy.tokenizer), event.round, DTYPE, event.held_out
@@ -174,11 +174,11 @@ class WeightsOffering:
             reason = str(error) if isinstance(error, SwarmdError | OSError) else f"{type(error).__name__}: {error}"
             log.warning("weights are not offered", round=event.round, reason=reason)
         finally:
-            remove_left(taken)
-            remove_left(self.directory / ANNOUNCED)
+            remove_leftover(taken)
+            remove_leftover(self.directory / ANNOUNCED)
             self._busy = False
 
-    def _see_room(self, size_bytes: int) -> None:
+    def _check_disk_space(self, size_bytes: int) -> None:
         """Check that a file of this size fits. Raises NoSpaceLeft, OSError."""
         free = shutil.disk_usage(self.directory).free
         if free - size_bytes < self.free_bytes_min:
@@ -189,7 +189,7 @@ class WeightsOffering:
             )
 
 
-def digest_policy(policy: Policy) -> str:
+def digest_policy_architecture(policy: Policy) -> str:
     """The architecture's digest in this policy's offers."""
     shapes = {name: tuple(weight.shape) for name, weight in policy.trained_weights().items()}
     return digest_architecture(describe_architecture(policy), shapes)
@@ -252,7 +252,7 @@ def _distance(own: Mapping[str, torch.Tensor], offer: Mapping[str, torch.Tensor]
     return math.sqrt(sum(squares))
 
 
-def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:
+def explain_regression(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:
     """What is worse with the mean than with this node's own weights, in words; empty if nothing is.
 
     A task is worse if it is so beyond chance, compared with the node's best at it: otherwise each mean could take a
@@ -275,7 +275,7 @@ def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Ma
     return ""
 
 
-def adopt(
+def adopt_peer_weights(
     order: Train,
     directory: Path,
     policy: Policy,
@@ -301,35 +301,35 @@ def adopt(
     weights, before = order.weights, mean_accuracy(own)
     assert weights is not None, "the order names weights"
 
-    def refuse(cause: WeightsCause, reason: str, theirs: float | None = None) -> WeightsRefused:
+    def refuse_weights(cause: WeightsCause, reason: str, theirs: float | None = None) -> WeightsRefused:
         log.warning("a peer's weights are not begun from", peer=weights.peer, cause=cause, reason=reason)
         return WeightsRefused(order.id, cause, reason, weights.peer, before, theirs)
 
     if before is None:
-        return refuse("unmeasured", "there are no held-out questions to measure them by")
+        return refuse_weights("unmeasured", "there are no held-out questions to measure them by")
     try:
         if not (offers := _open_all(directory, weights, policy)):
-            return refuse("failed", f"{ATTEMPTS_MAX} stages that began with them came to no end")
+            return refuse_weights("failed", f"{ATTEMPTS_MAX} stages that began with them came to no end")
     except (RecordRejected, OSError) as error:
-        return refuse("damaged", str(error))
+        return refuse_weights("damaged", str(error))
     except ModelError as error:
-        return refuse("unfit", str(error))
+        return refuse_weights("unfit", str(error))
 
-    def judge(found: Mapping[str, Accuracy]) -> str:
+    def find_objection(found: Mapping[str, Accuracy]) -> str:
         if weights.averaged:
-            return find_worse(own, best, found)
+            return explain_regression(own, best, found)
         after = mean_accuracy(found) or 0.0
         return "" if after > before else f"an accuracy of {after:.3f} here, the own weights have {before:.3f}"
 
     kept = policy.copy_weights()
     for share in SHARES if weights.averaged else (1.0,):
         begun = combine(kept, offers, share) if weights.averaged else offers[0]
-        found, against = _try(policy, kept, begun, measure, judge)
+        found, against = _try_weights(policy, kept, begun, measure, find_objection)
         if not against:
             break
     after = mean_accuracy(found)
     if against or after is None:
-        return refuse("worse" if weights.averaged else "no-better", against, after)
+        return refuse_weights("worse" if weights.averaged else "no-better", against, after)
     told = {"peer": weights.peer, "own": before, "theirs": after, "claimed": weights.accuracy, "share": share}
     log.info("a peer's weights are begun from", **told)
     return WeightsAdopted(order.id, order.round, order.stage, weights, before, after)
@@ -370,7 +370,7 @@ def forget_attempts(directory: Path, weights: PeerWeights) -> None:
     (directory / f"{weights.digest}{TRIED}").unlink(missing_ok=True)
 
 
-def _try(
+def _try_weights(
     policy: Policy,
     kept: Mapping[str, torch.Tensor],
     weights: Mapping[str, torch.Tensor],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from swarmd.errors import FOREIGN_ERRORS, PlanFailed, SwarmdError
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Plan, Question, Score, name_of, score_completions
+from swarmd.swarms.plan import Plan, Question, Score, qualified_plan_name, score_completions
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 
 TOLD_MAX = 300  # characters of the exception, which may quote peers' texts
@@ -34,12 +34,12 @@ def find_failure(plan: Plan, error: BaseException) -> PlanFailed | None:
         if frame.f_locals.get("self") is plan:
             told = " ".join(f"{type(error).__name__}: {error}".split())[:TOLD_MAX]
             where = f"{Path(frame.f_code.co_filename).name}, line {line}"
-            return PlanFailed(f"{name_of(plan)}.{frame.f_code.co_name} raised {told} ({where})", FIX)
+            return PlanFailed(f"{qualified_plan_name(plan)}.{frame.f_code.co_name} raised {told} ({where})", FIX)
     return None
 
 
 @contextlib.contextmanager
-def naming_failures(plan: Plan) -> Iterator[None]:
+def name_plan_failures(plan: Plan) -> Iterator[None]:
     """Turn what a method of the plan raises within the block into a PlanFailed that names the method."""
     try:
         yield

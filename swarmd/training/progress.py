@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from swarmd.worker.messages import Progress
+from swarmd.worker.messages import ProgressMessage
 
 ETA = "eta_s"
 
-ProgressSink = Callable[[Progress], None]
+ProgressSink = Callable[[ProgressMessage], None]
 NoteSink = Callable[[str], None]  # called with what is being done, such as "drawing 18 of 32 tokens"
 CountSink = Callable[[int, int], None]  # called with how many are done, and of how many
 
@@ -23,32 +23,32 @@ class StageProgress:
 
     def __init__(self) -> None:
         self.sink: ProgressSink = lambda progress: None
-        self._now = Progress("")
+        self._now = ProgressMessage("")
         self._lock = threading.Lock()  # completions may be drawn while a step is trained
 
-    def start(self, what: str) -> None:
+    def start_stage(self, what: str) -> None:
         """Begin a stage with this activity; metrics of the stage before are dropped."""
         with self._lock:
-            self._tell(Progress(what))
+            self._publish(ProgressMessage(what))
 
-    def enter(self, what: str, total: int = 0) -> None:
+    def start_activity(self, what: str, total: int = 0) -> None:
         """Begin the next activity of the stage, of `total` parts if they can be counted."""
         with self._lock:
             figures = {name: value for name, value in self._now.figures.items() if name != ETA}
-            self._tell(Progress(what, 0, total, figures=figures))
+            self._publish(ProgressMessage(what, 0, total, figures=figures))
 
-    def count(self, done: int, total: int, figures: Mapping[str, float] | None = None) -> None:
+    def report_count(self, done: int, total: int, figures: Mapping[str, float] | None = None) -> None:
         """Report how many parts of the activity are done, and new metrics of the stage if there are any."""
         with self._lock:
             known = self._now.figures if figures is None else dict(figures)
-            self._tell(Progress(self._now.what, done, total, figures=known))
+            self._publish(ProgressMessage(self._now.what, done, total, figures=known))
 
-    def note(self, words: str) -> None:
+    def set_note(self, words: str) -> None:
         """Report what is being done, until the next note or part."""
         with self._lock:
             now = self._now
-            self._tell(Progress(now.what, now.done, now.total, words, now.figures))
+            self._publish(ProgressMessage(now.what, now.done, now.total, words, now.figures))
 
-    def _tell(self, progress: Progress) -> None:
+    def _publish(self, progress: ProgressMessage) -> None:
         self._now = progress
         self.sink(progress)

@@ -25,9 +25,9 @@ import msgspec
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, SwarmdError
-from swarmd.installed import require
+from swarmd.installed import import_optional
 from swarmd.training.models.parallelism import WRITE_IT, find_parallelism, locate_file
-from swarmd.worker.messages import Perform, Start, encode_frame
+from swarmd.worker.messages import PerformMessage, StartMessage, encode_frame
 
 RANK = "rank"  # argument that makes the trainer worker another rank than the first
 HOST = "127.0.0.1"
@@ -45,7 +45,7 @@ END_S = 10.0  # time for the other ranks to end by themselves
 Part = TypeVar("Part")
 
 
-class Ranks(msgspec.Struct, frozen=True):
+class RankInfo(msgspec.Struct, frozen=True):
     """This process's place among those of its node."""
 
     rank: int = 0
@@ -61,7 +61,7 @@ class Ranks(msgspec.Struct, frozen=True):
         torch.distributed.all_gather_object(parts, part)
         return [each for each in parts if each is not None]
 
-    def share_of(self, training: TrainingConfig) -> TrainingConfig:
+    def rank_config(self, training: TrainingConfig) -> TrainingConfig:
         """The settings with this rank's share of a step's groups."""
         shared = ("questions", "own_questions", "own_questions_max", "peer_questions", "replay_questions")
         shares = {name: -(-getattr(training, name) // self.size) for name in shared if getattr(training, name)}
@@ -69,7 +69,7 @@ class Ranks(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(training, **shares)
 
 
-ALONE = Ranks()
+ALONE = RankInfo()
 
 
 class RankGroup:
@@ -84,15 +84,15 @@ class RankGroup:
         ConfigError: accelerate refuses its configuration file.
     """
 
-    def __init__(self, start: Start, training: TrainingConfig, failed: Callable[[str], None]) -> None:
+    def __init__(self, start: StartMessage, training: TrainingConfig, failed: Callable[[str], None]) -> None:
         self._failed = failed
         self._ending = False
-        shared = read_environment(training)
+        shared = make_rank_environment(training)
         os.environ.update(shared, RANK="0", LOCAL_RANK="0")
-        self.ranks = Ranks(0, training.processes)
+        self.ranks = RankInfo(0, training.processes)
         self._processes = [self._spawn(rank, start, shared) for rank in range(1, training.processes)]
 
-    def _spawn(self, rank: int, start: Start, shared: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, rank: int, start: StartMessage, shared: Mapping[str, str]) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "swarmd.training.worker", RANK],
             stdin=subprocess.PIPE,
@@ -117,9 +117,9 @@ class RankGroup:
     def start_stage(self, order: Train) -> None:
         """Tell all ranks to train this stage."""
         for process in self._processes:
-            self._send(process, encode_frame(Perform(order)))
+            self._send(process, encode_frame(PerformMessage(order)))
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """End the other ranks: they exit at the end of their input, or are killed."""
         self._ending = True
         for process in self._processes:
@@ -135,7 +135,7 @@ class RankGroup:
                 process.wait()
 
 
-def read_environment(training: TrainingConfig) -> dict[str, str]:
+def make_rank_environment(training: TrainingConfig) -> dict[str, str]:
     """Environment variables through which torch and accelerate find the ranks. Raises ConfigError."""
     with socket.socket() as free:
         free.bind((HOST, 0))
@@ -144,8 +144,8 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
     where = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     parallelism = find_parallelism(training)
     if parallelism.kind == "zero":
-        require("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
-    asked = read_accelerate(locate_file(training.accelerate)) if training.accelerate else {}
+        import_optional("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
+    asked = read_accelerate_environment(locate_file(training.accelerate)) if training.accelerate else {}
     if parallelism.kind == "fsdp":  # `shard_model` shards the model; accelerate must not do it again
         asked = {name: value for name, value in asked.items() if not name.startswith(("FSDP_", "ACCELERATE_USE_FSDP"))}
     if parallelism.kind == "zero":
@@ -157,7 +157,7 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
     return environment
 
 
-def read_accelerate(path: Path) -> dict[str, str]:
+def read_accelerate_environment(path: Path) -> dict[str, str]:
     """Environment variables that `accelerate launch` would set for a configuration file. Raises ConfigError."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env

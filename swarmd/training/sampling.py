@@ -5,10 +5,10 @@ model once; the key-value cache is then repeated for the completions of each pro
 Models whose cache does not allow this use transformers' own `generate`. The caller may cancel between any two tokens.
 vLLM draws behind the same interface (`swarmd.training.vllm_sampler`). vLLM, or a copy in bfloat16
 (`swarmd.training.drawing_copy`), computes in other dtypes than are trained; so it returns the log-probabilities by
-which it drew, and the loss corrects for the difference (`swarmd.training.masking.weigh_by_ratio`).
+which it drew, and the loss corrects for the difference (`swarmd.training.masking.weight_by_importance_ratio`).
 
-`Turns` lets the swarm answer. A plan whose models use tools names the texts at which generation pauses (`Plan.stops`);
-what `Plan.react` appends is part of the completion, but no token of it is trained on.
+`TurnSampler` lets the swarm answer. A plan whose models use tools names the texts at which generation pauses
+(`Plan.stops`); what `Plan.react` appends is part of the completion, but no token of it is trained on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from transformers.cache_utils import DynamicLayer
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question
 from swarmd.training.cancellation import Cancellation, TokenDecoder
-from swarmd.training.drawing_copy import DrawingCopy
+from swarmd.training.drawing_copy import SamplingCopy
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.models.device import synchronize
 from swarmd.training.models.model import Policy
@@ -56,7 +56,7 @@ NEUTRAL: dict[str, Any] = {  # settings of `generate` in a model's files that wo
 log = get_logger(__name__)
 
 
-class Drawn(msgspec.Struct):
+class SampledTokens(msgspec.Struct):
     """A completion's tokens."""
 
     tokens: list[int]
@@ -64,7 +64,7 @@ class Drawn(msgspec.Struct):
 
 
 class SamplingRequest(NamedTuple):
-    """The arguments of `Sampling.sample`."""
+    """The arguments of `BaseSampler.sample`."""
 
     prompts: Sequence[Sequence[int]]
     group: int
@@ -76,7 +76,7 @@ class SamplingRequest(NamedTuple):
     rooms: Sequence[int]  # most tokens of the completions of each prompt; `tokens_max` is the largest
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """Completions."""
         return len(self.prompts) * self.group
 
@@ -84,16 +84,16 @@ class SamplingRequest(NamedTuple):
         """Split into two requests for the same completions in the same order; there must be two at least."""
         half = len(self.prompts) // 2
         if half:
-            return self._of(slice(half)), self._of(slice(half, None))
+            return self._slice(slice(half)), self._slice(slice(half, None))
         half = self.group // 2
         return self._replace(group=half), self._replace(group=self.group - half)
 
-    def _of(self, some: slice) -> SamplingRequest:
+    def _slice(self, some: slice) -> SamplingRequest:
         rooms = self.rooms[some]
         return self._replace(prompts=self.prompts[some], rooms=rooms, tokens_max=max(rooms))
 
 
-class Sampling(abc.ABC):
+class BaseSampler(abc.ABC):
     """Draws completions.
 
     Args:
@@ -103,7 +103,7 @@ class Sampling(abc.ABC):
 
     note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
     timer = StageTimer()  # the engine's own takes its place
-    _copy: DrawingCopy | None = None  # of the policy, to draw from instead
+    _copy: SamplingCopy | None = None  # of the policy, to draw from instead
     _is_frozen = False
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
@@ -120,7 +120,7 @@ class Sampling(abc.ABC):
         cancellation: Cancellation,
         stops: tuple[str, ...] = (),
         rooms: Sequence[int] = (),
-    ) -> list[Drawn]:
+    ) -> list[SampledTokens]:
         """Draw `group` completions of each prompt, prompt by prompt.
 
         Each ends in a stop id or behind one of the texts `stops`, or is cut at `tokens_max` tokens, or at the prompt's
@@ -133,7 +133,7 @@ class Sampling(abc.ABC):
         bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
         wanted = SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
         with self.timer.time("decode"):
-            return self._draw(wanted)
+            return self._draw_completions(wanted)
 
     def freeze(self, cancellation: Cancellation) -> None:
         """Draw with the weights as they are now until `release`, whatever becomes of the policy's meanwhile."""
@@ -158,16 +158,18 @@ class Sampling(abc.ABC):
                 self._copy.refresh()
 
     @abc.abstractmethod
-    def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
         """See `sample`."""
 
-    def _draw_evenly(self, draw: Callable[[SamplingRequest], list[Drawn]], wanted: SamplingRequest) -> list[Drawn]:
+    def _draw_to_smallest_bound(
+        self, draw: Callable[[SamplingRequest], list[SampledTokens]], wanted: SamplingRequest
+    ) -> list[SampledTokens]:
         """Draw with a function that takes one bound for all rows: up to the smallest bound, then on with the rest."""
         if len(set(wanted.rooms)) == 1:
             return draw(wanted)
         prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
         rooms = [room for room in wanted.rooms for _ in range(wanted.group)]
-        drawn = [Drawn([], []) for _ in prompts]
+        drawn = [SampledTokens([], []) for _ in prompts]
         left = list(range(len(prompts)))
         while left:
             least = min(rooms[row] - len(drawn[row].tokens) for row in left)
@@ -177,30 +179,30 @@ class Sampling(abc.ABC):
             for row, more in zip(left, given, strict=True):
                 begun = drawn[row].tokens
                 whole = begun + more.tokens
-                tokens, ended = self._cut(whole, wanted.stops, len(begun))
-                drawn[row] = Drawn(tokens, (drawn[row].logps + more.logps)[: len(tokens)])
+                tokens, ended = self._cut_at_stop(whole, wanted.stops, len(begun))
+                drawn[row] = SampledTokens(tokens, (drawn[row].logps + more.logps)[: len(tokens)])
                 if not ended and more.tokens and len(whole) < rooms[row]:
                     going.append(row)
             left = going
         return drawn
 
-    def _pauses(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
+    def _ends_with_stop(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
         """Whether the text of the last few tokens ends with one of `stops`."""
         return bool(stops) and self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
 
-    def _cut(self, tokens: list[int], stops: tuple[str, ...], begun: int = 0) -> tuple[list[int], bool]:
+    def _cut_at_stop(self, tokens: list[int], stops: tuple[str, ...], begun: int = 0) -> tuple[list[int], bool]:
         """Cut tokens behind the first stop id or text to pause at. Returns them, and whether there is one.
 
         Args:
             begun: number of tokens that were checked before; a text to pause at may begin among them.
         """
         for end in range(begun + 1, len(tokens) + 1):
-            if tokens[end - 1] in self._stop_ids or (stops and self._pauses(tokens[:end], stops)):
+            if tokens[end - 1] in self._stop_ids or (stops and self._ends_with_stop(tokens[:end], stops)):
                 return tokens[:end], True
         return tokens, False
 
 
-class Sampler(Sampling):
+class Sampler(BaseSampler):
     """Draws completions from a policy's model, which is in evaluation mode meanwhile.
 
     Args:
@@ -209,7 +211,7 @@ class Sampler(Sampling):
             wait for each other's passes.
     """
 
-    def __init__(self, policy: Policy, splits: bool = True, copy: DrawingCopy | None = None) -> None:
+    def __init__(self, policy: Policy, splits: bool = True, copy: SamplingCopy | None = None) -> None:
         super().__init__(policy.stop_ids, policy.decode_completion)
         self._copy = copy
         self._tried = policy.model  # not the copy: in bfloat16 cached and uncached steps differ by rounding
@@ -221,22 +223,22 @@ class Sampler(Sampling):
         self._shared: bool | None = None
 
     @property
-    def shares_prefill(self) -> bool:
+    def can_share_prefill(self) -> bool:
         """Whether the model's cache can be repeated; tried once, on two short prompts of different length."""
         if self._shared is None:
             training = self._tried.training
             self._tried.eval()
             with torch.no_grad():
-                self._shared = self._try_cache()
+                self._shared = self._is_cache_exact()
             self._tried.train(training)
         return self._shared
 
     @property
     def can_freeze(self) -> bool:
         """`generate` cannot: it draws from the generator of the whole process, in the order in which threads come."""
-        return self._copy is not None and self.shares_prefill
+        return self._copy is not None and self.can_share_prefill
 
-    def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
         training = self._model.training
         self._model.eval()
         try:
@@ -245,13 +247,13 @@ class Sampler(Sampling):
         finally:
             self._model.train(training)
 
-    def _draw_in_parts(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _draw_in_parts(self, wanted: SamplingRequest) -> list[SampledTokens]:
         """Draw all at once while memory suffices; if it runs out, halve each part."""
-        drawn: list[Drawn] = []
+        drawn: list[SampledTokens] = []
         left = [wanted]
         while left:
             part = left.pop()
-            if 0 < self._rows_max < part.rows:
+            if 0 < self._rows_max < part.row_count:
                 left += reversed(part.halve())
                 continue
             begun = wanted.generator.get_state()
@@ -259,29 +261,33 @@ class Sampler(Sampling):
                 drawn += self._draw_at_once(part)
                 continue
             except Exception as error:
-                if not self._splits or part.rows == 1 or not is_out_of_memory(error):
+                if not self._splits or part.row_count == 1 or not is_out_of_memory(error):
                     raise
-                self._rows_max = max(half.rows for half in part.halve())
+                self._rows_max = max(half.row_count for half in part.halve())
                 log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
             release_memory()  # here, since the error held references until now
             wanted.generator.set_state(begun)
             left.append(part)
         return drawn
 
-    def _draw_at_once(self, wanted: SamplingRequest) -> list[Drawn]:
-        return self._draw_shared(wanted) if self.shares_prefill else self._draw_evenly(self._draw_plainly, wanted)
+    def _draw_at_once(self, wanted: SamplingRequest) -> list[SampledTokens]:
+        return (
+            self._draw_sharing_prefill(wanted)
+            if self.can_share_prefill
+            else self._draw_to_smallest_bound(self._draw_with_generate, wanted)
+        )
 
-    def _draw_shared(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _draw_sharing_prefill(self, wanted: SamplingRequest) -> list[SampledTokens]:
         self.note("reading the prompts")
         with self.timer.time("prefill"):
             batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
-            batch.repeat(wanted.group)
+            batch.repeat_sequences(wanted.group)
             synchronize()
-        drawn = [Drawn([], []) for _ in range(wanted.rows)]
-        few, tail_since = wanted.rows // TAIL_SHARE, math.inf  # since when few completions are left
+        drawn = [SampledTokens([], []) for _ in range(wanted.row_count)]
+        few, tail_since = wanted.row_count // TAIL_SHARE, math.inf  # since when few completions are left
         for number in range(wanted.tokens_max):
-            wanted.cancellation.check()
-            self.note(drawing_words(number, wanted.tokens_max))
+            wanted.cancellation.raise_if_requested()
+            self.note(describe_drawing(number, wanted.tokens_max))
             tokens, logps = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
             if self._copy is not None:
                 for row, logp in zip(batch.rows, logps.tolist(), strict=True):
@@ -291,18 +297,18 @@ class Sampler(Sampling):
                 written = drawn[row].tokens
                 written.append(token)
                 full = len(written) == wanted.rooms[row // wanted.group]
-                going.append(not (token in self._stop_ids or full or self._pauses(written, wanted.stops)))
+                going.append(not (token in self._stop_ids or full or self._ends_with_stop(written, wanted.stops)))
             if sum(going) <= few:
                 tail_since = min(tail_since, time.perf_counter())
-            if not batch.keep(going, tokens):
+            if not batch.append_tokens(going, tokens):
                 break
         self.timer.add_tail(max(0.0, time.perf_counter() - tail_since))
         return drawn
 
-    def _draw_plainly(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _draw_with_generate(self, wanted: SamplingRequest) -> list[SampledTokens]:
         stops, sampled = wanted.stops, wanted.temperature > 0
         ids, mask = pad_left(wanted.prompts, self._pad_id, self._model.device)
-        pauses = (lambda tokens: self._pauses(tokens, stops)) if stops else None
+        pauses = (lambda tokens: self._ends_with_stop(tokens, stops)) if stops else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(draw_seed(wanted.generator))
             output = self._model.generate(
@@ -316,13 +322,13 @@ class Sampler(Sampling):
                 num_return_sequences=wanted.group,
                 eos_token_id=self._stop_ids,
                 pad_token_id=self._pad_id,
-                stopping_criteria=StoppingCriteriaList([_Check(wanted, pauses, ids.shape[1], self.note)]),
+                stopping_criteria=StoppingCriteriaList([_GenerationMonitor(wanted, pauses, ids.shape[1], self.note)]),
                 **NEUTRAL,
             )
         # `generate` ends rows one by one, but pads them to one length.
-        return [Drawn(self._cut(row, stops)[0]) for row in output[:, ids.shape[1] :].tolist()]
+        return [SampledTokens(self._cut_at_stop(row, stops)[0]) for row in output[:, ids.shape[1] :].tolist()]
 
-    def _try_cache(self) -> bool:
+    def _is_cache_exact(self) -> bool:
         """Whether two cached steps agree with the plain forward pass."""
         prompts = [[self._pad_id + 1, self._pad_id + 2, self._pad_id + 3], [self._pad_id + 4]]
         model, device = self._tried, self._tried.device
@@ -330,9 +336,9 @@ class Sampler(Sampling):
         prompts = [[token % limit for token in prompt] for prompt in prompts]
         try:
             batch = DecodingBatch(model, prompts, self._pad_id)
-            batch.repeat(2)
+            batch.repeat_sequences(2)
             tokens = torch.tensor([7, 8, 9, 10], device=device) % limit
-            batch.keep([True] * 4, tokens)
+            batch.append_tokens([True] * 4, tokens)
             cached = torch.log_softmax(batch.logits.float(), -1)
             whole = [prompts[row // 2] + [int(token)] for row, token in enumerate(tokens)]
             plain = [model(input_ids=torch.tensor([ids], device=device)).logits[0, -1] for ids in whole]
@@ -354,7 +360,7 @@ class DecodingBatch:
         self._next = self._mask.sum(1)
         self.rows = list(range(len(prompts)))  # index of each sequence in the caller's list
 
-    def repeat(self, group: int | torch.Tensor) -> None:
+    def repeat_sequences(self, group: int | torch.Tensor) -> None:
         """Make `group` sequences of each one; a tensor has a number for each."""
         if isinstance(group, torch.Tensor) or group > 1:
             repeats: Any = group
@@ -390,7 +396,7 @@ class DecodingBatch:
             for layer in layers:
                 layer.keys, layer.values = layer.keys[:, :, unused:], layer.values[:, :, unused:]
 
-    def keep(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:
+    def append_tokens(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:
         """Append a token to each sequence and drop finished ones; False if none is left."""
         kept = [place for place, goes_on in enumerate(still) if goes_on]
         if not kept:
@@ -421,7 +427,7 @@ class DecodingBatch:
         return logits
 
 
-class _Check(StoppingCriteria):
+class _GenerationMonitor(StoppingCriteria):
     """Checks for cancellation between tokens of `generate`, reports progress, and ends rows that pause."""
 
     def __init__(
@@ -437,15 +443,15 @@ class _Check(StoppingCriteria):
         self._note = note
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
-        self._wanted.cancellation.check()
-        self._note(drawing_words(input_ids.shape[1] - self._prompt, self._wanted.tokens_max))
+        self._wanted.cancellation.raise_if_requested()
+        self._note(describe_drawing(input_ids.shape[1] - self._prompt, self._wanted.tokens_max))
         if self._pauses is None:
             return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         paused = [self._pauses(row) for row in input_ids[:, self._prompt :].tolist()]
         return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
 
 
-def drawing_words(done: int, total: int) -> str:
+def describe_drawing(done: int, total: int) -> str:
     """Progress of a batch, in words."""
     return f"drawing {done} of {total} tokens"
 
@@ -504,20 +510,20 @@ class TurnCompletion(msgspec.Struct):
     tokens: list[int]
     own: list[int]
     text: str
-    logps: list[float] = []  # as in `Drawn`; 0 for tokens that the swarm added
+    logps: list[float] = []  # as in `SampledTokens`; 0 for tokens that the swarm added
 
 
 @dataclass(eq=False)
-class Turns:
+class TurnSampler:
     """Draws completions for one plan."""
 
     plan: Plan  # says where generation pauses and what follows
     policy: Policy
-    sampler: Sampling
+    sampler: BaseSampler
     tokens_max: int  # of a completion, including what the swarm adds
     temperature: float
 
-    def complete(
+    def complete_questions(
         self,
         questions: Sequence[Question],
         prompts: Sequence[list[int]],
@@ -527,7 +533,7 @@ class Turns:
     ) -> list[TurnCompletion]:
         """Draw `group` completions of each question, question by question. Raises Cancelled."""
 
-        def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[Drawn]:
+        def draw_bounded(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[SampledTokens]:
             bounds = (self.tokens_max, self.temperature)
             return self.sampler.sample(prompts, group, *bounds, generator, cancellation, self.plan.stops, rooms)
 
@@ -535,7 +541,7 @@ class Turns:
             TurnCompletion(
                 drawn.tokens, [1] * len(drawn.tokens), self.policy.decode_completion(drawn.tokens), drawn.logps
             )
-            for drawn in draw(prompts, group)
+            for drawn in draw_bounded(prompts, group)
         ]
         if not self.plan.stops:
             return completions
@@ -543,32 +549,38 @@ class Turns:
         paused = [place for place, drawn in enumerate(completions) if self._is_paused(drawn)]
         # Turn by turn, until each completion has ended or is full.
         for _ in range(TURNS_MAX):
-            cancellation.check()
-            paused = self._react([(asked[place][0], completions[place], place) for place in paused], cancellation)
+            cancellation.raise_if_requested()
+            paused = self._append_reactions(
+                [(asked[place][0], completions[place], place) for place in paused], cancellation
+            )
             if not paused:
                 break
             begun = [asked[place][1] + completions[place].tokens for place in paused]
             rooms = [self.tokens_max - len(completions[place].tokens) for place in paused]
-            for place, more in zip(paused, draw(begun, 1, rooms), strict=True):
+            for place, more in zip(paused, draw_bounded(begun, 1, rooms), strict=True):
                 self._append(completions[place], more, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
         return completions
 
-    def _react(self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation) -> list[int]:
+    def _append_reactions(
+        self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation
+    ) -> list[int]:
         """Append the swarm's answers to paused completions. Returns the indices of those that can go on."""
-        answers = self._ask([(question, drawn.text) for question, drawn, _ in paused], cancellation)
+        answers = self._compute_reactions([(question, drawn.text) for question, drawn, _ in paused], cancellation)
         going = []
         for (_, drawn, place), answer in zip(paused, answers, strict=True):
             if answer is None:
                 continue
             room = self.tokens_max - len(drawn.tokens)
             tokens = self.policy.encode_completion(answer, True, room)
-            self._append(drawn, Drawn(tokens, [0.0] * len(tokens) if drawn.logps else []), own=0)
+            self._append(drawn, SampledTokens(tokens, [0.0] * len(tokens) if drawn.logps else []), own=0)
             if len(drawn.tokens) < self.tokens_max:
                 going.append(place)
         return going
 
-    def _ask(self, paused: Sequence[tuple[Question, str]], cancellation: Cancellation) -> list[str | None]:
+    def _compute_reactions(
+        self, paused: Sequence[tuple[Question, str]], cancellation: Cancellation
+    ) -> list[str | None]:
         """Ask the plan for its answers. A cancellation does not wait for those that are being computed."""
         pool = ThreadPoolExecutor(REACTIONS_AT_ONCE, thread_name_prefix="react")
         try:
@@ -576,13 +588,13 @@ class Turns:
             left = set(answers)
             with self.sampler.timer.time("score"):
                 while left:
-                    cancellation.check()
+                    cancellation.raise_if_requested()
                     left = wait(left, POLL_S).not_done
-            return self._results(answers)
+            return self._collect_reactions(answers)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _results(self, answers: Sequence[Future[str | None]]) -> list[str | None]:
+    def _collect_reactions(self, answers: Sequence[Future[str | None]]) -> list[str | None]:
         """Collect the plan's answers; a completion over which it raised ends there."""
         results, raised = [], None
         for answer in answers:
@@ -599,7 +611,7 @@ class Turns:
         full = len(drawn.tokens) >= self.tokens_max
         return not full and drawn.tokens[-1] not in self.policy.stop_ids and drawn.text.endswith(self.plan.stops)
 
-    def _append(self, drawn: TurnCompletion, more: Drawn, own: int) -> None:
+    def _append(self, drawn: TurnCompletion, more: SampledTokens, own: int) -> None:
         room = self.tokens_max - len(drawn.tokens)
         drawn.tokens += more.tokens[:room]
         drawn.logps += more.logps[:room]

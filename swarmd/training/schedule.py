@@ -7,10 +7,10 @@ drawn, so nobody learns it, and once its only specialist unlearns it, nobody sup
   are spread over the whole stage;
 * no peer has more than `peer_max` groups in a batch, including earlier ones drawn again: a peer that makes groups up
   has as many as it likes, and none is flat. It has one until something of it was seen in the stage, and none if far
-  less of it counts than of others (`swarmd.training.masking.MaskStats.judge`);
+  less of it counts than of others (`swarmd.training.masking.MaskStats.decide_peer_slots`);
 * slots that this leaves free are for own groups.
 
-`Replay` keeps this node's latest groups, so that it does not lose its skills while it learns those of peers.
+`ReplayBuffer` keeps this node's latest groups, so that it does not lose its skills while it learns those of peers.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ class PeerSchedule:
         self._worthy = worthy
         even = -(-len(self._left) // max(self._steps_left, 1))
         self._steps_left -= 1
-        return self._take(min(even, self._share_max))
+        return self._take_admitted(min(even, self._share_max))
 
-    def spare(self, wanted: int) -> list[TrainingGroup]:
+    def take_spare_groups(self, wanted: int) -> list[TrainingGroup]:
         """Up to `wanted` groups that the shares of later steps do not need."""
-        return self._take(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
+        return self._take_admitted(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
 
-    def admit(self, group: TrainingGroup) -> bool:
+    def admit_group(self, group: TrainingGroup) -> bool:
         """Whether the batch may have one more group, which is then counted; always for this node's own."""
-        admitted = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+        admitted = not group.peer or self._batch[group.peer] < self._peer_groups_max(group.peer)
         self._batch[group.peer] += admitted
         return admitted
 
@@ -94,24 +94,24 @@ class PeerSchedule:
         left = {id(group) for group in self._left}
         return Counter(why for group, why in self._passed.items() if group in left)
 
-    def _bound(self, peer: str) -> float:
+    def _peer_groups_max(self, peer: str) -> float:
         """Most groups that a peer may have in this batch."""
         if not self._peer_max:
             return math.inf
         return self._peer_max * self._worthy[peer] if peer in self._worthy else 1
 
-    def _take(self, count: int) -> list[TrainingGroup]:
+    def _take_admitted(self, count: int) -> list[TrainingGroup]:
         """The first `count` groups that are admitted."""
         taken: list[TrainingGroup] = []
         left: list[TrainingGroup] = []
         for group in self._left:
             if len(taken) == count:
                 left.append(group)
-            elif self.admit(group):
+            elif self.admit_group(group):
                 taken.append(group)
             else:
                 left.append(group)
-                self._passed[id(group)] = group.peer, "share" if self._bound(group.peer) else "little"
+                self._passed[id(group)] = group.peer, "share" if self._peer_groups_max(group.peer) else "little"
         self._left = left
         self.scheduled += len(taken)
         return taken
@@ -173,7 +173,7 @@ def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, f
     return shares
 
 
-def bound_peer(training: TrainingConfig, peers: int) -> int:
+def groups_per_peer_max(training: TrainingConfig, peers: int) -> int:
     """Most groups of a batch that one peer may have: `PEER_SHARE` of peers' slots, rounded up.
 
     0, no bound, if there is only one peer, whose slots nobody else could take.
@@ -184,19 +184,19 @@ def bound_peer(training: TrainingConfig, peers: int) -> int:
     return max(1, math.ceil(training.peer_questions * PEER_SHARE)) if peers > 1 else 0
 
 
-def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
+def count_peer_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
     """Number of ranks on which one peer may have groups.
 
-    Each rank keeps to `bound_peer` of its own slots, which is rounded up, and together they keep to that of all slots.
-    `training` has the settings of one rank.
+    Each rank keeps to `groups_per_peer_max` of its own slots, which is rounded up, and together they keep to that of
+    all slots. `training` has the settings of one rank.
     """
-    bound = bound_peer(training, peers)
+    bound = groups_per_peer_max(training, peers)
     if not bound:
         return ranks
     return min(max(math.ceil(training.peer_questions * ranks * PEER_SHARE) // bound, 1), ranks)
 
 
-class Replay:
+class ReplayBuffer:
     """The latest informative groups of each task.
 
     It lives as long as the trainer process: after a restart it is empty, and fills in the next stage.
@@ -210,18 +210,18 @@ class Replay:
     def __len__(self) -> int:
         return sum(map(len, self._by_task.values()))
 
-    def copy(self) -> Replay:
+    def copy(self) -> ReplayBuffer:
         """A copy that does not change with this one."""
-        return Replay(self._by_task)
+        return ReplayBuffer(self._by_task)
 
     def add(self, group: TrainingGroup) -> None:
         """Keep a group unless it is flat."""
-        if not group.is_flat:
+        if not group.has_zero_variance:
             kept = self._by_task.pop(group.question.task, None) or deque(maxlen=KEPT_PER_TASK)
             kept.append(group)
             self._by_task[group.question.task] = kept
 
-    def forget(self, unwanted: Callable[[TrainingGroup], bool]) -> None:
+    def drop_groups(self, unwanted: Callable[[TrainingGroup], bool]) -> None:
         """Drop these groups."""
         for task, groups in list(self._by_task.items()):
             self._by_task[task] = deque((each for each in groups if not unwanted(each)), KEPT_PER_TASK)

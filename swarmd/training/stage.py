@@ -28,7 +28,7 @@ from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import (
     CORRECT,
@@ -38,10 +38,10 @@ from swarmd.swarms.plan import (
     Score,
     ScoredGroup,
     StageId,
-    encode_scored,
-    name_of,
-    of_peers,
-    score_group,
+    encode_scored_groups,
+    interleave_peer_groups,
+    make_scored_group,
+    qualified_plan_name,
 )
 from swarmd.swarms.rollouts import (
     COMPLETION_CHARACTERS_MAX,
@@ -54,15 +54,15 @@ from swarmd.swarms.rollouts import (
     encode_rollouts,
 )
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.flatness import FlatStats
-from swarmd.training.groups import Collected, Scorer, TrainingGroup, fit_prompt
+from swarmd.training.flatness import ZeroVarianceStats
+from swarmd.training.groups import CollectedGroups, Scorer, TrainingGroup, fit_prompt
 from swarmd.training.masking import DRAWN_KEY, FOREIGN_KEY, PEER_KEY, UNTRUSTED_KEY, MaskCounts, MaskStats
 from swarmd.training.models.memory import GIB
 from swarmd.training.models.model import Policy
 from swarmd.training.overlap import DrawingThread
 from swarmd.training.progress import ETA
-from swarmd.training.sampling import Sampling, Turns
-from swarmd.training.schedule import PeerSchedule, Replay
+from swarmd.training.sampling import BaseSampler, TurnSampler
+from swarmd.training.schedule import PeerSchedule, ReplayBuffer
 from swarmd.training.trainer import REWARD_KEY
 
 PARTS_MAX = 32  # named parts of a reward that are reported
@@ -88,34 +88,34 @@ class StageStats:
     def add(self, groups: Sequence[TrainingGroup]) -> None:
         scores = [score for group in groups for score in group.scores]
         self.groups += len(groups)
-        self.flat += sum(group.is_flat for group in groups)
+        self.flat += sum(group.has_zero_variance for group in groups)
         self.completions += len(scores)
         self.failed += sum(score.failed for score in scores)
         self.tokens += count_completion_tokens(groups)
         for score in scores:
-            self._add_worth("reward", score.reward)
-            self._add_worth("accuracy", score.accuracy)
-            self._add_worth("format", score.format)
+            self._add_score_part("reward", score.reward)
+            self._add_score_part("accuracy", score.accuracy)
+            self._add_score_part("format", score.format)
             for part, value in score.parts.items():
-                self._add_worth(f"reward_{part}", value)
+                self._add_score_part(f"reward_{part}", value)
 
-    def join(self, other: StageStats) -> None:
+    def merge(self, other: StageStats) -> None:
         """Add what another rank has generated."""
         for name in ("groups", "flat", "others", "completions", "failed", "too_long", "tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, value in other._worth.items():
-            self._add_worth(name, value)
+            self._add_score_part(name, value)
 
-    def _add_worth(self, name: str, value: float) -> None:
+    def _add_score_part(self, name: str, value: float) -> None:
         if name in self._worth or len(self._worth) < PARTS_MAX:
             self._worth[name] = self._worth.get(name, 0.0) + value
 
     @property
-    def reward(self) -> float:
+    def mean_reward(self) -> float:
         """Mean over the completions."""
         return self._worth.get("reward", 0.0) / max(self.completions, 1)
 
-    def read(self) -> dict[str, float]:
+    def read_means(self) -> dict[str, float]:
         """Means over completions by name, and counts of groups."""
         count = max(self.completions, 1)
         return {
@@ -124,10 +124,10 @@ class StageStats:
             "own_groups": float(self.groups),
             "other_groups": float(self.others),
             "flat_share": self.flat / max(self.groups, 1),
-            **self.read_faults(),
+            **self.count_faults(),
         }
 
-    def read_faults(self) -> dict[str, float]:
+    def count_faults(self) -> dict[str, float]:
         """Counts of questions and completions that could not be used."""
         return {"prompts_too_long": float(self.too_long), "scores_failed": float(self.failed)}
 
@@ -147,16 +147,16 @@ class StageMetrics:
         for sums in (self.step, self.stage):
             sums.add(groups)
 
-    def add_too_long(self, count: int) -> None:
+    def count_too_long(self, count: int) -> None:
         self.step.too_long += count
         self.stage.too_long += count
 
-    def add_others(self, count: int) -> None:
+    def count_other_groups(self, count: int) -> None:
         self.step.others += count
         self.stage.others += count
 
 
-class RankPart(msgspec.Struct):
+class RankOutput(msgspec.Struct):
     """What one of several ranks has generated in a stage."""
 
     tokens: int
@@ -165,7 +165,7 @@ class RankPart(msgspec.Struct):
     learnt: list[tuple[Question, Sequence[Score]]]
     sums: StageStats
     mask_counts: dict[str, MaskCounts]
-    flatness: FlatStats
+    flatness: ZeroVarianceStats
 
 
 class DrawnStep(NamedTuple):
@@ -178,7 +178,7 @@ class DrawnStep(NamedTuple):
     steps: int  # optimiser steps of the node's life after which the weights drew
 
 
-class Publication:
+class PublicationBuffer:
     """The latest groups of a stage, each question once; flat ones only if there are too few informative ones."""
 
     def __init__(self, groups_max: int) -> None:
@@ -189,13 +189,13 @@ class Publication:
         """Keep a group, unless a text is too long for the wire: peers would refuse the whole body."""
         if any(len(text) > COMPLETION_CHARACTERS_MAX for text in group.texts):
             return
-        kept, question = self._kept[group.is_flat], group.question.reference.base
+        kept, question = self._kept[group.has_zero_variance], group.question.reference.base
         kept.pop(question, None)
         kept[question] = group
         if len(kept) > self._groups_max:
             del kept[next(iter(kept))]
 
-    def choose(self) -> list[TrainingGroup]:
+    def choose_groups(self) -> list[TrainingGroup]:
         """The groups to publish, the latest informative one first."""
         chosen: dict[Reference, TrainingGroup] = {}
         for question, group in (*reversed(self._kept[False].items()), *reversed(self._kept[True].items())):
@@ -212,48 +212,48 @@ class Stage:
     training: TrainingConfig
     policy: Policy
     plan: Plan
-    sampler: InitVar[Sampling]
+    sampler: InitVar[BaseSampler]
     scorer: Scorer
     questions: Iterator[Question]  # this node's own, without end
     schedule: PeerSchedule
     seed: InitVar[int]
     cancellation: Cancellation
-    replay: Replay
+    replay: ReplayBuffer
     bare: Iterator[Question] | None  # questions without what peers wrote, used if all of `questions` are too long
     weights: Mapping[str, float]  # of tasks whose earlier groups are replayed more often than others'
     first_step: int = 0  # optimiser steps of the node's life before the stage
 
-    def __post_init__(self, sampler: Sampling, seed: int) -> None:
+    def __post_init__(self, sampler: BaseSampler, seed: int) -> None:
         training, policy = self.training, self.policy
         self._sampler = sampler
         self._ahead: Future[DrawnStep] | None = None  # what is being drawn for the next batch
         self._batches = 0  # made so far
         self.staleness = 0  # most optimiser steps between the weights that drew a batch and those that it trains
-        self._turns = Turns(self.plan, policy, sampler, training.completion_tokens, training.temperature)
+        self._turns = TurnSampler(self.plan, policy, sampler, training.completion_tokens, training.temperature)
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = Random(seed)
-        self._publication = Publication(min(training.share_groups, GROUPS_MAX))
+        self._publication = PublicationBuffer(min(training.share_groups, GROUPS_MAX))
         self._started = time.perf_counter()
         self.tokens = 0
         self.metrics = StageMetrics()
         self.mask_stats = MaskStats()
         self._longest_prompt = 0  # tokens of the longest question that was skipped
-        self.flatness = FlatStats(policy.stop_ids)
+        self.flatness = ZeroVarianceStats(policy.stop_ids)
         self._longest = 0  # tokens of the longest own completion in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
         self._left_out = 0  # peers' groups whose questions this node can answer itself
 
     @property
-    def part(self) -> RankPart:
+    def rank_output(self) -> RankOutput:
         """What this process has generated, for the other ranks."""
-        groups = self._publication.choose()
+        groups = self._publication.choose_groups()
         trained = self.schedule.scheduled - self._left_out
-        return RankPart(
+        return RankOutput(
             self.tokens, trained, groups, self._learnt, self.metrics.stage, self.mask_stats.counts, self.flatness
         )
 
-    def end_steps(self) -> None:
+    def finish_steps(self) -> None:
         """After the last step: record which peers' groups were skipped, and warn of questions that were too long."""
         self.mask_stats.record_skipped(self.schedule.count_skipped())
         if self.metrics.stage.too_long:
@@ -264,32 +264,32 @@ class Stage:
                 prompt_tokens=self.training.prompt_tokens,
             )
 
-    def join(self, part: RankPart) -> None:
+    def merge_rank_output(self, part: RankOutput) -> None:
         """Count what another rank has generated as this node's."""
         self.tokens += part.tokens
         self._joined_groups += part.peer_groups
-        self.metrics.stage.join(part.sums)
-        self.mask_stats.join(part.mask_counts)
-        self.flatness.join(part.flatness)
+        self.metrics.stage.merge(part.sums)
+        self.mask_stats.merge(part.mask_counts)
+        self.flatness.merge(part.flatness)
         for group in part.groups:
             self._publication.add(group)
 
     @property
-    def reward(self) -> float:
+    def mean_reward(self) -> float:
         """Mean reward of the own completions so far."""
-        return self.metrics.stage.reward
+        return self.metrics.stage.mean_reward
 
     @property
-    def last_reward(self) -> float:
+    def last_step_reward(self) -> float:
         """Mean reward of the own completions of the last step."""
-        return self.metrics.step.reward
+        return self.metrics.step.mean_reward
 
     @property
-    def seconds(self) -> float:
+    def elapsed_seconds(self) -> float:
         return time.perf_counter() - self._started
 
     @property
-    def peer_groups(self) -> int:
+    def peer_group_count(self) -> int:
         """Peers' groups trained on."""
         return self.schedule.scheduled - self._left_out + self._joined_groups
 
@@ -307,30 +307,30 @@ class Stage:
         self.staleness = max(self.staleness, self._steps - drawn.steps)
         self._batches += 1
         self.metrics.begin_step()
-        self._count(drawn)
+        self._count_groups(drawn)
         gated = self.training.peer_loss == "success-gated"
-        share = self._keep_failed(drawn) if gated else drawn.scheduled
-        informative = pick_groups(drawn.own, flat=False)[: self.training.questions - len(drawn.scheduled)]
-        flat = pick_groups(drawn.own, flat=True)
+        share = self._keep_unsolved_groups(drawn) if gated else drawn.scheduled
+        informative = filter_by_variance(drawn.own, flat=False)[: self.training.questions - len(drawn.scheduled)]
+        flat = filter_by_variance(drawn.own, flat=True)
         if gated:
-            informative = [*pick_groups(drawn.answered, flat=False), *informative]
+            informative = [*filter_by_variance(drawn.answered, flat=False), *informative]
             informative = informative[: self.training.questions - len(share)]
-            flat += pick_groups(drawn.answered, flat=True)  # so that the batch is full
+            flat += filter_by_variance(drawn.answered, flat=True)  # so that the batch is full
         fresh = [*informative, *share]
         if not gated:
-            fresh += self.schedule.spare(self.training.questions - len(fresh))
+            fresh += self.schedule.take_spare_groups(self.training.questions - len(fresh))
         replayed = self.replay.draw(
             min(self.training.replay_questions, self.training.questions - len(fresh)),
             self._random,
-            self.schedule.admit,
+            self.schedule.admit_group,
             self.weights,
         )
         for group in fresh:
             self.replay.add(group)
-        others = [self._fit(group) for group in (*fresh[len(informative) :], *replayed)]
+        others = [self._cut_peer_group(group) for group in (*fresh[len(informative) :], *replayed)]
         groups = [*informative, *others, *flat][: self.training.questions]
         foreign = {id(group) for group in others}
-        self.metrics.add_others(len(foreign))
+        self.metrics.count_other_groups(len(foreign))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
@@ -340,10 +340,10 @@ class Stage:
             FOREIGN_KEY: [id(group) in foreign for group in groups for _ in group.completions],
             DRAWN_KEY: [[] if id(group) in foreign else logps for group in groups for logps in list_logps(group)],
             UNTRUSTED_KEY: [mask for group in groups for mask in list_untrusted_masks(group)],
-            PEER_KEY: [self.mask_stats.number(group.peer) for group in groups for _ in group.completions],
+            PEER_KEY: [self.mask_stats.peer_number(group.peer) for group in groups for _ in group.completions],
         }
 
-    def _fit(self, group: TrainingGroup) -> TrainingGroup:
+    def _cut_peer_group(self, group: TrainingGroup) -> TrainingGroup:
         """Cut a group's completions to the length of this node's own if it is a peer's.
 
         A peer's verbose answers would otherwise pad the whole batch and slow every step down.
@@ -353,7 +353,7 @@ class Stage:
         self.mask_stats.record_peer(group)
         return cut_group(group, self._longest)
 
-    def _keep_failed(self, drawn: DrawnStep) -> list[TrainingGroup]:
+    def _keep_unsolved_groups(self, drawn: DrawnStep) -> list[TrainingGroup]:
         """Keep the peers' groups whose questions only the peer solved.
 
         This node's own groups for their questions are neither published nor counted for the node's reward, since the
@@ -385,7 +385,7 @@ class Stage:
         self._ahead = thread.submit(partial(self._draw, self._schedule_step(), self._steps - 1))
 
     def _schedule_step(self) -> list[TrainingGroup]:
-        return self.schedule.schedule_step(self.mask_stats.judge())
+        return self.schedule.schedule_step(self.mask_stats.decide_peer_slots())
 
     def _draw(self, scheduled: Sequence[TrainingGroup], steps: int) -> DrawnStep:
         """Draw what a batch needs, without counting it.
@@ -397,7 +397,9 @@ class Stage:
         """
         self._too_long = 0
         gated = self.training.peer_loss == "success-gated"
-        answered = self._answer([(group.question, group.prompt) for group in scheduled], steps) if gated else []
+        answered = (
+            self._answer_questions([(group.question, group.prompt) for group in scheduled], steps) if gated else []
+        )
         own = self._generate_informative(self.training.questions - len(scheduled), len(answered), steps)
         return DrawnStep(scheduled, answered, own, self._too_long, steps)
 
@@ -407,29 +409,29 @@ class Stage:
         Args:
             asked: questions of peers that were already answered in this step.
         """
-        own = self._generate(max(slots, self.training.own_questions - asked), steps)
+        own = self._generate_groups(max(slots, self.training.own_questions - asked), steps)
         while True:
             left = self.training.own_questions_max - len(own)
-            if len(pick_groups(own, flat=False)) >= slots or left <= 0:
+            if len(filter_by_variance(own, flat=False)) >= slots or left <= 0:
                 return own
-            own += self._generate(min(slots, left), steps)
+            own += self._generate_groups(min(slots, left), steps)
 
-    def _generate(self, count: int, steps: int) -> list[TrainingGroup]:
+    def _generate_groups(self, count: int, steps: int) -> list[TrainingGroup]:
         if count < 1:
             return []
-        groups = self._answer([self._next_question() for _ in range(count)], steps)
+        groups = self._answer_questions([self._next_question() for _ in range(count)], steps)
         for group in groups:
             self.plan.learn(group.question, group.scores)
             self._learnt.append((group.question, group.scores))
         return groups
 
-    def _answer(self, asked: Sequence[tuple[Question, list[int]]], steps: int) -> list[TrainingGroup]:
+    def _answer_questions(self, asked: Sequence[tuple[Question, list[int]]], steps: int) -> list[TrainingGroup]:
         """Draw and score a group of completions of each question."""
         if not asked:
             return []
         size = self.training.generations
         questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
-        drawn = self._turns.complete(questions, prompts, size, self._generator, self.cancellation)
+        drawn = self._turns.complete_questions(questions, prompts, size, self._generator, self.cancellation)
         return [
             self.scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.place.round, steps)
             for place, (question, prompt) in enumerate(asked)
@@ -440,12 +442,12 @@ class Stage:
 
         If what peers wrote makes all questions too long, bare ones follow.
         """
-        found = self._find_short()
+        found = self._find_short_question()
         limit = self.training.prompt_tokens
         if found is None and self.bare is not None:
             log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
             self.questions, self.bare = self.bare, None
-            found = self._find_short()
+            found = self._find_short_question()
         if found is None:
             raise SwarmError(
                 f"the questions of {', '.join(self.plan.tasks)} take more than training.prompt_tokens = {limit}",
@@ -453,7 +455,7 @@ class Stage:
             )
         return found
 
-    def _find_short(self) -> tuple[Question, list[int]] | None:
+    def _find_short_question(self) -> tuple[Question, list[int]] | None:
         """The next question whose prompt is short enough; None if many in a row are too long.
 
         Raises SwarmError if the plan has no more questions.
@@ -468,11 +470,11 @@ class Stage:
             self._longest_prompt = max(self._longest_prompt, len(fitted[1]))
         if looked < LONG_QUESTIONS_MAX:
             where = f"round {self.place.round}, stage {self.place.stage}"
-            raise SwarmError(f"{name_of(self.plan)}.draw has no more questions for {where}", ENDLESS)
+            raise SwarmError(f"{qualified_plan_name(self.plan)}.draw has no more questions for {where}", ENDLESS)
         return None
 
-    def _count(self, drawn: DrawnStep) -> None:
-        self.metrics.add_too_long(drawn.too_long)
+    def _count_groups(self, drawn: DrawnStep) -> None:
+        self.metrics.count_too_long(drawn.too_long)
         self.metrics.add(drawn.own)
         self.flatness.add(drawn.own)
         self.mask_stats.record_own(drawn.own)
@@ -484,16 +486,18 @@ class Stage:
 
     def make_rollouts(self) -> Rollouts:
         """The rollouts to publish of the groups so far."""
-        place, chosen = self.place, self._publication.choose()
-        return Rollouts(VERSION, self.swarm, place.peer, place.round, place.stage, tuple(map(self._to_wire, chosen)))
+        place, chosen = self.place, self._publication.choose_groups()
+        return Rollouts(
+            VERSION, self.swarm, place.peer, place.round, place.stage, tuple(map(self._encode_group, chosen))
+        )
 
     def describe_published(self) -> list[ScoredGroup]:
         """The published groups in words, with truth and rewards."""
         place = (self.place.peer, self.place.round, self.place.stage)
-        chosen = self._publication.choose()
-        return [score_group(self.plan, group.question, *place, group.scores, group.steps) for group in chosen]
+        chosen = self._publication.choose_groups()
+        return [make_scored_group(self.plan, group.question, *place, group.scores, group.steps) for group in chosen]
 
-    def _to_wire(self, group: TrainingGroup) -> Group:
+    def _encode_group(self, group: TrainingGroup) -> Group:
         stops = self.policy.stop_ids
         cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
         reference = group.question.reference
@@ -526,9 +530,9 @@ def list_logps(group: TrainingGroup) -> Sequence[list[float]]:
     return group.logps or [[] for _ in group.completions]
 
 
-def pick_groups(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:
+def filter_by_variance(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:
     """The groups that are flat, or those that are not, in their order."""
-    return [group for group in groups if group.is_flat == flat]
+    return [group for group in groups if group.has_zero_variance == flat]
 
 
 def is_solved(group: TrainingGroup) -> bool:
@@ -540,7 +544,7 @@ def count_completion_tokens(groups: Sequence[TrainingGroup]) -> int:
     return sum(len(tokens) for group in groups for tokens in group.completions)
 
 
-def publish(stage: Stage, blobs: Blobs) -> tuple[RolloutsRef, bytes]:
+def publish_rollouts(stage: Stage, blobs: BlobStore) -> tuple[RolloutsRef, bytes]:
     """Put a stage's rollouts into the blob store. Returns their reference and the body."""
     rollouts = stage.make_rollouts()
     body = encode_rollouts(rollouts)
@@ -549,47 +553,47 @@ def publish(stage: Stage, blobs: Blobs) -> tuple[RolloutsRef, bytes]:
     return RolloutsRef(*place, blobs.put(body), len(body), shared), body
 
 
-def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) -> str:
+def store_scored_groups(stage: Stage, collected: CollectedGroups, plan: Plan, blobs: BlobStore) -> str:
     """Put questions, expected answers and rewards into the blob store, for views. Returns the digest.
 
     A failure does not cost the stage: it is logged, and the digest is empty.
     """
     try:
-        groups = [*stage.describe_published(), *of_peers(plan, collected.judged.values())]
-        return blobs.put(encode_scored(groups))
+        groups = [*stage.describe_published(), *interleave_peer_groups(plan, collected.judged.values())]
+        return blobs.put(encode_scored_groups(groups))
     except FOREIGN_ERRORS:  # a plan's own code is asked for the truth
         log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
         return ""
 
 
-def progress_figures(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
+def progress_metrics(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
     """Metrics of a stage that has taken `done` of its `steps`, at least one.
 
     Args:
         rest_s: expected time from the last step to the stage's end.
     """
     return {
-        "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),
-        ETA: stage.seconds / done * (steps - done) + rest_s,
-        "reward": stage.reward,
-        "step_reward": stage.last_reward,
-        **{name: count for name, count in stage.metrics.stage.read_faults().items() if count},
+        "tokens_per_s": stage.tokens / max(stage.elapsed_seconds, 1e-6),
+        ETA: stage.elapsed_seconds / done * (steps - done) + rest_s,
+        "reward": stage.mean_reward,
+        "step_reward": stage.last_step_reward,
+        **{name: count for name, count in stage.metrics.stage.count_faults().items() if count},
     }
 
 
-def step_figures(stage: Stage) -> dict[str, float]:
+def step_metrics(stage: Stage) -> dict[str, float]:
     """Metrics of the last step that TRL does not log, by the names that trackers get."""
-    figures = stage.metrics.step.read() | {"tokens_per_s": stage.tokens / max(stage.seconds, 1e-6)}
+    figures = stage.metrics.step.read_means() | {"tokens_per_s": stage.tokens / max(stage.elapsed_seconds, 1e-6)}
     return {f"step/{name}": value for name, value in figures.items()}
 
 
-def stage_figures(event: StageTrained, stage: StageStats, vram_bytes: int = 0) -> dict[str, float]:
+def stage_metrics(event: StageTrained, stage: StageStats, vram_bytes: int = 0) -> dict[str, float]:
     """Metrics of a finished stage, by the names that trackers get.
 
     Args:
         vram_bytes: peak of what tensors have taken of the accelerator; 0 without one.
     """
-    figures = stage.read()
+    figures = stage.read_means()
     figures |= {
         "round": float(event.round),
         "stage": float(event.stage),

@@ -33,26 +33,26 @@ from swarmd.core.values import TrainerPart
 from swarmd.errors import TrainingDiverged
 from swarmd.logger import get_logger
 from swarmd.training.footprint import is_out_of_memory
-from swarmd.training.kl import KlReference, bound_reference
+from swarmd.training.kl import KlReference, clamp_reference_logps
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.masking import (
     PEER_KEY,
     UNTRUSTED_KEY,
     MaskCounts,
+    add_peer_columns,
+    clear_zero_variance_advantages,
     count_masked,
-    find_raised,
-    keep_positive,
-    mark_rows,
+    drop_negative_foreign_advantages,
+    find_raised_tokens,
     mask_untrusted,
-    weigh_by_ratio,
-    zero_flat_advantages,
+    weight_by_importance_ratio,
 )
-from swarmd.training.models.adapters import lengthen_adapters
+from swarmd.training.models.adapters import cast_adapters_to_float32
 from swarmd.training.models.device import synchronize
 from swarmd.training.models.model import Policy
 from swarmd.training.models.parallelism import Kind, find_parallelism
-from swarmd.training.models.sharding import Sharding, ZeroSeams, set_up_deepspeed, shard_model
-from swarmd.training.packed import can_pack, compute_packed, find_prompts, prepare_packing
+from swarmd.training.models.sharding import Sharding, ZeroTrainerMixin, set_up_deepspeed, shard_model
+from swarmd.training.packed import can_pack, compute_packed_logps, number_prompts, prepare_packing
 from swarmd.training.passes import PassSizes
 from swarmd.training.progress import NoteSink
 from swarmd.training.stage_timer import StageTimer
@@ -98,7 +98,7 @@ def make_trainer(
     trainer = SwarmTrainer(
         model=policy.model,
         processing_class=policy.tokenizer,
-        args=_read_arguments(policy, training, directory, sizes, parallelism.kind),
+        args=_make_grpo_config(policy, training, directory, sizes, parallelism.kind),
         reward_funcs=read_reward,
         train_dataset=Dataset.from_list([{"prompt": ""}]),
         rollout_func=rollout,
@@ -109,19 +109,19 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     trainer.timer = step_callback.timer
     trainer.peer_floor = training.peer_floor
-    lengthen_adapters(policy.model)
+    cast_adapters_to_float32(policy.model)
     policy.sharding = trainer.sharding = shard_model(trainer, parallelism)
     step_callback.optimizer = trainer.optimizer
     return trainer
 
 
-def _read_arguments(
+def _make_grpo_config(
     policy: Policy, training: TrainingConfig, directory: Path, sizes: PassSizes, kind: Kind
 ) -> GRPOConfig:
     """TRL's settings."""
     batch = training.questions * training.generations
     width = training.prompt_tokens + training.completion_tokens
-    rows = batch if training.processes == 1 else sizes.count_rows(batch, width)
+    rows = batch if training.processes == 1 else sizes.rows_per_pass(batch, width)
     return GRPOConfig(
         output_dir=str(directory),
         per_device_train_batch_size=rows,
@@ -165,7 +165,7 @@ def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None
     return list(columns[REWARD_KEY])
 
 
-class SwarmTrainer(ZeroSeams, GRPOTrainer):
+class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
     """`GRPOTrainer` for stages; see the module's docstring."""
 
     args: Any  # a GRPOConfig
@@ -209,11 +209,11 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         group: Any = self.num_generations
         rewards = [float(row[REWARD_KEY]) for row in inputs]  # the rollout function's columns are there
-        batch["advantages"] = zero_flat_advantages(batch["advantages"], rewards, group)
-        mark_rows(batch, inputs)
+        batch["advantages"] = clear_zero_variance_advantages(batch["advantages"], rewards, group)
+        add_peer_columns(batch, inputs)
         if not self.beta:
-            batch = self._drop_flat_groups(batch)
-        return keep_positive(batch)
+            batch = self._drop_zero_variance_groups(batch)
+        return drop_negative_foreign_advantages(batch)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
         """Compute the gradients of a step, in passes that fit into memory. Returns the loss."""
@@ -222,7 +222,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
             rows = self.args.per_device_train_batch_size
             with (
                 self.timer.time("gradients"),
-                self.sizes.measure(rows, rows * self.row_tokens, self._missing_gradients()),
+                self.sizes.measure_pass(rows, rows * self.row_tokens, self._missing_gradient_bytes()),
             ):
                 return step(model, inputs, num_items_in_batch)
         model.train()
@@ -244,14 +244,14 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         keep = batch["completion_ids"].size(1)
         if self._packs is None:
             self.note("finding the fastest way through the model")
-            self._packs = self._try_packing(input_ids, attention_mask, keep)
+            self._packs = self._is_packing_usable(input_ids, attention_mask, keep)
         self.before_passes()
         total = torch.zeros((), device=self.accelerator.device)
         self.passes = 0
-        parts = self._split(input_ids, attention_mask, keep)
+        parts = self._split_passes(input_ids, attention_mask, keep)
         for rows, tokens in parts:
             self.note(f"pass {self.passes + 1} of {len(parts)} through the model")
-            with self.sizes.measure(len(rows), tokens, self._missing_gradients()):
+            with self.sizes.measure_pass(len(rows), tokens, self._missing_gradient_bytes()):
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, take_rows(batch, rows))
                 with self.timer.time(self._backward_part):
@@ -261,18 +261,18 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         self._step += 1
         return total
 
-    def _split(
+    def _split_passes(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
     ) -> list[tuple[torch.Tensor, int]]:
         """Rows of each pass over a batch, and the tokens that the model computes for them."""
         if not self._packs:
-            rows = self.sizes.count_rows(len(input_ids), input_ids.size(1))
+            rows = self.sizes.rows_per_pass(len(input_ids), input_ids.size(1))
             parts = torch.split(torch.arange(len(input_ids), device=input_ids.device), rows)
             return [(part, part.numel() * input_ids.size(1)) for part in parts]
-        prompts = find_prompts(input_ids, attention_mask, keep)
-        return self.sizes.split(prompts, attention_mask[:, :-keep].sum(1), attention_mask[:, -keep:].sum(1))
+        prompts = number_prompts(input_ids, attention_mask, keep)
+        return self.sizes.split_batch(prompts, attention_mask[:, :-keep].sum(1), attention_mask[:, -keep:].sum(1))
 
-    def _missing_gradients(self) -> int:
+    def _missing_gradient_bytes(self) -> int:
         """Bytes of the gradients that the first pass of a step allocates."""
         missing = (each for each in self.model.parameters() if each.requires_grad and each.grad is None)
         return sum(each.numel() * each.element_size() for each in missing)
@@ -299,15 +299,17 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
             )
         return norm
 
-    def _drop_flat_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """As `drop_flat_groups`; ranks keep the same number of completions and average over the tokens of all ranks."""
+    def _drop_zero_variance_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """As `drop_zero_variance_groups`; ranks keep the same number of completions and average over the tokens of all
+        ranks.
+        """
         chunks: int = self.args.steps_per_generation
         group: Any = self.num_generations
         if self.accelerator.num_processes == 1:
-            return drop_flat_groups(batch, group, chunks)
+            return drop_zero_variance_groups(batch, group, chunks)
         informative = torch.tensor(count_informative(batch, group), device=batch["advantages"].device)
-        batch = drop_flat_groups(batch, group, chunks, int(self.accelerator.gather(informative).max()))
-        batch["num_items_in_batch"] = self.accelerator.gather(count_tokens(batch)).sum()
+        batch = drop_zero_variance_groups(batch, group, chunks, int(self.accelerator.gather(informative).max()))
+        batch["num_items_in_batch"] = self.accelerator.gather(count_loss_tokens(batch)).sum()
         return batch
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -315,9 +317,9 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         computed = self._compute_logps(model, *args, **kwargs)
         if self._pass is None or model is self.ref_model:
             return computed
-        bound_reference(self._pass, computed[0])
+        clamp_reference_logps(self._pass, computed[0])
         logps = self._mask_untrusted(computed[0], computed[1], self._pass)
-        for name, value in weigh_by_ratio(self._pass, computed[0]).items():
+        for name, value in weight_by_importance_ratio(self._pass, computed[0]).items():
             self._metrics["train"][name].append(value)
         return logps, *computed[1:]
 
@@ -325,7 +327,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         """Log-probabilities of a pass, without gradients at peers' tokens that are masked."""
         if not bool(part[PEER_KEY].any()):
             return logps
-        untrusted = part[UNTRUSTED_KEY] & find_raised(part)
+        untrusted = part[UNTRUSTED_KEY] & find_raised_tokens(part)
         logps, masked = mask_untrusted(logps, entropies, untrusted, self.peer_floor)
         self.report_masked(count_masked(part, masked))
         return logps
@@ -347,21 +349,21 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
             value for name, value in kwargs.items() if name not in ("batch_size", "compute_entropy")
         )
         if self._packs and plain_text:
-            return *self._compute_packed(input_ids, attention_mask, logits_to_keep), None
+            return *self._compute_packed_logps(input_ids, attention_mask, logits_to_keep), None
         if self._pass is None:  # a whole batch, without gradients
-            kwargs["batch_size"] = self.sizes.count_rows(len(input_ids), input_ids.size(1))
+            kwargs["batch_size"] = self.sizes.rows_per_pass(len(input_ids), input_ids.size(1))
         plain = super()._get_per_token_logps_and_entropies
         return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
 
-    def _compute_packed(
+    def _compute_packed_logps(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies of the rows of one pass, or of a whole batch pass by pass."""
         whole = torch.arange(len(input_ids), device=input_ids.device)
-        parts = [whole] if self._pass else [rows for rows, _ in self._split(input_ids, attention_mask, keep)]
+        parts = [whole] if self._pass else [rows for rows, _ in self._split_passes(input_ids, attention_mask, keep)]
         with self.accelerator.autocast():
             computed = [
-                compute_packed(self.model, input_ids[rows], attention_mask[rows], keep, self.temperature)
+                compute_packed_logps(self.model, input_ids[rows], attention_mask[rows], keep, self.temperature)
                 for rows in parts
             ]
         logps, entropies = (torch.cat(each) for each in zip(*computed, strict=True))
@@ -369,20 +371,20 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         return logps[back], entropies[back]
 
     @torch.no_grad()
-    def _try_packing(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> bool:
+    def _is_packing_usable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> bool:
         """Whether packing agrees with TRL on some rows, in log-probabilities and entropies, and is about as fast."""
         if not can_pack(self.model):
             return False
-        rows = torch.argsort(find_prompts(input_ids, attention_mask, keep), stable=True)[:COMPARED_ROWS]
+        rows = torch.argsort(number_prompts(input_ids, attention_mask, keep), stable=True)[:COMPARED_ROWS]
         input_ids, attention_mask = input_ids[rows], attention_mask[rows]
         plain = super()._get_per_token_logps_and_entropies
         computations: list[Callable[[], Any]] = [
             lambda: plain(self.model, input_ids, attention_mask, keep, compute_entropy=True),
-            lambda: compute_packed(self.model, input_ids, attention_mask, keep, self.temperature),
+            lambda: compute_packed_logps(self.model, input_ids, attention_mask, keep, self.temperature),
         ]
         try:
             with self.accelerator.autocast():
-                (expected, packed), (plain_s, packed_s) = compare(*computations)
+                (expected, packed), (plain_s, packed_s) = compare_computations(*computations)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
@@ -398,7 +400,9 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         return agrees and fast
 
 
-def compare(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[tuple[Any, Any], tuple[float, float]]:
+def compare_computations(
+    first: Callable[[], Any], second: Callable[[], Any]
+) -> tuple[tuple[Any, Any], tuple[float, float]]:
     """Results of two computations, and the least seconds that each took.
 
     Both run again, up to `TIMED_MAX` times, until the second was no slower. On an accelerator each runs once before, to
@@ -425,13 +429,13 @@ def count_informative(batch: dict[str, Any], group: int) -> int:
     return int((batch["advantages"].view(-1, group).abs() > 0).any(1).sum()) * group
 
 
-def count_tokens(batch: dict[str, Any]) -> torch.Tensor:
+def count_loss_tokens(batch: dict[str, Any]) -> torch.Tensor:
     """Number of tokens over which the loss is averaged: those that the model wrote."""
     tokens: torch.Tensor = (batch["completion_mask"] * batch.get("tool_mask", 1)).sum()
     return tokens
 
 
-def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int, at_least: int = 0) -> dict[str, Any]:
+def drop_zero_variance_groups(batch: dict[str, Any], group: int, chunks: int, at_least: int = 0) -> dict[str, Any]:
     """Drop groups whose advantages are all zero from a batch.
 
     As many completions of such groups stay as it takes to have `at_least` completions and to split them into `chunks`
@@ -444,7 +448,7 @@ def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int, at_least: i
         return batch
     rows = torch.argsort(informative.int(), descending=True, stable=True)[:wanted].sort().values
     kept = take_rows(batch, rows)
-    kept["num_items_in_batch"] = count_tokens(kept)
+    kept["num_items_in_batch"] = count_loss_tokens(kept)
     return kept
 
 

@@ -29,17 +29,17 @@ from trl.trainer.utils import ensure_master_addr_port
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.errors import GenerationFailed
-from swarmd.http_client import HttpFailed, HttpRequest, ask
-from swarmd.installed import require
+from swarmd.http_client import HttpFailed, HttpRequest, send_request
+from swarmd.installed import import_optional
 from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.drawing_copy import DrawingCopy
+from swarmd.training.drawing_copy import SamplingCopy
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.device import check_vllm, choose_vllm
-from swarmd.training.models.memory import measure_room, vllm_share
-from swarmd.training.models.model import Policy, first_line, inspect_model
-from swarmd.training.models.source import commit_of
-from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest
+from swarmd.training.models.memory import measure_device_memory, vllm_share
+from swarmd.training.models.model import Policy, first_line, read_model_shape
+from swarmd.training.models.source import hub_revision_of
+from swarmd.training.sampling import BaseSampler, SampledTokens, Sampler, SamplingRequest
 
 CONNECT_S = 120.0  # longest wait for a server to come up
 RETRY_S = 1.0
@@ -56,7 +56,7 @@ HINTS = {  # for endpoints that a server has only if it was started for them
 log = get_logger(__name__)
 
 
-class VllmSampler(Sampling):
+class VllmSampler(BaseSampler):
     """Draws completions through vLLM.
 
     Args:
@@ -72,15 +72,15 @@ class VllmSampler(Sampling):
         self._steps = steps
         self._sent: tuple[int, int] | None = None  # steps and loads of the weights that vLLM has
 
-    def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
-        """Draw as `Sampling.sample`. A cancellation does not wait for a server; an engine finishes its batch first.
+    def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
+        """Draw as `BaseSampler.sample`. A cancellation does not wait for a server; an engine finishes its batch first.
 
         Raises:
             Cancelled: the cancellation was asked for.
             GenerationFailed: vLLM cannot be reached, failed, or gave an invalid answer.
         """
         try:
-            return self._draw_evenly(self._draw_alike, wanted)
+            return self._draw_to_smallest_bound(self._draw_with_one_bound, wanted)
         except GenerationFailed:
             self._sent = None  # a restarted server has the weights of its own files
             raise
@@ -89,31 +89,31 @@ class VllmSampler(Sampling):
     def can_freeze(self) -> bool:
         return True
 
-    def _update(self, cancellation: Cancellation) -> None:
+    def _update_weights(self, cancellation: Cancellation) -> None:
         """Send the weights if vLLM has others."""
-        cancellation.check()
+        cancellation.raise_if_requested()
         current = (self._steps(), self._policy.loads)
         if self._sent != current:
             self._sent = None
             with self.timer.time("sync"):
-                self._send(cancellation)
+                self._send_weights(cancellation)
             self._sent = current
 
-    def _draw_alike(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _draw_with_one_bound(self, wanted: SamplingRequest) -> list[SampledTokens]:
         """Draw completions that all have the same bound."""
-        rows = self._generate(wanted)
-        wanted.cancellation.check()
+        rows = self._generate_completions(wanted)
+        wanted.cancellation.raise_if_requested()
         vocabulary = self._policy.model.get_input_embeddings().num_embeddings
         drawn = [row.tokens for row in rows]
-        if len(rows) != wanted.rows or not all(row and 0 <= min(row) <= max(row) < vocabulary for row in drawn):
+        if len(rows) != wanted.row_count or not all(row and 0 <= min(row) <= max(row) < vocabulary for row in drawn):
             raise GenerationFailed(
-                f"vLLM did not answer with {wanted.rows} completions of this model's tokens",
+                f"vLLM did not answer with {wanted.row_count} completions of this model's tokens",
                 "Check that it serves the model that is trained",
             )
-        cut = [self._cut(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in drawn]
-        return [Drawn(tokens, row.logps[: len(tokens)]) for tokens, row in zip(cut, rows, strict=True)]
+        cut = [self._cut_at_stop(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in drawn]
+        return [SampledTokens(tokens, row.logps[: len(tokens)]) for tokens, row in zip(cut, rows, strict=True)]
 
-    def _settings(self, wanted: SamplingRequest) -> dict[str, Any]:
+    def _sampling_parameters(self, wanted: SamplingRequest) -> dict[str, Any]:
         """vLLM's sampling parameters, including all that the model's own generation settings could change."""
         settings: dict[str, Any] = {
             "n": wanted.group,
@@ -131,11 +131,11 @@ class VllmSampler(Sampling):
         return settings
 
     @abc.abstractmethod
-    def _send(self, cancellation: Cancellation) -> None:
+    def _send_weights(self, cancellation: Cancellation) -> None:
         """Give vLLM the weights as they are now."""
 
     @abc.abstractmethod
-    def _generate(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _generate_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
         """Have vLLM draw `group` completions of each prompt, prompt by prompt."""
 
 
@@ -152,22 +152,24 @@ class ColocatedSampler(VllmSampler):
         self._engine = engine
         self._parameters = parameters
 
-    def _send(self, cancellation: Cancellation) -> None:
-        weights = {"weights_iterator": _whole_weights(self._policy)}
-        _guard(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
+    def _send_weights(self, cancellation: Cancellation) -> None:
+        weights = {"weights_iterator": _iterate_full_weights(self._policy)}
+        _convert_vllm_errors(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
         self._engine.reset_prefix_cache()
 
-    def _generate(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _generate_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
         prompts = [{"prompt_token_ids": list(prompt)} for prompt in wanted.prompts]
-        parameters = self._parameters(**self._settings(wanted), detokenize=bool(wanted.stops))
-        outputs = _guard(lambda: self._engine.generate(prompts, parameters, use_tqdm=False))
+        parameters = self._parameters(**self._sampling_parameters(wanted), detokenize=bool(wanted.stops))
+        outputs = _convert_vllm_errors(lambda: self._engine.generate(prompts, parameters, use_tqdm=False))
         return [_read_completion(completion) for output in outputs for completion in output.outputs]
 
 
-def _read_completion(completion: Any) -> Drawn:
+def _read_completion(completion: Any) -> SampledTokens:
     """Convert an engine's completion, whose log-probabilities are by position and token."""
     tokens = list(completion.token_ids)
-    return Drawn(tokens, [each[token].logprob for token, each in zip(tokens, completion.logprobs or [], strict=False)])
+    return SampledTokens(
+        tokens, [each[token].logprob for token, each in zip(tokens, completion.logprobs or [], strict=False)]
+    )
 
 
 class _Logprobs(msgspec.Struct):
@@ -205,21 +207,21 @@ class ServerSampler(VllmSampler):
         self._adapters = ""  # name of those that the server has
         shutil.rmtree(directory, ignore_errors=True)
         self._base = self._await_server()
-        self._update(Cancellation())  # so that a server that takes no weights fails at the start
+        self._update_weights(Cancellation())  # so that a server that takes no weights fails at the start
 
     def _await_server(self) -> str:
         """Wait until the server answers. Returns the name of the model with which it was started."""
         deadline, never = time.monotonic() + CONNECT_S, Cancellation()
         while True:
             try:
-                models: _Models = self._call("/v1/models", never, _Models)
+                models: _Models = self._call_server("/v1/models", never, _Models)
                 return models.data[0].id
             except GenerationFailed:
                 if time.monotonic() > deadline:
                     raise
-            never.wait(RETRY_S)
+            never.sleep(RETRY_S)
 
-    def _send(self, cancellation: Cancellation) -> None:
+    def _send_weights(self, cancellation: Cancellation) -> None:
         name = f"swarmd-{uuid.uuid4().hex}"
         place = self._directory / name
         place.mkdir(parents=True)
@@ -231,40 +233,40 @@ class ServerSampler(VllmSampler):
     def _send_adapters(self, name: str, place: Path, cancellation: Cancellation) -> None:
         self._policy.model.save_pretrained(place, save_embedding_layers=False)  # else PEFT looks for them on the Hub
         body = {"lora_name": name, "lora_path": str(place.resolve())}
-        self._call("/v1/load_lora_adapter", cancellation, body=body)
+        self._call_server("/v1/load_lora_adapter", cancellation, body=body)
         former, self._adapters = self._adapters, name
         if former:  # a restarted server does not have them, which is fine
-            self._exchange("/v1/unload_lora_adapter", cancellation, {"lora_name": former})
+            self._send_request("/v1/unload_lora_adapter", cancellation, {"lora_name": former})
         for other in self._directory.iterdir():  # including what a cancelled call has left
             if other != place:
                 shutil.rmtree(other)
 
     def _send_model(self, place: Path, cancellation: Cancellation) -> None:
-        info = self._call("/server_info?config_format=json", cancellation, dict[str, Any])
+        info = self._call_server("/server_info?config_format=json", cancellation, dict[str, Any])
         dtype = getattr(torch, info["vllm_config"]["model_config"]["dtype"].removeprefix("torch."))
         # Copies, because safetensors refuses two names of one tensor.
-        whole = _whole_weights(self._policy)
+        whole = _iterate_full_weights(self._policy)
         weights = {name: weight.to("cpu", dtype, copy=True).contiguous() for name, weight in whole}
         order = {"method": "reload_weights", "kwargs": {"weights_path": str(place.resolve())}}
         try:
             save_file(weights, place / "model.safetensors")
-            self._call("/collective_rpc", cancellation, body=order)
+            self._call_server("/collective_rpc", cancellation, body=order)
         finally:
             shutil.rmtree(place)
-        self._call("/reset_prefix_cache", cancellation, body={})
+        self._call_server("/reset_prefix_cache", cancellation, body={})
 
-    def _generate(self, wanted: SamplingRequest) -> list[Drawn]:
+    def _generate_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
         body = {
             "model": self._adapters or self._base,
             "prompt": [list(prompt) for prompt in wanted.prompts],
             "return_token_ids": True,
-            **self._settings(wanted),
+            **self._sampling_parameters(wanted),
         }
-        answer = self._call("/v1/completions", wanted.cancellation, _Completions, body)
+        answer = self._call_server("/v1/completions", wanted.cancellation, _Completions, body)
         # A server's log-probabilities are those before the temperature, unless it was started otherwise.
         told = wanted.temperature == 1.0
         return [
-            Drawn(
+            SampledTokens(
                 choice.token_ids,
                 [math.nan if each is None else each for each in choice.logprobs.token_logprobs]
                 if choice.logprobs and told
@@ -273,14 +275,14 @@ class ServerSampler(VllmSampler):
             for choice in answer.choices
         ]
 
-    def _call(self, path: str, cancellation: Cancellation, kind: Any = None, body: Any = None) -> Any:
+    def _call_server(self, path: str, cancellation: Cancellation, kind: Any = None, body: Any = None) -> Any:
         """Call the server: GET without a body, else POST. Returns the answer, decoded as `kind` if that is given.
 
         Raises:
             Cancelled: the cancellation was asked for; the server stops its work.
             GenerationFailed: there was no answer, a refusal, or an invalid answer.
         """
-        status, answer = self._exchange(path, cancellation, body)
+        status, answer = self._send_request(path, cancellation, body)
         if status != 200:
             reason = answer[:REASON_CHARS_MAX].decode(errors="replace")
             raise GenerationFailed(
@@ -294,12 +296,12 @@ class ServerSampler(VllmSampler):
                 f"vLLM at {self._url} answered {path} with nonsense: {first_line(error)}", "See what listens there"
             ) from error
 
-    def _exchange(self, path: str, cancellation: Cancellation, body: Any) -> tuple[int, bytes]:
+    def _send_request(self, path: str, cancellation: Cancellation, body: Any) -> tuple[int, bytes]:
         """Status and body of the server's answer."""
         method, sent = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
         request = HttpRequest(method, self._url + path, sent, {"Content-Type": "application/json"})
         try:
-            return ask(request, time.monotonic() + CALL_S, ANSWER_BYTES_MAX, cancellation.check)
+            return send_request(request, time.monotonic() + CALL_S, ANSWER_BYTES_MAX, cancellation.raise_if_requested)
         except HttpFailed as error:
             raise GenerationFailed(f"vLLM at {self._url}: {error}", "Start it, or correct training.vllm.url") from error
 
@@ -310,8 +312,8 @@ def make_sampler(
     trainer: Any,
     steps: Callable[[], int],
     directory: Path,
-    copy: DrawingCopy | None = None,
-) -> Sampling:
+    copy: SamplingCopy | None = None,
+) -> BaseSampler:
     """Make the sampler of a node.
 
     Args:
@@ -326,7 +328,7 @@ def make_sampler(
     if mode != "off":
         check_vllm(training)
         try:
-            sampler: Sampling = (
+            sampler: BaseSampler = (
                 ServerSampler(policy, steps, training.vllm.url, directory)
                 if mode == "server"
                 else _start_engine(policy, training, trainer.accelerator, steps)
@@ -346,19 +348,19 @@ def _start_engine(
     policy: Policy, training: TrainingConfig, accelerator: Any, steps: Callable[[], int]
 ) -> ColocatedSampler:
     """Start a vLLM engine on this rank's device. Raises GenerationFailed if it does not start."""
-    vllm = require("vllm", "vllm", "training.vllm.mode")
+    vllm = import_optional("vllm", "vllm", "training.vllm.mode")
     source = policy.model.name_or_path
-    shape = inspect_model(source, training.model, commit_of(training))
+    shape = read_model_shape(source, training.model, hub_revision_of(training))
     # As torchrun would set them: the engine shares this process, and its process group if there are several ranks.
     ranks = {"RANK": "process_index", "LOCAL_RANK": "local_process_index", "WORLD_SIZE": "num_processes"}
     os.environ |= {name: str(getattr(accelerator, attribute)) for name, attribute in ranks.items()}
     ensure_master_addr_port()
-    engine = _guard(
+    engine = _convert_vllm_errors(
         lambda: vllm.LLM(
             model=source,
-            revision=commit_of(training) or None,
+            revision=hub_revision_of(training) or None,
             dtype="bfloat16" if policy.precision.mixed else policy.precision.weights,
-            gpu_memory_utilization=vllm_share(shape, training, measure_room(policy.device).total),
+            gpu_memory_utilization=vllm_share(shape, training, measure_device_memory(policy.device).total),
             max_model_len=training.prompt_tokens + training.completion_tokens,
             max_num_seqs=training.questions * training.generations,
             max_num_batched_tokens=BATCH_TOKENS,
@@ -370,7 +372,7 @@ def _start_engine(
     return ColocatedSampler(policy, steps, engine, vllm.SamplingParams)
 
 
-def _whole_weights(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
+def _iterate_full_weights(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and weights of the model, with adapters merged.
 
     Tied weights come under each of their names: on a CPU vLLM keeps its own copy of a tied output layer.
@@ -380,7 +382,7 @@ def _whole_weights(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name, weight.detach()) for name, weight in policy.model.named_parameters(remove_duplicate=False))
 
 
-def _guard(call: Callable[[], Any]) -> Any:
+def _convert_vllm_errors(call: Callable[[], Any]) -> Any:
     """Turn what vLLM raises into GenerationFailed, except for memory that ran out."""
     try:
         return call()

@@ -27,7 +27,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.groups import fit_prompt
 from swarmd.training.models.model import Policy
 from swarmd.training.progress import CountSink
-from swarmd.training.sampling import Sampling, Turns
+from swarmd.training.sampling import BaseSampler, TurnSampler
 
 STEPS_MAX = 32
 EXAMPLES = 4  # in a step
@@ -40,7 +40,7 @@ FORMS = ((OPENING, CLOSING), ("\\boxed{", "}"))  # marks around an answer; the f
 log = get_logger(__name__)
 
 
-class Example(msgspec.Struct, frozen=True):
+class FormExample(msgspec.Struct, frozen=True):
     """Token ids of a question and a completion, and for each of the completion's whether it is learnt (1)."""
 
     prompt: list[int]
@@ -48,7 +48,7 @@ class Example(msgspec.Struct, frozen=True):
     learnt: list[int]
 
 
-def find_form(plan: Plan, question: Question) -> tuple[str, str] | None:
+def find_answer_form(plan: Plan, question: Question) -> tuple[str, str] | None:
     """The marks between which the plan finds an answer; None if it needs none, or others than `FORMS`."""
     texts = ["7", *(f"{before}7{after}" for before, after in FORMS)]
     bare, *answered = score_completions(plan, question, texts)
@@ -60,31 +60,33 @@ def find_form(plan: Plan, question: Question) -> tuple[str, str] | None:
 def make_examples(
     plan: Plan,
     policy: Policy,
-    sampler: Sampling,
+    sampler: BaseSampler,
     training: TrainingConfig,
     questions: Iterator[Question],
     seed: int,
     cancellation: Cancellation,
-) -> list[Example]:
+) -> list[FormExample]:
     """Make examples for all steps; none if the plan looks for an unknown form."""
     random, generator = Random(seed), torch.Generator(policy.device).manual_seed(seed)
-    asked = list(_short_ones(plan, policy, training, questions))
-    form = find_form(plan, asked[0][0]) if asked else None
+    asked = list(_choose_short_questions(plan, policy, training, questions))
+    form = find_answer_form(plan, asked[0][0]) if asked else None
     if form is None:
         return []
-    turns = Turns(plan, policy, sampler, training.completion_tokens, training.temperature)
+    turns = TurnSampler(plan, policy, sampler, training.completion_tokens, training.temperature)
     together, examples = training.questions * training.generations, []
     for start in range(0, len(asked), together):
         batch = asked[start : start + together]
-        drawn = turns.complete([each for each, _ in batch], [prompt for _, prompt in batch], 1, generator, cancellation)
+        drawn = turns.complete_questions(
+            [each for each, _ in batch], [prompt for _, prompt in batch], 1, generator, cancellation
+        )
         for (question, prompt), completion in zip(batch, drawn, strict=True):
             words = completion.text.partition(form[0])[0]
-            answer = make_up(plan.truth(question), random)
+            answer = make_up_answer(plan.truth(question), random)
             examples.append(make_example(policy, prompt, words, answer, form, training.completion_tokens))
     return examples
 
 
-def _short_ones(
+def _choose_short_questions(
     plan: Plan, policy: Policy, training: TrainingConfig, questions: Iterator[Question]
 ) -> Iterator[tuple[Question, list[int]]]:
     """As many questions as examples are needed, with prompts that are short enough."""
@@ -99,7 +101,7 @@ def _short_ones(
             return
 
 
-def make_up(truth: str, random: Random) -> str:
+def make_up_answer(truth: str, random: Random) -> str:
     """Make up an answer that is not the truth."""
     answer = truth
     while answer == truth:
@@ -109,7 +111,7 @@ def make_up(truth: str, random: Random) -> str:
 
 def make_example(
     policy: Policy, prompt: list[int], words: str, answer: str, form: tuple[str, str], tokens_max: int
-) -> Example:
+) -> FormExample:
     """Encode the words, cut if they are too long, and the answer between its marks."""
     before, after = form
     marks = [policy.encode_completion(text, True, tokens_max) for text in (before, answer)]
@@ -122,11 +124,11 @@ def make_example(
         words = words[: ends[-1]] if ends else words
     said = policy.encode_completion(f"{words.rstrip()}\n" if words.strip() else "", True, room)
     learnt = [[0] * len(said), [1] * len(marks[0]), [0] * len(marks[1]), [1] * len(marks[2])]
-    return Example(prompt, [*said, *marks[0], *marks[1], *marks[2]], [each for part in learnt for each in part])
+    return FormExample(prompt, [*said, *marks[0], *marks[1], *marks[2]], [each for part in learnt for each in part])
 
 
 def teach_form(
-    policy: Policy, optimizer: Any, examples: Sequence[Example], cancellation: Cancellation, tell: CountSink
+    policy: Policy, optimizer: Any, examples: Sequence[FormExample], cancellation: Cancellation, tell: CountSink
 ) -> int:
     """Take optimiser steps on the examples until the model knows the form. Returns how many. Raises Cancelled."""
     rate = ADAPTERS_RATE if policy.frozen_digest else RATE
@@ -140,8 +142,8 @@ def teach_form(
         losses.append(0.0)
         batch = examples[start : start + EXAMPLES]
         for example in batch:
-            cancellation.check()
-            part = measure_form(policy, example) / len(batch)
+            cancellation.raise_if_requested()
+            part = compute_form_loss(policy, example) / len(batch)
             torch.autograd.backward(part)
             losses[-1] += float(part.detach())
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
@@ -154,7 +156,7 @@ def teach_form(
     return steps
 
 
-def measure_form(policy: Policy, example: Example) -> torch.Tensor:
+def compute_form_loss(policy: Policy, example: FormExample) -> torch.Tensor:
     """Mean cross-entropy at the learnt tokens, in nats."""
     device, keep = policy.model.device, len(example.completion)
     ids = torch.tensor([[*example.prompt, *example.completion]], device=device)

@@ -24,7 +24,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
-from swarmd.config import Config, decode, takes_weights
+from swarmd.config import Config, decode, needs_peer_weights
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CheckpointWritten, CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import (
@@ -42,11 +42,25 @@ from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.footprint import find_excess, importing, is_device_lost, is_out_of_memory, set_aside_loaded
+from swarmd.training.footprint import (
+    find_replacement_reason,
+    freeze_loaded_objects,
+    is_device_lost,
+    is_out_of_memory,
+    pause_gc_and_freeze,
+)
 from swarmd.training.models.source import AUTO, locate_configured
-from swarmd.training.ranks import ALONE, RANK, RankGroup, Ranks
-from swarmd.worker.child import Inbox, Outbox, log_lines, serve
-from swarmd.worker.messages import STAGE_FAILED, FrameReader, Perform, Progress, Start, Stop, ToWorker
+from swarmd.training.ranks import ALONE, RANK, RankGroup, RankInfo
+from swarmd.worker.child import Inbox, Outbox, log_lines_to_stderr, run_worker
+from swarmd.worker.messages import (
+    STAGE_FAILED,
+    FrameReader,
+    PerformMessage,
+    ProgressMessage,
+    StartMessage,
+    StopMessage,
+    ToWorker,
+)
 
 if TYPE_CHECKING:
     from swarmd.training.checkpoints import Checkpoint
@@ -71,11 +85,11 @@ class TrainerService:
 
     def __post_init__(self) -> None:
         self._running: tuple[str, Cancellation] | None = None
-        self._progress: Progress | None = None  # the newest
+        self._progress: ProgressMessage | None = None  # the newest
         self._spent = ""  # why only a fresh process can go on; empty if this one can
 
     async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
-        """Run until `Stop` or the planned end of this process; a stage in training is then cancelled.
+        """Run until `StopMessage` or the planned end of this process; a stage in training is then cancelled.
 
         Args:
             early: commands that the daemon gave while the engine was loading.
@@ -85,82 +99,86 @@ class TrainerService:
                 for command in early:
                     self._perform(command, tasks)
                 async for message in inbox:
-                    if isinstance(message, Stop):
+                    if isinstance(message, StopMessage):
                         break
                     self._perform(message.command, tasks)
             finally:  # also if the daemon is gone: only this flag can end the thread
                 if self._running is not None:
-                    self._running[1].ask()
+                    self._running[1].request()
 
     def _perform(self, command: Command, tasks: TaskGroup) -> None:
         if isinstance(command, CancelTraining):
             self._cancel(command)
-        elif isinstance(command, Train) and self._accept(command):
+        elif isinstance(command, Train) and self._can_accept_stage(command):
             cancellation = Cancellation()
             self._running = (command.id, cancellation)
             tasks.start_soon(self._train, command, cancellation, tasks)
 
-    def _accept(self, command: Train) -> bool:
+    def _can_accept_stage(self, command: Train) -> bool:
         """Whether to begin a stage: not while one is trained, and not for the same command twice."""
         if self._running is None:
             return True
         if self._running[0] != command.id:
             reason = f"the trainer is busy with {self._running[0]}"
-            self.outbox.observe(CommandFailed(command.id, reason))
+            self.outbox.report_event(CommandFailed(command.id, reason))
         return False
 
     def _cancel(self, command: CancelTraining) -> None:
         if self._running is not None and self._running[0] == command.train:
-            self._running[1].ask()
+            self._running[1].request()
         else:
             log.info("nothing to cancel", command=command.id, train=command.train)
 
     async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
         async with anyio.create_task_group() as telling:
-            telling.start_soon(self._tell_progress)
+            telling.start_soon(self._send_progress)
             event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
             if not isinstance(event, StageTrained) and self.config.training.processes > 1:
                 self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
             reason = await anyio.to_thread.run_sync(self._find_reason_to_retire, command)
             telling.cancel_scope.cancel()
         if isinstance(event, CommandFailed):
-            self.outbox.progress(STAGE_FAILED, note=event.reason)  # shown by `status` until the next stage
+            self.outbox.report_progress(STAGE_FAILED, note=event.reason)  # shown by `status` until the next stage
         self._running = None  # first, since the daemon may send its next command at once
-        self.outbox.observe(event)
+        self.outbox.report_event(event)
         if reason:
-            self.outbox.retire(reason)
+            self.outbox.report_retirement(reason)
             tasks.cancel_scope.cancel()
 
     def _find_reason_to_retire(self, command: Train) -> str:
         """Why a fresh process should follow, or empty; only at the end of a round, unless memory ran out."""
         if self._spent or command.stage + 1 < self.config.swarm.stages:
             return self._spent
-        reason = find_excess(self.config.training.memory_bytes_max, self.engine.policy.device)
+        reason = find_replacement_reason(self.config.training.memory_bytes_max, self.engine.policy.device)
         return reason if reason and self._can_retire() else ""
 
     def _can_retire(self) -> bool:
         """Whether this process may end: the last stage is on disk, and no push is in progress."""
         try:
-            self.engine.settle()
+            self.engine.wait_until_saved()
         except CheckpointFailed as error:
             log.warning("this process stays, for the last stage is not on disk", reason=str(error))
             return False
-        return not self.pusher.busy
+        return not self.pusher.is_busy
 
-    def _on_written(self, checkpoint: Checkpoint) -> None:
+    def _on_checkpoint_written(self, checkpoint: Checkpoint) -> None:
         """Push, offer and report a checkpoint. Called by the thread that wrote it, which may later replace it."""
         event, offering = checkpoint.meta.event, self.offering
         self.pusher.push(event, checkpoint.directory)
-        if offering is not None and offering.is_due(event) and offering.take(checkpoint.directory):
+        if offering is not None and offering.is_due(event) and offering.keep_weights(checkpoint.directory):
             # Not a daemon thread: the end of this process waits for it, since no other would offer them.
-            threading.Thread(target=offering.offer, args=(event, self.engine.policy), name="weights-offer").start()
-        self.outbox.observe(CheckpointWritten(event.round, event.stage, checkpoint.digest))
+            threading.Thread(
+                target=offering.publish_offer, args=(event, self.engine.policy), name="weights-offer"
+            ).start()
+        self.outbox.report_event(CheckpointWritten(event.round, event.stage, checkpoint.digest))
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command and return the resulting event. Raises what only the end of this process can mend."""
         first = self.engine.steps
         try:
-            event = self.engine.train(command, cancellation, self._report, self.outbox.observe, self._on_written)
+            event = self.engine.train(
+                command, cancellation, self._set_progress, self.outbox.report_event, self._on_checkpoint_written
+            )
         except Cancelled:
             taken = max(self.engine.abandoned_steps - first, 0)
             return TrainingCancelled(command.id, command.round, command.stage, taken)
@@ -177,43 +195,43 @@ class TrainerService:
             return CommandFailed(command.id, f"{type(error).__name__}: {error}")
         return event
 
-    def _report(self, progress: Progress) -> None:
+    def _set_progress(self, progress: ProgressMessage) -> None:
         self._progress = progress
 
-    async def _tell_progress(self) -> None:
+    async def _send_progress(self) -> None:
         """Send the newest progress of the training thread, at most once in `PROGRESS_S`."""
         told = None
         while True:
             newest = self._progress
             if newest is not None and newest is not told:
-                self.outbox.send(newest)
+                self.outbox.send_message(newest)
                 told = newest
             await anyio.sleep(PROGRESS_S)
 
 
 def load_engine(
-    start: Start, config: Config, ranks: Ranks = ALONE, rank_group: RankGroup | None = None
+    start: StartMessage, config: Config, ranks: RankInfo = ALONE, rank_group: RankGroup | None = None
 ) -> TrainingEngine:
     """Import torch and the rest, and load model and plan. Raises what `TrainingEngine` and `make_plan` raise."""
     if config.training.threads:
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
-    with importing():
+    with pause_gc_and_freeze():
         from swarmd.training.library_logging import silence_libraries
-        from swarmd.training.models.adapters import spare_unused
+        from swarmd.training.models.adapters import block_unused_imports
 
-        spare_unused(config.training)
+        block_unused_imports(config.training)
         silence_libraries()  # these two before anything imports TRL
     if ranks.size > 1:
-        from swarmd.training.models.device import take_device
+        from swarmd.training.models.device import select_rank_device
 
-        take_device(config.training.device, ranks.rank)
-    config = settle_config(config, NodeDirectory(Path(start.data_dir)))
+        select_rank_device(config.training.device, ranks.rank)
+    config = resolve_auto_config(config, NodeDirectory(Path(start.data_dir)))
     from swarmd.swarms.registry import make_plan
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
-    with importing():
+    with pause_gc_and_freeze():
         from swarmd.training.engine import TrainingEngine
     return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, rank_group)
 
@@ -223,21 +241,21 @@ async def load_unless_stopped(
 ) -> tuple[TrainingEngine | None, list[Command]]:
     """Load in a thread, which may take minutes, while listening to the daemon.
 
-    Returns the engine, None if `Stop` came first; and the commands that came before.
+    Returns the engine, None if `StopMessage` came first; and the commands that came before.
     """
     early: list[Command] = []
     engine: TrainingEngine | None = None
 
-    async def listen(loading: anyio.CancelScope) -> None:
+    async def watch_for_stop(loading: anyio.CancelScope) -> None:
         async for message in inbox:
-            if isinstance(message, Stop):
+            if isinstance(message, StopMessage):
                 loading.cancel()
                 return
             early.append(message.command)
 
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listen, tasks.cancel_scope)
+            tasks.start_soon(watch_for_stop, tasks.cancel_scope)
             engine = await anyio.to_thread.run_sync(load, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as errors:
@@ -245,15 +263,15 @@ async def load_unless_stopped(
     return engine, early
 
 
-def settle_config(config: Config, paths: NodeDirectory) -> Config:
+def resolve_auto_config(config: Config, paths: NodeDirectory) -> Config:
     """The configuration with the model that "auto" stands for. Raises ModelError if there is none."""
     if config.training.model != AUTO:
         locate_configured(config.training)
         return config
-    from swarmd.training.models.model import inspect_model
-    from swarmd.training.models.pool import settle_model
+    from swarmd.training.models.model import read_model_shape
+    from swarmd.training.models.pool import resolve_auto_model
 
-    training = settle_model(config.training, paths, lambda source: inspect_model(source, source))
+    training = resolve_auto_model(config.training, paths, lambda source: read_model_shape(source, source))
     return msgspec.structs.replace(config, training=training)
 
 
@@ -263,7 +281,7 @@ def end_process(reason: str) -> None:
     os._exit(ExitCode.UNAVAILABLE)
 
 
-async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
     """Run the worker; `serve` turns a SwarmdError into a fault and an exit code, from 64 on if it is permanent.
 
     Raises:
@@ -272,27 +290,31 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     """
     config = decode(start.config)
     paths = NodeDirectory(Path(start.data_dir))
-    pusher = Pusher(config, paths, start.peer, outbox.observe)
+    pusher = Pusher(config, paths, start.peer, outbox.report_event)
     check_trackers(config)
-    outbox.progress("loading", note=config.training.model)
+    outbox.report_progress("loading", note=config.training.model)
     rank_group = RankGroup(start, config.training, end_process) if config.training.processes > 1 else None
     ranks = rank_group.ranks if rank_group else ALONE
     engine, early = await load_unless_stopped(partial(load_engine, start, config, ranks, rank_group), inbox)
     if engine is None:  # at once: Python would wait for the thread that loads
         if rank_group is not None:
-            rank_group.end()
+            rank_group.stop()
         log.info("stopped while loading")
         os._exit(ExitCode.OK)
     # In a thread, so that a slow tracker does not make this process look dead.
     engine.trackers = await anyio.to_thread.run_sync(make_trackers, config, paths, start.peer, engine.steps)
-    from swarmd.training.peer_weights import WeightsOffering, digest_policy, digest_tokenizer
+    from swarmd.training.peer_weights import WeightsOffering, digest_policy_architecture, digest_tokenizer
 
-    set_aside_loaded()
+    freeze_loaded_objects()
     policy = engine.policy
     pusher.base = policy.name
-    kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.precision.text)
-    fit = (digest_policy(policy), digest_tokenizer(policy.tokenizer)) if takes_weights(config) else ("", "")
-    outbox.observe(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, engine.restored))
+    kind = (policy.device, policy.name, policy.parameter_count, engine.loaded_digest, policy.precision.description)
+    fit = (
+        (digest_policy_architecture(policy), digest_tokenizer(policy.tokenizer))
+        if needs_peer_weights(config)
+        else ("", "")
+    )
+    outbox.report_event(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, engine.restored_stage))
     every, free = config.training.offer_weights_every, config.storage.free_bytes_min
     offering = WeightsOffering(every, config.swarm.stages, paths.weights, free)
     offering.withdraw_if_off()
@@ -302,30 +324,30 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         raise single_error(errors) from None
     finally:
         if rank_group is not None:
-            rank_group.end()
+            rank_group.stop()
         engine.close()
         pusher.close()
         engine.trackers.close()
 
 
-def assist() -> None:
+def run_other_rank() -> None:
     """Run as another rank: load what rank 0 loads, and assist it."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
     chunks = iter(lambda: os.read(sys.stdin.fileno(), 65536), b"")
-    messages = (message for chunk in chunks for message in reader.feed(chunk))
+    messages = (message for chunk in chunks for message in reader.read_messages(chunk))
     start = next(messages)
-    assert isinstance(start, Start)
+    assert isinstance(start, StartMessage)
     config = decode(start.config)
-    log_lines(config.logs.level)
-    engine = load_engine(start, config, Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
-    set_aside_loaded()
+    log_lines_to_stderr(config.logs.level)
+    engine = load_engine(start, config, RankInfo(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
+    freeze_loaded_objects()
     for message in messages:
-        if isinstance(message, Perform) and isinstance(message.command, Train):
-            engine.assist(message.command, Cancellation())
+        if isinstance(message, PerformMessage) and isinstance(message.command, Train):
+            engine.assist_stage(message.command, Cancellation())
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == [RANK]:
-        assist()
+        run_other_rank()
     else:
-        anyio.run(serve, main)
+        anyio.run(run_worker, main)

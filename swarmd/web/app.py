@@ -24,25 +24,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from swarmd.errors import SwarmdError
-from swarmd.observe.status import Health, Status, live, productive, ready
+from swarmd.observe.status import Health, Status, check_live, check_productive, check_ready
 from swarmd.observe.story import Story
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpRefusal
-from swarmd.uvicorn_server import answer as json_answer
+from swarmd.uvicorn_server import json_response as json_answer
 from swarmd.web.endpoints import (
     SEQ_MAX,
     Background,
     Endpoint,
     Parameter,
-    integers,
-    keep_up,
+    integer_type,
+    make_error_response,
     openapi,
     refusal,
-    refusal_of,
+    restart_on_error,
 )
 from swarmd.web.guard import AccessRules, Login, RequestGuard
-from swarmd.web.moments import plain
-from swarmd.web.node import LogNode
+from swarmd.web.moments import to_json_value
+from swarmd.web.node import NodeLogSource
 from swarmd.web.shapes import (
     CURVES_MAX,
     EVENTS_PAGE_MAX,
@@ -91,7 +91,7 @@ async def serve_static(request: Request) -> Response:
     return serve_file(request, request.path_params["name"], "no-cache")
 
 
-async def refuse_unknown(request: Request) -> Response:
+async def answer_unknown_address(request: Request) -> Response:
     """The answer to an unknown address below /api."""
     return refusal(404, "there is no such address; /api/openapi.json lists all of them")
 
@@ -117,17 +117,17 @@ _TIME = Annotated[float, Meta(ge=-TIME_MAX, le=TIME_MAX)]
 _ID = Annotated[str, Meta(min_length=1, max_length=128)]
 _TEXT = Annotated[str, Meta(max_length=128)]
 
-_FIRST = Parameter("first", integers(-SEQ_MAX), "The first event; negative: counted from the end.", default=-100)
-_COUNT = Parameter("count", integers(1, EVENTS_PAGE_MAX), "How many events.", default=100)
-_SEQ = Parameter("seq", integers(), "The event's number.", required=True, in_path=True)
-_ROUND = Parameter("round", integers(), "The round's number.", required=True, in_path=True)
+_FIRST = Parameter("first", integer_type(-SEQ_MAX), "The first event; negative: counted from the end.", default=-100)
+_COUNT = Parameter("count", integer_type(1, EVENTS_PAGE_MAX), "How many events.", default=100)
+_SEQ = Parameter("seq", integer_type(), "The event's number.", required=True, in_path=True)
+_ROUND = Parameter("round", integer_type(), "The round's number.", required=True, in_path=True)
 _PEER = Parameter("peer", _ID, "A peer's id; by default the first ten.", many=CURVES_MAX)
-_LIMIT = Parameter("limit", integers(1, PEERS_ANSWERED_MAX), "How many peers.", default=PEERS_ANSWERED_MAX)
+_LIMIT = Parameter("limit", integer_type(1, PEERS_ANSWERED_MAX), "How many peers.", default=PEERS_ANSWERED_MAX)
 _SINCE = Parameter("since", _TIME, "POSIX seconds; by default where the log begins.")
 _UNTIL = Parameter("until", _TIME, "POSIX seconds; by default where the log ends.")
-_BUCKETS = Parameter("buckets", integers(1, OVERVIEW_BUCKETS_MAX), "Parts of that time.", default=256)
-_SINCE_ROUND = Parameter("since_round", integers(-1), "The first round of interest.", default=-1)
-_BEHIND = Parameter("first", integers(), "How many of the first by rank are left out.", default=0)
+_BUCKETS = Parameter("buckets", integer_type(1, OVERVIEW_BUCKETS_MAX), "Parts of that time.", default=256)
+_SINCE_ROUND = Parameter("since_round", integer_type(-1), "The first round of interest.", default=-1)
+_BEHIND = Parameter("first", integer_type(), "How many of the first by rank are left out.", default=0)
 _FIND = Parameter("find", _TEXT, "Only peers with this in name or id, in any case.", default="")
 
 
@@ -148,11 +148,11 @@ def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
     )
 
 
-def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
+def node_endpoints(node: NodeLogSource) -> tuple[Endpoint, ...]:
     """The node page's."""
     span, rounds = (_SINCE, _UNTIL, _BUCKETS), "/api/v1/node/rounds/{round}"
     return (
-        Endpoint("/api/v1/node/status", "How the node is.", Status, node.shown_status),
+        Endpoint("/api/v1/node/status", "How the node is.", Status, node.redacted_status),
         Endpoint("/api/v1/node/events", "Events in words.", EventPage, node.events, (_FIRST, _COUNT)),
         Endpoint("/api/v1/node/overview", "The log in time.", Overview, node.overview, span),
         Endpoint("/api/v1/node/moments/{seq}", "An event and all that came of it.", Moment, node.moment, (_SEQ,)),
@@ -164,58 +164,60 @@ def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
     )
 
 
-def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
+def monitoring_endpoints(node: NodeLogSource) -> tuple[Endpoint, ...]:
     """Metrics and health, for programs that watch."""
 
-    async def metrics(request: Request) -> Response:
+    async def serve_metrics(request: Request) -> Response:
         body, content_type = await node.render_metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    def probe(path: str, summary: str, judge: Callable[[Status | None], Health]) -> Endpoint:
-        async def answer() -> Response:
+    def make_health_endpoint(path: str, summary: str, judge: Callable[[Status | None], Health]) -> Endpoint:
+        async def answer_probe() -> Response:
             status = None
             with suppress(SwarmdError):
                 status = await node.status()
             health = judge(status)
-            reasons = [plain(reason) for reason in health.reasons]
+            reasons = [to_json_value(reason) for reason in health.reasons]
             return json_answer(200 if health.ok else 503, {"ok": health.ok, "reasons": reasons})
 
-        return Endpoint(path, f"{summary}; 503 if not.", Health, answer, refusals=(503,))
+        return Endpoint(path, f"{summary}; 503 if not.", Health, answer_probe, refusals=(503,))
 
     return (
-        Endpoint("/metrics", "Metrics for Prometheus.", METRICS, serve_request=metrics),
-        probe("/livez", "Whether the daemon answers", live),
-        probe("/readyz", "Whether it can do its part of a stage", ready),
-        probe("/productivez", "Whether its work came to something of late", partial(productive_of, node)),
+        Endpoint("/metrics", "Metrics for Prometheus.", METRICS, serve_request=serve_metrics),
+        make_health_endpoint("/livez", "Whether the daemon answers", check_live),
+        make_health_endpoint("/readyz", "Whether it can do its part of a stage", check_ready),
+        make_health_endpoint(
+            "/productivez", "Whether its work came to something of late", partial(judge_productive, node)
+        ),
     )
 
 
-def productive_of(node: LogNode, status: Status | None) -> Health:
+def judge_productive(node: NodeLogSource, status: Status | None) -> Health:
     """Whether a node was productive lately, which is not known before all of its log was read."""
-    if live(status).ok:
-        here = node.here()
+    if check_live(status).ok:
+        here = node.describe_source()
         if here.trouble:
             return Health(False, (f"its log cannot be read to its end: {here.trouble}",))
         if here.read < 1:
             return Health(False, (f"its log is being read: {here.read:.0%} so far",))
-    return productive(status, node.metrics.progress)
+    return check_productive(status, node.metrics.progress)
 
 
-def endpoints_of(swarm: SwarmSource, node: LogNode | None, stream: Stream) -> tuple[Endpoint, ...]:
+def list_endpoints(swarm: SwarmSource, node: NodeLogSource | None, stream: Stream) -> tuple[Endpoint, ...]:
     """All endpoints of the interface; those of a node only if there is one."""
     of_node = (*node_endpoints(node), *monitoring_endpoints(node)) if node is not None else ()
     return (
-        Endpoint("/api/v1/here", "What this server shows.", PageSource, lambda: swarm.here()),
+        Endpoint("/api/v1/here", "What this server shows.", PageSource, lambda: swarm.describe_source()),
         *swarm_endpoints(swarm),
         *of_node,
-        Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open),
+        Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open_stream),
     )
 
 
 def make_app(
     swarm: SwarmSource,
     rules: AccessRules,
-    node: LogNode | None = None,
+    node: NodeLogSource | None = None,
     background: Sequence[Background] = (),
 ) -> RequestGuard:
     """The application as a server runs it.
@@ -227,7 +229,7 @@ def make_app(
         background: further tasks that run as long as the application, for example the notifier.
     """
     stream = Stream(swarm, node)
-    endpoints = endpoints_of(swarm, node, stream)
+    endpoints = list_endpoints(swarm, node, stream)
     document = openapi(endpoints)
 
     async def serve_document(request: Request) -> Response:
@@ -235,15 +237,15 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with running(node, (stream.run, *background)):
+        async with run_background_tasks(node, (stream.run, *background)):
             yield
 
     routes = [
-        *(endpoint.route() for endpoint in endpoints),
+        *(endpoint.to_route() for endpoint in endpoints),
         Route("/api/openapi.json", serve_document),
-        Route("/login", Login(rules.token).enter, methods=["POST"]),
-        Route("/api", refuse_unknown),
-        Route("/api/{rest:path}", refuse_unknown),
+        Route("/login", Login(rules.token).handle_login, methods=["POST"]),
+        Route("/api", answer_unknown_address),
+        Route("/api/{rest:path}", answer_unknown_address),
         Route("/static/{name:path}", serve_static),
         Route("/{rest:path}", serve_page),
     ]
@@ -251,11 +253,13 @@ def make_app(
 
 
 @asynccontextmanager
-async def running(node: LogNode | None, background: Sequence[Background]) -> AsyncIterator[list[asyncio.Task[None]]]:
+async def run_background_tasks(
+    node: NodeLogSource | None, background: Sequence[Background]
+) -> AsyncIterator[list[asyncio.Task[None]]]:
     """Follow the node's log, if there is one, and run the tasks until the block ends. Gives the tasks."""
     if node is not None:
         await node.start()
-    tasks = [asyncio.create_task(keep_up(task)) for task in background]
+    tasks = [asyncio.create_task(restart_on_error(task)) for task in background]
     try:
         yield tasks
     finally:
@@ -266,10 +270,10 @@ async def running(node: LogNode | None, background: Sequence[Background]) -> Asy
             await node.stop()
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
     match error:
         case SwarmdError():
-            return refusal_of(error)
+            return make_error_response(error)
         case HttpRefusal():
             return refusal(error.status, str(error))
         case HTTPException():
@@ -278,13 +282,13 @@ async def _refuse(request: Request, error: Exception) -> Response:
             return refusal(500, "the server met an error that it does not know; its log has it")
 
 
-REFUSALS = dict.fromkeys((SwarmdError, HttpRefusal, HTTPException, Exception), _refuse)
+REFUSALS = dict.fromkeys((SwarmdError, HttpRefusal, HTTPException, Exception), _answer_error)
 
 
 def write_openapi(path: Path) -> None:
     """Write the OpenAPI document of a node's server: `python -m swarmd.web.app docs/openapi.json`."""
-    node = LogNode(NodeDirectory(Path()))
-    document = openapi(endpoints_of(node, node, Stream(node, node)))
+    node = NodeLogSource(NodeDirectory(Path()))
+    document = openapi(list_endpoints(node, node, Stream(node, node)))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 

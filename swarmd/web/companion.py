@@ -1,6 +1,6 @@
 """The web process of a node, `python -m swarmd.web`.
 
-The daemon starts it, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open; one line on stdout
+The daemon starts it, writes one line of JSON, `WebProcessSetup`, to its stdin and keeps that open; one line on stdout
 says that it runs, and where its page is, if it has one. It serves the node's page, tells of its health and pushes its
 metrics. When stdin ends, the daemon has ended. Then this process ends too, but if it sends notifications it first stays
 long enough to tell that the daemon is gone.
@@ -30,11 +30,11 @@ from swarmd.observe import otlp
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
-from swarmd.web.app import make_app, running
+from swarmd.web.app import make_app, run_background_tasks
 from swarmd.web.endpoints import Background
 from swarmd.web.guard import AccessRules, RequestGuard
-from swarmd.web.moments import cover_also
-from swarmd.web.node import LogNode
+from swarmd.web.moments import add_covered_secrets
+from swarmd.web.node import NodeLogSource
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
 LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
@@ -43,7 +43,7 @@ LINGER_S_MAX = 600.0
 log = get_logger("swarmd.web")
 
 
-class CompanionSetup(msgspec.Struct, frozen=True):
+class WebProcessSetup(msgspec.Struct, frozen=True):
     """The node that the process is for."""
 
     config: bytes  # as `swarmd.config.encode` has it
@@ -54,7 +54,7 @@ def main() -> int:
     """Run until stdin ends or SIGTERM. Returns the exit code."""
     configure_logging()
     try:
-        order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=CompanionSetup)
+        order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=WebProcessSetup)
         return run(decode(order.config), Path(order.root))
     except DECODE_ERRORS as error:
         print(f"ERROR this process is started by the daemon: {error}; try `swarmd dashboard`", file=sys.stderr)
@@ -66,12 +66,12 @@ def main() -> int:
 
 def run(config: Config, root: Path) -> int:
     """Serve, notify, or both. Raises SwarmdError if that is impossible as configured."""
-    cover_also(known_secrets(config, root))
-    node = LogNode(NodeDirectory(root), config)
-    background = tasks_of(config, root, node)
+    add_covered_secrets(known_secrets(config, root))
+    node = NodeLogSource(NodeDirectory(root), config)
+    background = make_background_tasks(config, root, node)
     linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if config.notify != NotifyConfig() else 0.0
     if not config.web.listen:
-        asyncio.run(_watch_only(node, background, linger_s))
+        asyncio.run(_notify_only(node, background, linger_s))
         return 0
     address = parse_listen(config.web.listen, PAGE_PORT, "web.listen")
     token = load_token(config.web.token, root)
@@ -80,22 +80,22 @@ def run(config: Config, root: Path) -> int:
     app = make_app(node, AccessRules(address, token, config.web.hosts), node, background=background)
     server = HttpServer(app, lambda: print(url_of(endpoint), flush=True), app.end_streams)
 
-    def stop() -> None:
+    def stop_server() -> None:
         server.should_exit = True
 
-    at_end_of_input(lambda: threading.Timer(linger_s, stop).start() if linger_s else stop())
+    call_at_end_of_input(lambda: threading.Timer(linger_s, stop_server).start() if linger_s else stop_server())
     server.run([endpoint])
     return 0
 
 
-def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...]:
+def make_background_tasks(config: Config, root: Path, node: NodeLogSource) -> tuple[Background, ...]:
     """The tasks that run beside the server. Raises ConfigError for notifications; a missing exporter is only logged."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications import POLL_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications import POLL_S, make_notifier  # here: what sends messages takes memory
 
     tasks: list[Background] = []
-    notifier = notifier_of(config.notify, root, node.metrics)
+    notifier = make_notifier(config.notify, root, node.metrics)
     if notifier is not None:
         tasks.append(lambda: notifier.run(lambda: node.latest_status, last=node.status))
     if otlp.is_wanted():
@@ -105,39 +105,39 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
             log.warning("WARNING metrics are not pushed: %s", error)
         else:
             tasks.append(lambda: otlp.push_metrics(exporter, node.metrics, lambda: node.latest_status))
-    return (lambda: node.keep_status(POLL_S), *tasks) if tasks else ()
+    return (lambda: node.keep_status_fresh(POLL_S), *tasks) if tasks else ()
 
 
-async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_s: float) -> None:
+async def _notify_only(node: NodeLogSource, background: tuple[Background, ...], linger_s: float) -> None:
     """Notify without serving."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    at_end_of_input(lambda: loop.call_soon_threadsafe(loop.call_later, linger_s, ended.set))
-    async with running(node, background) as tasks:
+    call_at_end_of_input(lambda: loop.call_soon_threadsafe(loop.call_later, linger_s, ended.set))
+    async with run_background_tasks(node, background) as tasks:
         print(flush=True)
         await asyncio.wait([*tasks, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
 
 
-def at_end_of_input(call: Callable[[], Any]) -> None:
+def call_at_end_of_input(call: Callable[[], Any]) -> None:
     """Call, in a thread, when stdin ends: the daemon that started this process is gone."""
     descriptor = sys.stdin.fileno()
 
-    def wait() -> None:
+    def wait_for_end() -> None:
         while os.read(descriptor, 4096):  # not by `sys.stdin`: Python aborts at exit if a thread waits in that
             continue
         call()
 
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
+    threading.Thread(target=wait_for_end, name="stdin", daemon=True).start()
 
 
 def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
     """Tell the URL and serve until stopped."""
     url = url_of(endpoint)
 
-    def tell() -> None:
+    def announce_url() -> None:
         print(f"{url}/  (Ctrl-C ends it)", flush=True)
         if open_page:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    serve(app, endpoint, tell, app.end_streams)
+    serve(app, endpoint, announce_url, app.end_streams)

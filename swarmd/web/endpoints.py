@@ -23,7 +23,7 @@ from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.http_server import UNKNOWN
 from swarmd.logger import get_logger
 from swarmd.observe.status import Health
-from swarmd.uvicorn_server import answer as json_answer
+from swarmd.uvicorn_server import json_response as json_answer
 from swarmd.web.shapes import Failure, Unavailable
 
 request_origin: ContextVar[str] = ContextVar("request_origin", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
@@ -36,7 +36,7 @@ Background = Callable[[], Awaitable[None]]
 log = get_logger("swarmd.web")
 
 
-async def keep_up(task: Background) -> None:
+async def restart_on_error(task: Background) -> None:
     """Run a task until it returns or this is cancelled; log each error, and start the task again."""
     while True:
         try:
@@ -54,7 +54,7 @@ RETRY_S = 1  # retry-after of a refusal
 T = TypeVar("T")
 
 
-class WorkBusy(SwarmdError):
+class ServerBusy(SwarmdError):
     """Too much is asked at once; the same request may be made again after `RETRY_S`."""
 
 
@@ -73,7 +73,7 @@ class WorkPool:
         self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
         self._of: Counter[str] = Counter()
 
-    async def do(self, call: Callable[..., T], *args: Any) -> T:
+    async def run_call(self, call: Callable[..., T], *args: Any) -> T:
         """The result of `call(*args)`, or what it raises.
 
         Raises:
@@ -82,19 +82,19 @@ class WorkPool:
         key = (call, args)
         future = self._under_way.get(key)
         if future is None:
-            future = self._begin(key, request_origin.get())
+            future = self._start_call(key, request_origin.get())
         result: T = await asyncio.shield(future)  # a client that leaves does not end the call for others
         return result
 
-    def _begin(self, key: tuple[Callable[..., Any], tuple[Any, ...]], origin: str) -> asyncio.Future[Any]:
+    def _start_call(self, key: tuple[Callable[..., Any], tuple[Any, ...]], origin: str) -> asyncio.Future[Any]:
         if self._bounded and (len(self._under_way) >= WAITING_MAX or self._of[origin] >= WAITING_OF_ONE_MAX):
-            raise WorkBusy("too much is asked of this server at once", f"Ask again in {RETRY_S} s")
+            raise ServerBusy("too much is asked of this server at once", f"Ask again in {RETRY_S} s")
         call, args = key
         future = asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
         self._under_way[key] = future
         self._of[origin] += 1
 
-        def end(ended: asyncio.Future[Any]) -> None:
+        def finish_call(ended: asyncio.Future[Any]) -> None:
             del self._under_way[key]
             self._of[origin] -= 1
             if not self._of[origin]:
@@ -102,7 +102,7 @@ class WorkPool:
             if not ended.cancelled():
                 ended.exception()  # retrieved, because there may be nobody left to do so
 
-        future.add_done_callback(end)
+        future.add_done_callback(finish_call)
         return future
 
     def stop(self) -> None:
@@ -137,11 +137,11 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
     return json_answer(status, Failure(STATUSES[status][0], message), headers)
 
 
-def refusal_of(error: SwarmdError) -> Response:
+def make_error_response(error: SwarmdError) -> Response:
     """The answer that an error becomes."""
     if isinstance(error, BadRequest):
         return refusal(400, str(error))
-    if isinstance(error, WorkBusy):
+    if isinstance(error, ServerBusy):
         return refusal(503, str(error), {"retry-after": str(RETRY_S)})
     if isinstance(error, Unavailable | LogDamaged):
         return refusal(503, str(error))
@@ -154,7 +154,7 @@ Serve = Callable[..., Any]  # takes the parameters by name; gives the answer, or
 ServeRequest = Callable[[Request], Awaitable[Response]]
 
 
-def integers(least: int = 0, most: int = SEQ_MAX) -> Any:
+def integer_type(least: int = 0, most: int = SEQ_MAX) -> Any:
     """The type of an integer within bounds."""
     return Annotated[int, Meta(ge=least, le=most)]
 
@@ -175,22 +175,22 @@ class Parameter(NamedTuple):
     many: int = 0
     in_path: bool = False
 
-    def read(self, request: Request) -> Any:
+    def read_value(self, request: Request) -> Any:
         """The checked value. Raises BadRequest."""
         given = [request.path_params[self.name]] if self.in_path else request.query_params.getlist(self.name)
         if self.many:
             if len(given) > self.many:
                 raise BadRequest(f"{self.name}: at most {self.many} of them")
-            return tuple(self._value(text) for text in given)
+            return tuple(self._convert_value(text) for text in given)
         if not given:
             if self.required:
                 raise BadRequest(f"{self.name} is missing")
             return self.default
         if len(given) > 1:
             raise BadRequest(f"{self.name} is given twice")
-        return self._value(given[0])
+        return self._convert_value(given[0])
 
-    def _value(self, text: str) -> Any:
+    def _convert_value(self, text: str) -> Any:
         try:
             return msgspec.convert(text, self.type, strict=False)  # a number may be written as a text
         except msgspec.ValidationError as error:
@@ -213,13 +213,13 @@ class Endpoint(NamedTuple):
     serve_request: ServeRequest | None = None
     refusals: tuple[int, ...] = ()
 
-    def route(self) -> Route:
+    def to_route(self) -> Route:
         """The endpoint as a Starlette route."""
-        return Route(self.path, self.serve_request or self._serve, methods=["GET"])
+        return Route(self.path, self.serve_request or self._serve_request, methods=["GET"])
 
-    async def _serve(self, request: Request) -> Response:
+    async def _serve_request(self, request: Request) -> Response:
         assert self.serve is not None
-        answer = self.serve(**{parameter.name: parameter.read(request) for parameter in self.parameters})
+        answer = self.serve(**{parameter.name: parameter.read_value(request) for parameter in self.parameters})
         answer = await answer if isawaitable(answer) else answer
         return answer if isinstance(answer, Response) else json_answer(200, answer)
 
@@ -232,13 +232,13 @@ ALWAYS = (400, 401, 403, 404, 414, 421, 503)
 def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """The document, OpenAPI 3.1."""
     endpoints = tuple(endpoints)
-    types = [*(each.answer for each in endpoints if not _is_text(each)), Failure]
+    types = [*(each.answer for each in endpoints if not _has_text_answer(each)), Failure]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     failure = schemas[-1]
     by_endpoint = iter(schemas[:-1])
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        schema = None if _is_text(endpoint) else next(by_endpoint)
+        schema = None if _has_text_answer(endpoint) else next(by_endpoint)
         paths[endpoint.path] = {"get": _operation(endpoint, schema, failure)}
     return {
         "openapi": "3.1.0",
@@ -259,7 +259,7 @@ def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _is_text(endpoint: Endpoint) -> bool:
+def _has_text_answer(endpoint: Endpoint) -> bool:
     return isinstance(endpoint.answer, str)
 
 

@@ -19,11 +19,11 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import RolloutsGathered, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import BlobError, NotFoundError, RecordRejected
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import Base
-from swarmd.swarms.plan import ScoredGroup, decode_scored
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import FoldBase
+from swarmd.swarms.plan import ScoredGroup, decode_scored_groups
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, check_origin, decode_rollouts
-from swarmd.web.moments import shown_text
+from swarmd.web.moments import redact_and_cut
 from swarmd.web.shapes import GOSSIP_CHARACTERS_MAX, GOSSIP_KEPT, Message
 from swarmd.web.swarm import PeerLedger
 
@@ -33,7 +33,7 @@ MESSAGES_PER_BODY = 4
 ID_CHARACTERS = 32
 
 
-class Waiting(NamedTuple):
+class UnreadBody(NamedTuple):
     """A body that the log names and that was not read yet."""
 
     ref: RolloutsRef
@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
     swarm: str
 
 
-class Kept:
+class MessageEntry:
     """A message, and the key by which its scores are found."""
 
     __slots__ = ("key", "message")
@@ -59,20 +59,20 @@ class GossipFeed:
         ledger: for names.
     """
 
-    def __init__(self, blobs: Blobs, ledger: PeerLedger) -> None:
+    def __init__(self, blobs: BlobStore, ledger: PeerLedger) -> None:
         self._blobs = blobs
         self._ledger = ledger
         self._lock = threading.Lock()
-        self.begin(Base())
+        self.restart(FoldBase())
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         with self._lock:
-            self._waiting: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)
-            self._kept: FIFOCache[str, Kept] = FIFOCache(GOSSIP_KEPT)  # by the message's id
+            self._waiting: deque[UnreadBody] = deque(maxlen=BODIES_WAITING_MAX)
+            self._kept: FIFOCache[str, MessageEntry] = FIFOCache(GOSSIP_KEPT)  # by the message's id
             self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of the messages that came, or were scored, last
             self._count = 0  # of all news so far
             self._scores: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # digests not read yet
-            self._named: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)  # the last that waited, read or not
+            self._named: deque[UnreadBody] = deque(maxlen=BODIES_WAITING_MAX)  # the last that waited, read or not
             self._scored: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # the same of scores
             self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
 
@@ -88,19 +88,19 @@ class GossipFeed:
         for ref in refs:
             if ref.digest not in self._seen:
                 self._seen.append(ref.digest)
-                waiting = Waiting(ref, applied.seq, applied.at, settings.swarm if settings else "")
+                waiting = UnreadBody(ref, applied.seq, applied.at, settings.swarm if settings else "")
                 self._waiting.append(waiting)
                 self._named.append(waiting)
         if isinstance(event, StageTrained) and event.scored:
             self._scores.append(event.scored)
             self._scored.append(event.scored)
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         return msgspec.msgpack.encode((list(self._named), list(self._scored), list(self._seen)))
 
-    def resume(self, kept: bytes | memoryview) -> None:
-        named, scored, seen = msgspec.msgpack.decode(kept, type=tuple[list[Waiting], list[str], list[str]])
-        self.begin(Base())
+    def restore(self, kept: bytes | memoryview) -> None:
+        named, scored, seen = msgspec.msgpack.decode(kept, type=tuple[list[UnreadBody], list[str], list[str]])
+        self.restart(FoldBase())
         with self._lock:  # bodies and scores are looked at as if nobody had asked yet
             for bodies in (self._waiting, self._named):
                 bodies.extend(named)
@@ -108,11 +108,11 @@ class GossipFeed:
                 scores.extend(scored)
             self._seen.extend(seen)
 
-    def has_beyond(self, count: int) -> bool:
+    def has_newer_than(self, count: int) -> bool:
         """Whether `since` may have more than the first `count`."""
         return bool(self._waiting or self._scores) or self._count != count
 
-    def since(self, count: int) -> tuple[list[Message], int]:
+    def messages_since(self, count: int) -> tuple[list[Message], int]:
         """Messages beyond the first `count` news, oldest first, as far as they are kept, and how many news there were.
 
         A message is news when it comes, and once more when it was scored, with the same id. With -1 nothing is new.
@@ -120,47 +120,47 @@ class GossipFeed:
         """
         with self._lock:
             while self._waiting:
-                for kept in self._messages_of(self._waiting.popleft()):
-                    self._keep(kept)
+                for kept in self._read_messages(self._waiting.popleft()):
+                    self._add_message(kept)
             while self._scores:
-                self._score(self._scores.popleft())
+                self._add_scores(self._scores.popleft())
             fresh = min(self._count - count, len(self._news)) if count >= 0 else 0
             ids = dict.fromkeys(list(self._news)[len(self._news) - fresh :])
             return [self._kept[each].message for each in ids if each in self._kept], self._count
 
     def latest(self, since_round: int) -> tuple[Message, ...]:
         """Messages of this round and later, newest first. Reads files."""
-        self.since(-1)
+        self.messages_since(-1)
         with self._lock:
             messages = (kept.message for kept in reversed([*self._kept.values()]))
             return tuple(message for message in messages if message.round >= since_round)
 
-    def _keep(self, kept: Kept) -> None:
+    def _add_message(self, kept: MessageEntry) -> None:
         if kept.message.id in self._kept:
             return  # named in the middle of a stage, and again at its end
         self._kept[kept.message.id] = kept
-        self._notify(kept)
+        self._append_news(kept)
 
-    def _notify(self, kept: Kept) -> None:
+    def _append_news(self, kept: MessageEntry) -> None:
         self._news.append(kept.message.id)
         self._count += 1
 
-    def _score(self, digest: str) -> None:
+    def _add_scores(self, digest: str) -> None:
         """Add the scores of this node's trainer to the messages."""
         try:
-            scored = {group.key: group for group in decode_scored(self._blobs.get(digest))}
+            scored = {group.key: group for group in decode_scored_groups(self._blobs.get(digest))}
         except (NotFoundError, BlobError, RecordRejected):
             return  # pruned or damaged: the messages are shown without scores
         for kept in self._kept.values():
             group = scored.get(kept.key)
             if group is not None:
-                kept.message = with_scores(kept.message, group)
-                self._notify(kept)
+                kept.message = add_scores_to_message(kept.message, group)
+                self._append_news(kept)
 
-    def _messages_of(self, waiting: Waiting) -> Iterator[Kept]:
+    def _read_messages(self, waiting: UnreadBody) -> Iterator[MessageEntry]:
         ref = waiting.ref
         try:
-            rollouts = body_of(ref, self._blobs)
+            rollouts = read_rollouts_body(ref, self._blobs)
             check_origin(rollouts, ref, waiting.swarm)
         except (NotFoundError, BlobError, RecordRejected):
             return  # pruned, or refused: the node counts it among its rejections
@@ -168,34 +168,34 @@ class GossipFeed:
         name = account.name if account else ""
         for group in rollouts.groups[:MESSAGES_PER_BODY]:
             key = (rollouts.peer, rollouts.round, rollouts.stage, group.task, group.seed, group.index)
-            yield Kept(_message(rollouts, group, name, waiting), key)
+            yield MessageEntry(_make_message(rollouts, group, name, waiting), key)
 
 
-def body_of(ref: RolloutsRef, blobs: Blobs) -> Rollouts:
+def read_rollouts_body(ref: RolloutsRef, blobs: BlobStore) -> Rollouts:
     """The rollouts that a reference names. Raises NotFoundError, BlobError, RecordRejected."""
     if ref.size_bytes > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
     return decode_rollouts(blobs.get(ref.digest))
 
 
-def with_scores(message: Message, group: ScoredGroup) -> Message:
+def add_scores_to_message(message: Message, group: ScoredGroup) -> Message:
     """The message with question, truth and rewards as this node has them."""
     rewards = [reward for reward in group.rewards if math.isfinite(reward)]
     return msgspec.structs.replace(
         message,
-        question=shown_text(group.question, GOSSIP_CHARACTERS_MAX) or message.question,
-        truth=shown_text(group.truth, GOSSIP_CHARACTERS_MAX),
+        question=redact_and_cut(group.question, GOSSIP_CHARACTERS_MAX) or message.question,
+        truth=redact_and_cut(group.truth, GOSSIP_CHARACTERS_MAX),
         reward=group.rewards[0] if group.rewards else None,
         right=group.right[0] if group.right else None,
         mean_reward=sum(rewards) / len(rewards) if rewards else None,
     )
 
 
-def _message(rollouts: Rollouts, group: Group, name: str, waiting: Waiting) -> Message:
+def _make_message(rollouts: Rollouts, group: Group, name: str, waiting: UnreadBody) -> Message:
     place = f"{rollouts.peer}_{rollouts.round}_{rollouts.stage}_{group.task}_{group.seed}_{group.index}"
     return Message(
         id=hashlib.blake2b(place.encode("utf-8", "replace")).hexdigest()[:ID_CHARACTERS],
-        peer=shown_text(rollouts.peer, 128),
+        peer=redact_and_cut(rollouts.peer, 128),
         name=name,
         round=rollouts.round,
         stage=rollouts.stage,

@@ -22,9 +22,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarmd.bounds import RateLimiter
-from swarmd.http_server import Address, bears_token, is_loopback, origin_of
+from swarmd.http_server import Address, bears_token, client_network_of, is_loopback
 from swarmd.logger import get_logger
-from swarmd.uvicorn_server import RESERVED, cut, read_body
+from swarmd.uvicorn_server import RESERVED, close_connection, read_body
 from swarmd.web.endpoints import BadRequest, refusal, request_origin
 
 TARGET_BYTES_MAX = 4096  # path and query
@@ -81,9 +81,9 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(scope, send)
-        request_origin.set(origin_of((scope.get("client") or ("",))[0]))
-        denied = self._deny(scope, Headers(scope=scope))
+        answer = _ResponseSender(scope, send)
+        request_origin.set(client_network_of((scope.get("client") or ("",))[0]))
+        denied = self._find_refusal(scope, Headers(scope=scope))
         try:
             if scope["path"] == STREAM and denied is None:
                 await self._app(scope, receive, answer.send)
@@ -92,13 +92,15 @@ class RequestGuard:
                 await (denied or self._app)(scope, receive, answer.send)
         except TimeoutError:
             status = 408 if scope["method"] == "POST" else 503
-            await answer.break_off(refusal(status, f"this took longer than {REQUEST_S:g} s", {"connection": "close"}))
+            await answer.replace_or_close(
+                refusal(status, f"this took longer than {REQUEST_S:g} s", {"connection": "close"})
+            )
         except Exception as error:
             if answer.ended or not isinstance(error, OSError):  # else the client is gone
                 log.exception("ERROR a request failed: %s %.200r", scope["method"], scope["path"])
-            await answer.break_off(None)
+            await answer.replace_or_close(None)
 
-    def _deny(self, scope: Scope, headers: Headers) -> Response | None:
+    def _find_refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """The refusal of a request, or None if it may pass."""
         path = scope["path"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
@@ -108,39 +110,39 @@ class RequestGuard:
             return refusal(503, "all connections are taken; those that are kept free are for health probes", again)
         if not path.startswith("/"):
             return refusal(400, "the address is not a path of this server")
-        if not self._knows_host(headers, scope):
+        if not self._is_known_host(headers, scope):
             return refusal(
                 421, "this server does not go by that name; name it in web.hosts (--host) to reach it by that"
             )
         if scope["method"] not in METHODS:
             return refusal(405, "only GET, HEAD and POST", {"allow": ", ".join(METHODS)})
         fetched_elsewhere = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")  # says the browser
-        if is_foreign(headers) or (fetched_elsewhere and not is_page_visit(scope, headers)):
+        if is_cross_origin(headers) or (fetched_elsewhere and not is_page_visit(scope, headers)):
             return refusal(403, "the request comes from a page of another site")
         is_closed = path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
-        if is_closed and not admits(headers, self._rules.token):
+        if is_closed and not is_authorized(headers, self._rules.token):
             return refusal(401, "a token is needed: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
         return None
 
-    def _knows_host(self, headers: Headers, scope: Scope) -> bool:
+    def _is_known_host(self, headers: Headers, scope: Scope) -> bool:
         named = headers.getlist("host")
         if len(named) != 1:
             return False
         host = host_of(named[0])
         local = scope.get("server")
         reached_at = str(local[0]).removeprefix(MAPPED) if local is not None else ""
-        return host in self._hosts or (reached_at != "" and host == bracketed(reached_at))
+        return host in self._hosts or (reached_at != "" and host == bracket_ipv6_host(reached_at))
 
 
 def known_hosts(rules: AccessRules) -> Collection[str]:
     """Names of the server, besides the address that a connection came in at."""
-    named = {bracketed(rules.listen.host), *(host_of(host) for host in rules.hosts)}
+    named = {bracket_ipv6_host(rules.listen.host), *(host_of(host) for host in rules.hosts)}
     if is_loopback(rules.listen.host) or rules.listen.host in ("0.0.0.0", "::"):
         named.update(LOOPBACK_NAMES)
     return frozenset(named)
 
 
-def bracketed(host: str) -> str:
+def bracket_ipv6_host(host: str) -> str:
     """A host as it stands in a URL."""
     return f"[{host}]".lower() if ":" in host and not host.startswith("[") else host.lower()
 
@@ -153,7 +155,7 @@ def host_of(text: str) -> str:
     return host.lower().removesuffix(".") if port.isascii() and port.isdigit() else ""
 
 
-def is_foreign(headers: Headers) -> bool:
+def is_cross_origin(headers: Headers) -> bool:
     """Whether a page of another origin sent the request; programs other than browsers send no Origin."""
     origins = headers.getlist("origin")
     if not origins:
@@ -171,7 +173,7 @@ def is_page_visit(scope: Scope, headers: Headers) -> bool:
     return scope["method"] == "GET" and navigates and not scope["path"].startswith("/api/")
 
 
-class _Answer:
+class _ResponseSender:
     """Sends an answer with the headers that all answers have.
 
     Attributes:
@@ -194,17 +196,17 @@ class _Answer:
             self.ended = not message.get("more_body", False)
         await self._send(message)
 
-    async def break_off(self, instead: Response | None) -> None:
+    async def replace_or_close(self, instead: Response | None) -> None:
         """Send another answer instead; if one has begun, or the client does not read, close the connection."""
         if not self._begun and instead is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORD_S):
-                    await instead(self._scope, _nothing, self.send)
+                    await instead(self._scope, _receive_disconnect, self.send)
         if not self.ended:
-            await cut(self._scope)
+            await close_connection(self._scope)
 
 
-async def _nothing() -> Message:
+async def _receive_disconnect() -> Message:
     return {"type": "http.disconnect"}
 
 
@@ -217,20 +219,20 @@ FAILURES_S = 60.0
 _PASS = re.compile(r"\b[0-9a-f]{64}\b")
 
 
-def admits(headers: Headers, token: str) -> bool:
+def is_authorized(headers: Headers, token: str) -> bool:
     """Whether the request carries the token, or the cookie that it is exchanged for."""
     if not token or bears_token(headers.get("authorization", ""), token):
         return True
-    wanted = pass_of(token).encode()
-    return any(hmac.compare_digest(each.encode(), wanted) for each in _passes_in(headers))
+    wanted = derive_cookie_pass(token).encode()
+    return any(hmac.compare_digest(each.encode(), wanted) for each in _read_cookie_passes(headers))
 
 
-def _passes_in(headers: Headers) -> list[str]:
+def _read_cookie_passes(headers: Headers) -> list[str]:
     """The passes in a request's cookie, the oldest first."""
     return _PASS.findall(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""))[-PASSES_MAX:]
 
 
-def pass_of(token: str) -> str:
+def derive_cookie_pass(token: str) -> str:
     """The pass that a cookie holds: it is valid while the token is the same, and does not reveal the token."""
     return hmac.new(token.encode(), b"swarmd dashboard", hashlib.sha256).hexdigest()
 
@@ -242,7 +244,7 @@ class Login:
         self._token = token
         self._failures = RateLimiter(FAILURES_MAX, FAILURES_MAX / FAILURES_S)  # by address
 
-    async def enter(self, request: Request) -> Response:
+    async def handle_login(self, request: Request) -> Response:
         """POST /login. Raises BadRequest, HttpRefusal."""
         try:
             form = parse_qs(
@@ -258,8 +260,8 @@ class Login:
             return RedirectResponse(f"/login?failed=1&next={quote(onward, safe='')}", 303)
         answer = RedirectResponse(onward, 303)
         if self._token:
-            own = pass_of(self._token)
-            others = [each for each in _passes_in(request.headers) if each != own]
+            own = derive_cookie_pass(self._token)
+            others = [each for each in _read_cookie_passes(request.headers) if each != own]
             passes = ".".join([*others[1 - PASSES_MAX :], own])
             answer.set_cookie(COOKIE, passes, httponly=True, samesite="strict")
         return answer

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from swarmd.config import check_heartbeat_url
 from swarmd.errors import NotifyFailed
-from swarmd.http_client import HttpFailed, HttpRequest, ask
+from swarmd.http_client import HttpFailed, HttpRequest, send_request
 from swarmd.logger import get_logger
 from swarmd.observe.metrics import Metrics
-from swarmd.observe.redaction import REDACTED, address_secrets, redact_text
+from swarmd.observe.redaction import REDACTED, find_url_secrets, redact_text
 
 PING_S = 60.0  # between pings; the service's grace time should be a few times as long
 ANSWER_S = 15.0  # longest wait for an answer
@@ -101,10 +101,12 @@ class Heartbeat:
         url = parts._replace(path=parts.path.rstrip("/") + FAIL).geturl() if reason else self._url
         request = HttpRequest("POST", url, reason.encode())
         try:
-            status, _ = await in_daemon_thread(lambda: ask(request, time.monotonic() + ANSWER_S, ANSWER_BYTES_MAX))
+            status, _ = await in_daemon_thread(
+                lambda: send_request(request, time.monotonic() + ANSWER_S, ANSWER_BYTES_MAX)
+            )
         except HttpFailed as error:
             words = str(error)
-            for secret in sorted(address_secrets(self._url), key=len, reverse=True):
+            for secret in sorted(find_url_secrets(self._url), key=len, reverse=True):
                 words = words.replace(secret, REDACTED)
             raise NotifyFailed(f"{self.shown} cannot be pinged: {redact_text(words)}") from None
         if not 200 <= status < 300:

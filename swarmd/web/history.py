@@ -24,29 +24,29 @@ from swarmd.core.applied import AppliedEvent, Projection
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
-from swarmd.eventlog.fold import Base, fold, oldest_base
+from swarmd.eventlog.fold import FoldBase, fold_commits, oldest_base
 from swarmd.eventlog.frame import Commit, decode_commit, read_frames
-from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, unreadable
+from swarmd.eventlog.segment import LogPosition, first_seq_of, list_segments, read_header, unreadable
 from swarmd.eventlog.snapshot import decode_state, encode_state
-from swarmd.eventlog.summaries import Summary, Unfit, read_bookmark, write_bookmark
-from swarmd.files import regular_descriptor
+from swarmd.eventlog.summaries import Summary, UnusableBookmark, read_bookmark, write_bookmark
+from swarmd.files import open_regular_descriptor
 from swarmd.logger import get_logger
-from swarmd.observe.story import reached
+from swarmd.observe.story import highest_known_round
 
 READ_BYTES = 64 * 1024
 
 
-class Gone(NotFoundError):
+class EventsRemoved(NotFoundError):
     """The log does not hold these events any more: old segments were removed."""
 
 
-def begin_of(directory: Path) -> int:
+def find_first_seq(directory: Path) -> int:
     """The first event that the log still has; 0 for a log without segments."""
     segments = list_segments(directory)
     return first_seq_of(segments[0]) if segments else 0
 
 
-def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple[Commit, Place]]:
+def read_commits_from(directory: Path, place: LogPosition | None, seq: int) -> Iterator[tuple[Commit, LogPosition]]:
     """Commits in order up to the log's present end, each with the place after it.
 
     Args:
@@ -65,34 +65,34 @@ def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple
     if place is not None and place.segment in firsts:
         index, offset, next_seq = firsts.index(place.segment), place.offset, place.seq
     elif seq < firsts[0]:
-        raise Gone(f"the log begins at event {firsts[0]}, event {seq} was removed", "Choose a later one")
+        raise EventsRemoved(f"the log begins at event {firsts[0]}, event {seq} was removed", "Choose a later one")
     else:
         index = bisect_right(firsts, seq) - 1
         offset, next_seq = 0, firsts[index]
     for number, path in enumerate(segments[index:]):
-        for commit, end in _frames_of(path, offset if number == 0 else 0):
+        for commit, end in _read_frames(path, offset if number == 0 else 0):
             if commit.seq != next_seq:
                 raise LogDamaged(
                     f"{path}: event {next_seq} is expected, event {commit.seq} is there", "See `swarmd log verify`"
                 )
             next_seq = commit.end_seq
-            yield commit, Place(next_seq, first_seq_of(path), end)
+            yield commit, LogPosition(next_seq, first_seq_of(path), end)
 
 
-def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
+def _read_frames(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
     """Valid frames of one segment from `offset` on (0: its start), and the offset after each."""
     try:
-        with _Sparing(regular_descriptor(path)) as file:
+        with _SmallReadFile(open_regular_descriptor(path)) as file:
             opening = read_header(file, path)
             for end, payload in read_frames(file, offset or opening.size_bytes, opening.seed):
                 yield decode_commit(payload, path), end
     except FileNotFoundError as error:
-        raise Gone(f"{path} was removed while it was read", "Ask again") from error
+        raise EventsRemoved(f"{path} was removed while it was read", "Ask again") from error
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-class _Sparing(FileIO):
+class _SmallReadFile(FileIO):
     """A file that is read in small pieces: mostly one event is new, and a segment ends in a megabyte of zeros."""
 
     def read(self, size: int | None = -1) -> bytes:
@@ -106,7 +106,7 @@ WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 16
 
 
-class Follower(Projection, Summary, Protocol):
+class LogFollower(Projection, Summary, Protocol):
     """A projection of a log that is kept beside it, and begins again if what was kept does not fit the log."""
 
 
@@ -120,15 +120,15 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
     """
 
     seq: int
-    place: Place | None
+    place: LogPosition | None
     packed: bytes
 
     @classmethod
-    def of(cls, seq: int, place: Place | None, state: State) -> Keyframe:
+    def pack(cls, seq: int, place: LogPosition | None, state: State) -> Keyframe:
         """Pack a state."""
         return cls(seq, place, zlib.compress(encode_state(state), 1))
 
-    def state(self) -> State:
+    def unpack_state(self) -> State:
         """Unpack the state. Raises LogDamaged if what was kept beside the log cannot be unpacked."""
         stream = zlib.decompressobj()
         try:
@@ -141,7 +141,7 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
             raise LogDamaged(what, "Remove summaries/page.sum") from error
 
 
-class KeptHistory(msgspec.Struct, array_like=True):
+class HistorySnapshot(msgspec.Struct, array_like=True):
     """What is kept of a `LogHistory`, without its keyframes.
 
     Attributes:
@@ -168,23 +168,23 @@ class Keyframes:
         """Whether the state before this event is worth keeping."""
         return seq >= self._due_seq
 
-    def keep(self, seq: int, place: Place | None, state: State) -> None:
+    def add_keyframe(self, seq: int, place: LogPosition | None, state: State) -> None:
         """Keep a state; at the bound every second one is dropped, and the distance doubles."""
-        self.kept.append(Keyframe.of(seq, place, state))
+        self.kept.append(Keyframe.pack(seq, place, state))
         if sum(len(each.packed) for each in self.kept) > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
             self.distance *= 2
             self.kept = self.kept[::2]
         self._due_seq = seq + self.distance
 
-    def before(self, seq: int) -> Keyframe | None:
+    def find_before(self, seq: int) -> Keyframe | None:
         """The nearest keyframe at or before an event."""
         index = bisect_right(self.kept, seq, key=lambda keyframe: keyframe.seq) - 1
         return self.kept[index] if index >= 0 else None
 
-    def begin_at(self, seq: int, state: State) -> None:
+    def drop_before(self, seq: int, state: State) -> None:
         """Forget what lies before an event."""
         later = [keyframe for keyframe in self.kept if keyframe.seq > seq]
-        self.kept = [Keyframe.of(seq, None, state), *later]
+        self.kept = [Keyframe.pack(seq, None, state), *later]
 
 
 class LogHistory:
@@ -197,7 +197,7 @@ class LogHistory:
         generation: how often it began again; what was made before may be of another log.
     """
 
-    def __init__(self, directory: Path, followers: Sequence[Follower] = ()) -> None:
+    def __init__(self, directory: Path, followers: Sequence[LogFollower] = ()) -> None:
         self.directory = directory
         self.lock = threading.RLock()
         self.state = State()
@@ -205,42 +205,42 @@ class LogHistory:
         self.at = 0.0
         self.generation = 0
         self._followers = tuple(followers)
-        self._place: Place | None = None
+        self._place: LogPosition | None = None
         self._keyframes = Keyframes()
         self._windows: list[list[AppliedEvent]] = []
 
     @property
-    def place(self) -> Place | None:
+    def end_position(self) -> LogPosition | None:
         """The place after the last commit that was applied."""
         return self._place
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         """Restart from a base state."""
         with self.lock:
             self.state, self.next_seq, self.at, self._place = base.state, base.seq, 0.0, None
             self._keyframes, self._windows, self.generation = Keyframes(), [], self.generation + 1
-            self._keyframes.keep(base.seq, None, base.state)
+            self._keyframes.add_keyframe(base.seq, None, base.state)
             for follower in self._followers:
-                follower.begin(base)
+                follower.restart(base)
 
-    def keep(self) -> tuple[Place, list[bytes]] | None:
+    def make_snapshot(self) -> tuple[LogPosition, list[bytes]] | None:
         """The place that was reached and all that was made of the log, in parts; None before the first commit."""
         with self.lock:
             if self._place is None:
                 return None
-            own = KeptHistory(encode_state(self.state), self.next_seq, self.at, self._keyframes.distance)
+            own = HistorySnapshot(encode_state(self.state), self.next_seq, self.at, self._keyframes.distance)
             keyframes = msgspec.msgpack.encode(self._keyframes.kept)
-            followers = [follower.keep() for follower in self._followers]
+            followers = [follower.encode() for follower in self._followers]
             return self._place, [msgspec.msgpack.encode(own), keyframes, *followers]
 
-    def resume(self, place: Place, kept: Sequence[bytes | memoryview]) -> None:
+    def restore_snapshot(self, place: LogPosition, kept: Sequence[bytes | memoryview]) -> None:
         """Go on from what `keep` gave.
 
         Raises:
             msgspec.DecodeError, ValueError, LookupError: it is not what `keep` gave; only `begin` makes sense then.
         """
         own, keyframes, *followers = kept
-        read = msgspec.msgpack.decode(own, type=KeptHistory)
+        read = msgspec.msgpack.decode(own, type=HistorySnapshot)
         if read.next_seq != place.seq or read.distance < KEYFRAME_EVENTS:
             raise ValueError("it was not kept at this place")
         with self.lock:
@@ -248,61 +248,63 @@ class LogHistory:
             self._keyframes = Keyframes(msgspec.msgpack.decode(keyframes, type=list[Keyframe]), read.distance)
             self._windows, self.generation = [], self.generation + 1
             for follower, followed in zip(self._followers, followers, strict=True):
-                follower.resume(followed)
+                follower.restore(followed)
 
-    def apply(self, commit: Commit, end: Place) -> list[AppliedEvent]:
+    def apply(self, commit: Commit, end: LogPosition) -> list[AppliedEvent]:
         """Fold the next commit; `end` is the place after it."""
         with self.lock:
             if self._keyframes.is_due(self.next_seq):
-                self._keyframes.keep(self.next_seq, self._place, self.state)
-            done = list(fold([commit], self.state))
+                self._keyframes.add_keyframe(self.next_seq, self._place, self.state)
+            done = list(fold_commits([commit], self.state))
             self.state, self.next_seq, self.at, self._place = done[-1].after, commit.end_seq, commit.at, end
             for applied in done:
                 for follower in self._followers:
                     follower.apply(applied)
             return done
 
-    def drop_before(self, base: Base) -> None:
+    def drop_before(self, base: FoldBase) -> None:
         """The log begins at `base` now."""
         with self.lock:
-            self._keyframes.begin_at(base.seq, base.state)
+            self._keyframes.drop_before(base.seq, base.state)
             self._windows = [window for window in self._windows if window[0].seq >= base.seq]
 
     # --- earlier events ---
 
-    def fold_from(self, first: int, count: int) -> list[AppliedEvent]:
+    def fold_events(self, first: int, count: int) -> list[AppliedEvent]:
         """Events `first` to `first + count - 1` with the states around them; fewer at the log's end.
 
         Raises:
             Gone: the log begins later.
             LogDamaged: it cannot be read there.
         """
-        found = self._in_windows(first, count)
+        found = self._find_in_windows(first, count)
         if found is not None:
             return found
         with self.lock:
             count = min(count, self.next_seq - first)
             if count <= 0:
                 return []
-            keyframe = self._keyframes.before(first)
+            keyframe = self._keyframes.find_before(first)
             if keyframe is None:
-                raise Gone(f"the log begins at event {self.first}, event {first} was removed", "Choose a later one")
-            state = keyframe.state()
-        commits = commits_at(self.directory, keyframe.place, keyframe.seq)
-        applied = fold((commit for commit, _ in commits if commit.end_seq > keyframe.seq), state)
+                raise EventsRemoved(
+                    f"the log begins at event {self.first_seq}, event {first} was removed", "Choose a later one"
+                )
+            state = keyframe.unpack_state()
+        commits = read_commits_from(self.directory, keyframe.place, keyframe.seq)
+        applied = fold_commits((commit for commit, _ in commits if commit.end_seq > keyframe.seq), state)
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
 
-    def moment(self, seq: int) -> AppliedEvent:
+    def fold_event(self, seq: int) -> AppliedEvent:
         """One event with the states around it; its neighbours are kept for the next call.
 
         Raises:
-            NotFoundError: there is no such event (`Gone`: not any more).
+            NotFoundError: there is no such event (`EventsRemoved`: not any more).
             LogDamaged: the log cannot be read there.
         """
-        found = self._in_windows(seq, 1)
+        found = self._find_in_windows(seq, 1)
         if found is None:
-            first = max(seq - WINDOW_EVENTS // 2, self.first)
-            window = self.fold_from(min(first, seq), WINDOW_EVENTS)
+            first = max(seq - WINDOW_EVENTS // 2, self.first_seq)
+            window = self.fold_events(min(first, seq), WINDOW_EVENTS)
             found = [applied for applied in window if applied.seq == seq]
             with self.lock:
                 self._windows = [*self._windows[1 - WINDOWS_KEPT :], window] if window else self._windows
@@ -311,19 +313,19 @@ class LogHistory:
         return found[0]
 
     @property
-    def first(self) -> int:
+    def first_seq(self) -> int:
         """The first event that can be shown."""
         with self.lock:
             return self._keyframes.kept[0].seq if self._keyframes.kept else self.next_seq
 
-    def before_round(self, round_: int) -> int:
+    def seq_before_round(self, round_: int) -> int:
         """An event before the swarm reached a round, by the keyframes; `first` if none is that old."""
         with self.lock:
             kept = self._keyframes.kept
-            index = bisect_left(kept, round_, key=lambda keyframe: reached(keyframe.state()))
-            return kept[index - 1].seq if index else self.first
+            index = bisect_left(kept, round_, key=lambda keyframe: highest_known_round(keyframe.unpack_state()))
+            return kept[index - 1].seq if index else self.first_seq
 
-    def _in_windows(self, first: int, count: int) -> list[AppliedEvent] | None:
+    def _find_in_windows(self, first: int, count: int) -> list[AppliedEvent] | None:
         with self.lock:
             for window in self._windows:
                 start = first - window[0].seq
@@ -342,7 +344,7 @@ WORTH_EVENTS = 20_000  # read when the log's end is reached for the first time; 
 log = get_logger("swarmd.web")
 
 
-class Keeping:
+class HistorySaver:
     """Writes a history beside its log from time to time, and reads it back at the start.
 
     Attributes:
@@ -355,7 +357,7 @@ class Keeping:
         self._kept_seq = 0
         self._refused = ""
 
-    def resume(self) -> bool:
+    def restore(self) -> bool:
         """Have the history go on from what was kept. False if that is impossible: it has to begin again."""
         directory = self._history.directory
         self._kept_seq = 0
@@ -364,17 +366,17 @@ class Keeping:
             if found is None:
                 return False
             place, parts = found
-            self._history.resume(place, parts)
-            if oldest_base(directory).seq < self._history.first:
-                raise Unfit("the log begins earlier than it did")
-        except (Unfit, *DECODE_ERRORS, ValueError, LookupError) as error:
-            self.anew = error.message if isinstance(error, Unfit) else "it cannot be understood"
+            self._history.restore_snapshot(place, parts)
+            if oldest_base(directory).seq < self._history.first_seq:
+                raise UnusableBookmark("the log begins earlier than it did")
+        except (UnusableBookmark, *DECODE_ERRORS, ValueError, LookupError) as error:
+            self.anew = error.message if isinstance(error, UnusableBookmark) else "it cannot be understood"
             log.warning("WARNING the log is read whole, for what was kept of it does not fit: %s", self.anew)
             return False
         self.anew, self._kept_seq = "", place.seq
         return True
 
-    def keep_if_due(self, at_end: bool) -> None:
+    def save_if_due(self, at_end: bool) -> None:
         """Keep it if enough was read since the last time.
 
         Args:
@@ -382,17 +384,17 @@ class Keeping:
         """
         read = self._history.next_seq - self._kept_seq
         if read >= (KEEP_EVENTS if at_end else max(KEEP_EVENTS, self._history.next_seq // KEEP_SHARE)):
-            self._keep()
+            self._save()
 
-    def keep_at_first_end(self) -> None:
+    def save_at_first_end(self) -> None:
         """Keep it if reading up to here took a while."""
         if self._history.next_seq - self._kept_seq >= WORTH_EVENTS:
-            self._keep()
+            self._save()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         self._kept_seq = self._history.next_seq
         try:
-            kept = self._history.keep()
+            kept = self._history.make_snapshot()
             if kept is None:
                 return
             write_bookmark(self._history.directory, KIND, VERSION, *kept)

@@ -19,8 +19,8 @@ from swarmd.errors import NotFoundError
 from swarmd.observe.node_log import NodeLog
 from swarmd.observe.timeline import Timeline
 from swarmd.observe.timeline_words import TimelineEvent, TimelineNode, describe_event, describe_node, say_clocks
-from swarmd.web.app import REFUSALS, refuse_unknown, serve_file, serve_static
-from swarmd.web.endpoints import Endpoint, Parameter, WorkPool, integers
+from swarmd.web.app import REFUSALS, answer_unknown_address, serve_file, serve_static
+from swarmd.web.endpoints import Endpoint, Parameter, WorkPool, integer_type
 from swarmd.web.guard import AccessRules, Login, RequestGuard
 
 ROUNDS_MAX = 256  # the newest, that are kept of few logs
@@ -71,11 +71,11 @@ class LanesSource:
         self._read_at = 0.0
 
     async def view(self) -> TimelineView:
-        return await self._answers.do(self._view)
+        return await self._answers.run_call(self._view)
 
     async def round(self, round: int) -> TimelineRound:
         """Raises NotFoundError for a round that is not kept."""
-        return await self._answers.do(self._round, round)
+        return await self._answers.run_call(self._round, round)
 
     def _read(self) -> Timeline:
         """All logs up to now."""
@@ -108,16 +108,16 @@ class LanesSource:
 
 def make_lanes_app(source: LanesSource, rules: AccessRules) -> RequestGuard:
     """The application as a server runs it."""
-    round_ = Parameter("round", integers(), "The round's number.", required=True, in_path=True)
+    round_ = Parameter("round", integer_type(), "The round's number.", required=True, in_path=True)
     endpoints = (
         Endpoint("/api/v1/timeline", "Which nodes and rounds there are.", TimelineView, source.view),
         Endpoint("/api/v1/timeline/rounds/{round}", "The events of a round.", TimelineRound, source.round, (round_,)),
     )
     routes = [
-        *(endpoint.route() for endpoint in endpoints),
-        Route("/login", Login(rules.token).enter, methods=["POST"]),
-        Route("/api", refuse_unknown),
-        Route("/api/{rest:path}", refuse_unknown),
+        *(endpoint.to_route() for endpoint in endpoints),
+        Route("/login", Login(rules.token).handle_login, methods=["POST"]),
+        Route("/api", answer_unknown_address),
+        Route("/api/{rest:path}", answer_unknown_address),
         Route("/static/{name:path}", serve_static),
         Route("/{rest:path}", serve_page),
     ]

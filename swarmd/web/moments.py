@@ -15,13 +15,13 @@ import msgspec
 
 from swarmd.config import Config
 from swarmd.core.applied import AppliedEvent
-from swarmd.core.by_peer import ByPeer
+from swarmd.core.by_peer import ValuesByPeer
 from swarmd.core.chart import AnyChart, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import tag_of
 from swarmd.core.state import State, Trainer
 from swarmd.eventlog.export import changes_between
-from swarmd.observe.describe import describe, place_of
+from swarmd.observe.describe import describe, round_and_stage_of
 from swarmd.observe.redaction import REDACTED, redact_text
 from swarmd.web.shapes import (
     ChangeRow,
@@ -45,56 +45,58 @@ INTEGER_MAX = 2**53  # beyond, JSON's readers lose digits
 _covered: list[str] = []  # secrets known by their text, the longest first
 
 
-def cover_also(secrets: Iterable[str]) -> None:
+def add_covered_secrets(secrets: Iterable[str]) -> None:
     """Cover these texts, the secrets of this process's node, in everything that is shown from now on."""
     _covered[:] = sorted({*_covered, *secrets}, key=len, reverse=True)
-    _shown.cache_clear()
+    _redact_and_cut_cached.cache_clear()
 
 
 def event_row(applied: AppliedEvent) -> EventRow:
     """A row of the event list."""
     told = describe(applied)
-    round_, stage = place_of(applied.event, applied.after)
+    round_, stage = round_and_stage_of(applied.event, applied.after)
     return EventRow(
         seq=applied.seq,
-        at=number(applied.at) or 0.0,
+        at=finite_or_none(applied.at) or 0.0,
         type=tag_of(applied.event),
         level=told.level,
-        text=shown_text(told.text, ROW_CHARACTERS_MAX),
+        text=redact_and_cut(told.text, ROW_CHARACTERS_MAX),
         round=round_ if round_ >= 0 else None,
         stage=stage if stage >= 0 else None,
-        peer=shown_text(getattr(applied.event, "peer", "") or "", ROW_CHARACTERS_MAX),
+        peer=redact_and_cut(getattr(applied.event, "peer", "") or "", ROW_CHARACTERS_MAX),
     )
 
 
 def moment_of(applied: AppliedEvent) -> Moment:
     """An event with all that came of it."""
     before, after = applied.before, applied.after
-    fields = plain(applied.event)
+    fields = to_json_value(applied.event)
     fields.pop("type", None)
     return Moment(
         event=event_row(applied),
         fields=fields,
-        charts=charts_of(after),
-        before=charts_of(before),
+        charts=chart_states(after),
+        before=chart_states(before),
         changes=tuple(
-            ChangeRow(change.path, plain(change.before), plain(change.after))
+            ChangeRow(change.path, to_json_value(change.before), to_json_value(change.after))
             for change in changes_between(before, after)[:ITEMS_MAX]
         ),
         commands=tuple(map(command_row, applied.commands[:ITEMS_MAX])),
         pending=tuple(map(command_row, after.pending[:ITEMS_MAX])),
-        deadlines=tuple((deadline.name, number(deadline.due_at) or 0.0) for deadline in after.deadlines[:ITEMS_MAX]),
-        state=plain(after),
+        deadlines=tuple(
+            (deadline.name, finite_or_none(deadline.due_at) or 0.0) for deadline in after.deadlines[:ITEMS_MAX]
+        ),
+        state=to_json_value(after),
     )
 
 
 def command_row(command: Command) -> CommandRow:
     """A command and its fields."""
-    fields = plain(command)
+    fields = to_json_value(command)
     return CommandRow(str(fields.pop("id")), str(fields.pop("type")), fields)
 
 
-def charts_of(state: State) -> dict[str, str]:
+def chart_states(state: State) -> dict[str, str]:
     """The state of each chart that this node has."""
     charts: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination is not None:
@@ -108,24 +110,24 @@ def charts_of(state: State) -> dict[str, str]:
     return charts
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Any value made of Structs as dicts, lists and scalars that JSON has, short enough to be shown."""
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
-        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        fields = {name: to_json_value(getattr(value, name)) for name in value.__struct_fields__}
         return {"type": tag, **fields} if tag else fields
-    if isinstance(value, list | tuple | ByPeer):
+    if isinstance(value, list | tuple | ValuesByPeer):
         rest = len(value) - ITEMS_MAX
-        items = [plain(inner) for inner in islice(value, ITEMS_MAX)]
+        items = [to_json_value(inner) for inner in islice(value, ITEMS_MAX)]
         return [*items, f"... {rest} more"] if rest > 0 else items
     if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    return _scalar(value)
+        return {str(key): to_json_value(inner) for key, inner in value.items()}
+    return _scalar_to_json(value)
 
 
-def _scalar(value: Any) -> Any:
+def _scalar_to_json(value: Any) -> Any:
     if isinstance(value, str):
-        return shown_text(value, TEXT_CHARACTERS_MAX)
+        return redact_and_cut(value, TEXT_CHARACTERS_MAX)
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float) and not math.isfinite(value):
@@ -135,20 +137,21 @@ def _scalar(value: Any) -> Any:
     return value
 
 
-def shown_text(text: str, characters_max: int) -> str:
+def redact_and_cut(text: str, characters_max: int) -> str:
     """A text cut to a length and without secrets; half of a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
-    return _shown(text[: 2 * characters_max], characters_max)  # the rest is neither looked through nor remembered
+    # the rest is neither looked through nor remembered
+    return _redact_and_cut_cached(text[: 2 * characters_max], characters_max)
 
 
 @lru_cache(CACHED_TEXTS)
-def _shown(text: str, characters_max: int) -> str:
+def _redact_and_cut_cached(text: str, characters_max: int) -> str:
     for secret in _covered:
         text = text.replace(secret, REDACTED)
     text = redact_text(text).encode("utf-8", "replace").decode()
     return text if len(text) <= characters_max else text[:characters_max] + " ..."
 
 
-def number(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """The value; None for NaN and infinities, which JSON does not have."""
     return value if math.isfinite(value) else None
 
@@ -162,7 +165,7 @@ def charts_view(state: State) -> ChartsView:
     views.append(chart_view("trainer", charts.trainer))
     if state.coordination is not None:
         views.append(chart_view("coordinator", charts.coordinator))
-    return ChartsView(tuple(views), charts_of(state))
+    return ChartsView(tuple(views), chart_states(state))
 
 
 def chart_view(name: str, chart: AnyChart) -> ChartView:
@@ -173,16 +176,16 @@ def chart_view(name: str, chart: AnyChart) -> ChartView:
         for item in source["transitions"]
         for place in (item["source"] if isinstance(item["source"], list) else [item["source"]])
     )
-    return ChartView(name, chart.initial, tuple(_states(source["states"], "")), edges)
+    return ChartView(name, chart.initial, tuple(_list_chart_states(source["states"], "")), edges)
 
 
-def _states(states: list[Any], parent: str) -> Iterator[ChartState]:
+def _list_chart_states(states: list[Any], parent: str) -> Iterator[ChartState]:
     for state in states:
         label = str(state["name"] if isinstance(state, dict) else state)
         name = f"{parent}.{label}" if parent else label
         yield ChartState(name, label, parent)
         if isinstance(state, dict):
-            yield from _states(state.get("children", []), name)
+            yield from _list_chart_states(state.get("children", []), name)
 
 
 # Keys of [training] that decide what is learnt and what is shared, in the order in which they are shown.
@@ -219,14 +222,14 @@ def recipe_view(state: State, trainer: Trainer, config: Config | None) -> Recipe
         kind=(settings.kind if settings else "") or (config.swarm.kind if config else ""),
         role=settings.role if settings else "",
         stages=settings.stages if settings else 1,
-        model=plain(trainer.model or (config.training.model if config else "")),
+        model=to_json_value(trainer.model or (config.training.model if config else "")),
         revision=config.training.revision if config else "",
         device=trainer.device,
         parameters=trainer.parameters,
         numbers=trainer.numbers,
         configured=config is not None,
-        tasks=tuple(TaskRow(task.name, task.weight, plain(task.config)) for task in config.swarm.tasks)
+        tasks=tuple(TaskRow(task.name, task.weight, to_json_value(task.config)) for task in config.swarm.tasks)
         if config
         else (),
-        settings=tuple((key, plain(getattr(config.training, key))) for key in SETTINGS) if config else (),
+        settings=tuple((key, to_json_value(getattr(config.training, key))) for key in SETTINGS) if config else (),
     )

@@ -16,14 +16,14 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.state import State
 from swarmd.dht.wire.bodies import read_standings
 from swarmd.errors import NotFoundError, SwarmdError
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.observe.control import DaemonReply, ask_status
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import ProcessState, Status, measure_log, status_from_log
 from swarmd.paths import NodeDirectory
 from swarmd.web.endpoints import WorkPool
 from swarmd.web.gossip import GossipFeed
-from swarmd.web.moments import charts_view, event_row, moment_of, plain, recipe_view
+from swarmd.web.moments import charts_view, event_row, moment_of, recipe_view, to_json_value
 from swarmd.web.reading import LogReading
 from swarmd.web.shapes import (
     ChangeSignal,
@@ -47,7 +47,7 @@ STATUS_FRESH_S = 0.4  # a status this young is given again
 ASK_S = 2.0  # longest wait for the daemon
 
 
-class LogNode(SwarmSource):
+class NodeLogSource(SwarmSource):
     """Follows the log of one node.
 
     Args:
@@ -74,8 +74,8 @@ class LogNode(SwarmSource):
         self._directory = archive or paths.events
         self._reading = LogReading(
             self._directory,
-            Blobs(paths.blobs),
-            self._hear,
+            BlobStore(paths.blobs),
+            self._on_batch,
             (self.metrics,),
             grows=self._live,
         )
@@ -98,11 +98,11 @@ class LogNode(SwarmSource):
         for work in (self._folds, self._answers, self._watch):
             work.stop()
 
-    def _hear(self, batch: list[AppliedEvent]) -> None:
+    def _on_batch(self, batch: list[AppliedEvent]) -> None:
         """Called in the thread that reads the log."""
-        self._loop.call_soon_threadsafe(self._ring, batch)
+        self._loop.call_soon_threadsafe(self._publish_batch, batch)
 
-    def _ring(self, batch: list[AppliedEvent]) -> None:
+    def _publish_batch(self, batch: list[AppliedEvent]) -> None:
         """Pass on the events that were read."""
         if batch and self.told is not None:
             self.told(batch)
@@ -111,27 +111,27 @@ class LogNode(SwarmSource):
     # --- the swarm ---
 
     @contextlib.contextmanager
-    def _books(self) -> Iterator[tuple[State, PeerLedger]]:
-        self._settle()
+    def _lock_state_and_ledger(self) -> Iterator[tuple[State, PeerLedger]]:
+        self._adopt_coordinator_sums()
         with self._reading.history.lock:
             yield self._reading.history.state, self._reading.ledger
 
     @property
-    def _feed(self) -> GossipFeed:
+    def _gossip_feed(self) -> GossipFeed:
         return self._reading.feed
 
     def _view(self, peers_max: int) -> SwarmView:
         process: ProcessState = "mute"
         with contextlib.suppress(SwarmdError):
             process = self._fresh_status().process.state
-        self._settle()
+        self._adopt_coordinator_sums()
         history = self._reading.history
         with history.lock:
             kind = self._config.swarm.kind if self._config is not None else ""
-            around = ViewContext(kind, history.at, history.first, self._notes(), process)
+            around = ViewContext(kind, history.at, history.first_seq, self._notes(), process)
             return swarm_view(history.state, self._reading.ledger, around, peers_max)
 
-    def _settle(self) -> None:
+    def _adopt_coordinator_sums(self) -> None:
         """Take over the coordinator's sums if the network worker has read newer ones."""
         settings = self._reading.history.state.settings
         if (
@@ -149,13 +149,13 @@ class LogNode(SwarmSource):
             kept = read_standings(self.paths.standings, settings.swarm)
             if kept is not None:
                 with self._reading.history.lock:
-                    self._reading.ledger.settle(kept.round, kept.standings, stamp / 1e9)
+                    self._reading.ledger.adopt_coordinator_sums(kept.round, kept.standings, stamp / 1e9)
 
     def _notes(self) -> tuple[str, ...]:
         trouble, share = self._reading.tail.trouble, self._reading.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
         return notes + (
-            (f"The log is being read: {share:.0%} so far{self._reading.reread_words}.",) if share < 1 else ()
+            (f"The log is being read: {share:.0%} so far{self._reading.reread_reason}.",) if share < 1 else ()
         )
 
     # --- the node ---
@@ -171,11 +171,11 @@ class LogNode(SwarmSource):
         return self._reading.history.next_seq
 
     @property
-    def generation(self) -> int:
+    def read_generation(self) -> int:
         """How often reading began again; another number means that it may be another log."""
         return self._reading.history.generation
 
-    def here(self) -> PageSource:
+    def describe_source(self) -> PageSource:
         """What this server shows: version, node, directory, how much was read."""
         settings = self.state.settings
         return PageSource(
@@ -193,21 +193,21 @@ class LogNode(SwarmSource):
 
     async def events(self, first: int, count: int) -> EventPage:
         """Events from `first` on; a negative one counts from the end. Raises NotFoundError, LogDamaged."""
-        return await self._folds.do(self._events, first, count)
+        return await self._folds.run_call(self._events, first, count)
 
     def _events(self, first: int, count: int) -> EventPage:
         history = self._reading.history
-        begin, end = history.first, history.next_seq
+        begin, end = history.first_seq, history.next_seq
         start = max(begin, end + first) if first < 0 else max(begin, first)
-        rows = tuple(map(event_row, history.fold_from(start, min(count, max(0, end - start)))))
+        rows = tuple(map(event_row, history.fold_events(start, min(count, max(0, end - start)))))
         return EventPage(begin, end, rows)
 
     async def moment(self, seq: int) -> Moment:
         """An event and all that came of it. Raises NotFoundError, LogDamaged."""
-        return await self._folds.do(self._moment, seq)
+        return await self._folds.run_call(self._moment, seq)
 
     def _moment(self, seq: int) -> Moment:
-        return moment_of(self._reading.history.moment(seq))
+        return moment_of(self._reading.history.fold_event(seq))
 
     def charts(self) -> ChartsView:
         """The charts and the state of each."""
@@ -231,21 +231,21 @@ class LogNode(SwarmSource):
         """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
         status = await self.status()
         now = time.time() if status.source == "daemon" or status.process.state == "mute" else None
-        shown = plain(await self._folds.do(self._reading.stories.story, round_, now))
+        shown = to_json_value(await self._folds.run_call(self._reading.stories.story, round_, now))
         assert isinstance(shown, dict)
         return shown
 
     async def overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
         """Counts of events over time."""
-        return await self._answers.do(self._overview, since, until, buckets)
+        return await self._answers.run_call(self._overview, since, until, buckets)
 
     def _overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
         with self._reading.history.lock:
-            return self._reading.timeline.overview(since, until, buckets, self._reading.history.first)
+            return self._reading.timeline.overview(since, until, buckets, self._reading.history.first_seq)
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """Body and content type of the metrics."""
-        return await self._answers.do(self._render_metrics, accept)
+        return await self._answers.run_call(self._render_metrics, accept)
 
     def _render_metrics(self, accept: str) -> tuple[bytes, str]:
         status: Status | None = None
@@ -255,10 +255,10 @@ class LogNode(SwarmSource):
 
     @property
     def latest_status(self) -> Status | None:
-        """The status that was asked for last; `keep_status` keeps it fresh."""
+        """The status that was asked for last; `keep_status_fresh` keeps it fresh."""
         return self._status
 
-    async def keep_status(self, every_s: float) -> None:
+    async def keep_status_fresh(self, every_s: float) -> None:
         """Ask for the status again and again until cancelled."""
         while True:
             with contextlib.suppress(SwarmdError):
@@ -267,24 +267,24 @@ class LogNode(SwarmSource):
 
     async def status(self) -> Status:
         """How the node is: from its daemon, or from its log. Raises Unavailable if neither can be read."""
-        return await self._watch.do(self._fresh_status)
+        return await self._watch.run_call(self._fresh_status)
 
-    async def shown_status(self) -> dict[str, Any]:
+    async def redacted_status(self) -> dict[str, Any]:
         """The status for anybody to see: without what looks like a secret."""
-        shown = plain(await self.status())
+        shown = to_json_value(await self.status())
         assert isinstance(shown, dict)
         return shown
 
     def _fresh_status(self) -> Status:
         with self._status_lock:
             if self._status is None or not 0 <= time.time() - self._status.at < STATUS_FRESH_S:
-                before, self._status = self._status, self._ask()
+                before, self._status = self._status, self._ask_for_status()
                 if before is not None and before.process.state != self._status.process.state:
                     # No event tells that a node has died: the views of the swarm are made again.
                     self._loop.call_soon_threadsafe(self.changes.notify)
             return self._status
 
-    def _ask(self) -> Status:
+    def _ask_for_status(self) -> Status:
         reply = ask_status(self.paths.control, ASK_S) if self._live else DaemonReply()
         if reply.status is not None:
             return reply.status

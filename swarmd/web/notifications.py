@@ -39,9 +39,9 @@ from swarmd.logger import get_logger
 from swarmd.observe.layers import Layer, LayerName, first_line
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.onchain import account_layer
-from swarmd.observe.redaction import redact_text, service_secrets
+from swarmd.observe.redaction import find_service_secrets, redact_text
 from swarmd.observe.status import STALE_S, ProcessStatus, Status
-from swarmd.observe.words import span
+from swarmd.observe.words import format_duration
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
 from swarmd.web.heartbeat import Heartbeat, in_daemon_thread
@@ -68,7 +68,7 @@ class NotificationSender(Protocol):
         """Send it. Raises NotifyFailed."""
 
 
-def senders_of(config: NotifyConfig, root: Path) -> list[NotificationSender]:
+def make_senders(config: NotifyConfig, root: Path) -> list[NotificationSender]:
     """The senders that a configuration asks for.
 
     Args:
@@ -79,13 +79,13 @@ def senders_of(config: NotifyConfig, root: Path) -> list[NotificationSender]:
     """
     senders: list[NotificationSender] = []
     for number, named in enumerate(config.urls, 1):
-        senders += [UrlSender(url, f"notify.urls, entry {number}") for url in _urls_of(named, root)]
+        senders += [UrlSender(url, f"notify.urls, entry {number}") for url in _read_sender_urls(named, root)]
     if config.command:
         senders.append(ProgramSender(config.command))
     return senders
 
 
-def _urls_of(named: str, root: Path) -> list[str]:
+def _read_sender_urls(named: str, root: Path) -> list[str]:
     if not named.startswith((FILE, CREDENTIAL)):
         return [named]
     secret = locate_secret(named.removeprefix(FILE), root, SECRET)
@@ -97,8 +97,8 @@ def _urls_of(named: str, root: Path) -> list[str]:
 
 
 def heartbeat_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Heartbeat | None:
-    """The heartbeat that a configuration asks for, None without one. Raises ConfigError as `senders_of`."""
-    return Heartbeat(_urls_of(config.heartbeat_url, root)[0], metrics) if config.heartbeat_url else None
+    """The heartbeat that a configuration asks for, None without one. Raises ConfigError as `make_senders`."""
+    return Heartbeat(_read_sender_urls(config.heartbeat_url, root)[0], metrics) if config.heartbeat_url else None
 
 
 class UrlSender:
@@ -114,13 +114,13 @@ class UrlSender:
     def __init__(self, url: str, key: str, send_s: float = SEND_S) -> None:
         self._service = open_service(url, key)
         self.shown = f"{self._service[0].service_name} ({key})"
-        self._secrets = sorted(service_secrets(url), key=len, reverse=True)
+        self._secrets = sorted(find_service_secrets(url), key=len, reverse=True)
         self._send_s = send_s
 
     async def send(self, note: HealthMessage) -> None:
         try:
             async with asyncio.timeout(self._send_s):
-                reason = await in_daemon_thread(lambda: self._notify(note))
+                reason = await in_daemon_thread(lambda: self._notify_service(note))
         except TimeoutError:
             reason = f"no answer within {self._send_s:g} s"
         for secret in self._secrets:
@@ -129,16 +129,16 @@ class UrlSender:
             words = " ".join(redact_text(reason).split())[:SAID_CHARACTERS_MAX]
             raise NotifyFailed(f"{self.shown} did not take the message: {words}")
 
-    def _notify(self, note: HealthMessage) -> str:
+    def _notify_service(self, note: HealthMessage) -> str:
         """Why the service did not take the message, empty if it did."""
         kind = "success" if note.well else "warning"
-        with _records_of_apprise() as said:
+        with _collect_apprise_logs() as said:
             sent = self._service.notify(body=note.text, title=f"swarmd: {note.node}", notify_type=kind)
         return "" if sent else (said[-1] if said else "it does not say why")
 
 
 @contextlib.contextmanager
-def _records_of_apprise() -> Iterator[list[str]]:
+def _collect_apprise_logs() -> Iterator[list[str]]:
     """Collect what Apprise logs in this thread."""
     said: list[str] = []
 
@@ -227,10 +227,10 @@ class HealthChanges:
     def __init__(self, after_s: float, quiet_s: float) -> None:
         self._after_s = after_s
         self._quiet_s = quiet_s
-        self.past = NodeState()
+        self.past = NodeHealthState()
         self.unwell = ""
 
-    def look(self, status: Status, now: float) -> list[HealthMessage]:
+    def messages_due(self, status: Status, now: float) -> list[HealthMessage]:
         """The messages that are due now. Call it more often than `after_s`.
 
         Args:
@@ -243,8 +243,8 @@ class HealthChanges:
             notes += self._update_layer(status, "process", False, "the daemon ended, and was started again", now)
         self.past.run = status.process.run or run
         unwell = []
-        for name, layer in judged(status, now):
-            notes += self._update_layer(status, name, layer.healthy, reason_of(layer), now)
+        for name, layer in layers_to_judge(status, now):
+            notes += self._update_layer(status, name, layer.healthy, unhealthy_reason(layer), now)
             track = self.past.tracks[name]
             if not track.well and now - track.since >= self._after_s:
                 unwell.append(f"{name}: {track.reason}")
@@ -254,7 +254,9 @@ class HealthChanges:
     def stop_messages(self, status: Status, now: float) -> list[HealthMessage]:
         """The message to send before this process ends, if its daemon has stopped: no other process will send it."""
         process = status.process
-        return [] if process.healthy else self._update_layer(status, "process", False, reason_of(process), now, 0.0)
+        return (
+            [] if process.healthy else self._update_layer(status, "process", False, unhealthy_reason(process), now, 0.0)
+        )
 
     def _update_layer(
         self, status: Status, name: LayerName, well: bool, reason: str, now: float, after_s: float | None = None
@@ -264,25 +266,25 @@ class HealthChanges:
         if told is None:
             return []
         node = status.name or status.peer[-12:] or "node"
-        return [HealthMessage(node, name, told.well, f"{node}: {_words(name, told)}")]
+        return [HealthMessage(node, name, told.well, f"{node}: {_describe_change(name, told)}")]
 
 
-def _words(layer: LayerName, told: _Told) -> str:
+def _describe_change(layer: LayerName, told: _LayerReport) -> str:
     what = "the node" if layer == "process" else layer
     flapped = f" (it came and went {told.changes} times meanwhile)" if told.changes else ""
     if told.well:
-        return f"{what} is well again after {span(told.lasted_s)}{flapped}; it was: {told.reason}"
+        return f"{what} is well again after {format_duration(told.lasted_s)}{flapped}; it was: {told.reason}"
     if layer == "process" and told.lasted_s < 1:
         return f"{what} ends{flapped}: {told.reason}"
     verb = "has not run well" if layer == "process" else "has not been well"
-    return f"{what} {verb} for {span(told.lasted_s)}{flapped}: {told.reason}"
+    return f"{what} {verb} for {format_duration(told.lasted_s)}{flapped}: {told.reason}"
 
 
-def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
+def layers_to_judge(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
     """The layers to judge now. While a daemon is down or has just started, that is its process alone; if the status is
     too old, as on a disk that cannot be read, it is a process layer that says so."""
     if now - status.at > STALE_S:
-        reason = f"neither its daemon nor its log says anything, for {span(now - status.at)} so far"
+        reason = f"neither its daemon nor its log says anything, for {format_duration(now - status.at)} so far"
         return [("process", Layer(state="mute", healthy=False, age_s=now - status.at, reason=reason))]
     starts = 0 <= status.process.age_s < START_S  # below 0, the clock was set back since it started
     if status.source != "daemon" or not status.process.healthy or starts:
@@ -293,7 +295,7 @@ def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
     return list(layers.items())
 
 
-def reason_of(layer: Layer) -> str:
+def unhealthy_reason(layer: Layer) -> str:
     """Why a layer is not well, in one line without secrets; for a daemon that ended, with its exit code."""
     reason = redact_text(first_line(layer.reason) or layer.state)
     if isinstance(layer, ProcessStatus) and layer.exit_code is not None:
@@ -301,7 +303,7 @@ def reason_of(layer: Layer) -> str:
     return reason if len(reason) <= REASON_CHARACTERS_MAX else reason[:REASON_CHARACTERS_MAX] + " ..."
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _LayerReport(msgspec.Struct, frozen=True):
     well: bool
     reason: str  # why it is not well, or was not
     lasted_s: float  # since it became unwell
@@ -321,9 +323,9 @@ class LayerState(msgspec.Struct):
     missed_s: float = 0.0  # how long the last illness took that was not reported
     reason: str = ""
 
-    def update(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
+    def update(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _LayerReport | None:
         """Update the layer's state; return the message to send, if any."""
-        self._mind_clock(now)
+        self._clamp_future_times(now)
         if well != self.well:
             self.well, self.since = well, now
             self.relapses += not well
@@ -332,13 +334,13 @@ class LayerState(msgspec.Struct):
             self.ill_from = now if self.ill_from is None else self.ill_from
         quiet = self.told_at is not None and now - self.told_at < quiet_s
         if self.told_well:
-            self._settle(now, after_s)
-            return None if quiet else self._ill_news(now)
+            self._update_due(now, after_s)
+            return None if quiet else self._report_illness(now)
         patience_s = quiet_s if self.relapses else after_s
         over = self.well and now - self.since >= patience_s
-        return self._tell(True, now, self.ill_from, self.since) if over and not quiet else None
+        return self._make_report(True, now, self.ill_from, self.since) if over and not quiet else None
 
-    def _settle(self, now: float, after_s: float) -> None:
+    def _update_due(self, now: float, after_s: float) -> None:
         """While it was last reported as well: note that an illness is over, or has lasted long enough."""
         if self.ill_from is None:
             return
@@ -348,29 +350,29 @@ class LayerState(msgspec.Struct):
         elif not self.well and now - self.ill_from >= after_s:
             self.due = True
 
-    def _ill_news(self, now: float) -> _Told | None:
+    def _report_illness(self, now: float) -> _LayerReport | None:
         if self.due and not self.well:
-            return self._tell(False, now, self.ill_from, now)
+            return self._make_report(False, now, self.ill_from, now)
         if self.missed_s and self.ill_from is None:
-            return self._tell(True, now, now - self.missed_s, now)
+            return self._make_report(True, now, now - self.missed_s, now)
         return None
 
-    def _tell(self, well: bool, now: float, ill_from: float | None, until: float) -> _Told:
+    def _make_report(self, well: bool, now: float, ill_from: float | None, until: float) -> _LayerReport:
         changes = max(0, self.relapses - (1 if self.told_well else 0))
-        told = _Told(well, self.reason, max(0.0, until - (now if ill_from is None else ill_from)), changes)
+        told = _LayerReport(well, self.reason, max(0.0, until - (now if ill_from is None else ill_from)), changes)
         self.told_well, self.told_at, self.relapses, self.missed_s, self.due = well, now, 0, 0.0, False
         if well:
             self.ill_from = None
         return told
 
-    def _mind_clock(self, now: float) -> None:
+    def _clamp_future_times(self, now: float) -> None:
         """After the clock was set back, times that lie in the future now count as now."""
         self.since = min(self.since, now)
         self.told_at = None if self.told_at is None else min(self.told_at, now)
         self.ill_from = None if self.ill_from is None else min(self.ill_from, now)
 
 
-class NodeState(msgspec.Struct):
+class NodeHealthState(msgspec.Struct):
     """What is remembered of a node, also from process to process."""
 
     run: str = ""  # id of the daemon's run
@@ -387,7 +389,7 @@ MEMORY_BYTES_MAX = 64 * 1024
 log = get_logger("swarmd.notify")
 
 
-class NotifierState:
+class NotifierStateFile:
     """What was reported, in a file, and the lock that allows to send.
 
     Args:
@@ -400,7 +402,7 @@ class NotifierState:
         self._lock: int | None = None
         self._kept = b""
 
-    def acquire(self) -> bool:
+    def acquire_lock(self) -> bool:
         """Whether this process may send. If no lock can be made (a directory that cannot be written to, a file system
         without locks), it may."""
         if self._lock is None:
@@ -421,18 +423,18 @@ class NotifierState:
             self._lock = lock
         return True
 
-    def load(self) -> NodeState:
+    def load(self) -> NodeHealthState:
         """What was saved last; an empty state if that cannot be decoded."""
         try:
             with self._file.open("rb") as file:
-                return msgspec.json.decode(file.read(MEMORY_BYTES_MAX), type=NodeState)
+                return msgspec.json.decode(file.read(MEMORY_BYTES_MAX), type=NodeHealthState)
         except FileNotFoundError:
-            return NodeState()
+            return NodeHealthState()
         except (OSError, *DECODE_ERRORS) as error:
             log.warning("what was told earlier is not known: %s", error)
-            return NodeState()
+            return NodeHealthState()
 
-    def save(self, past: NodeState) -> None:
+    def save(self, past: NodeHealthState) -> None:
         """Write the state if it changed."""
         encoded = msgspec.json.encode(past)
         if encoded == self._kept:
@@ -443,7 +445,7 @@ class NotifierState:
             log.warning("what was told cannot be saved: %s", error)
         self._kept = encoded
 
-    def release(self) -> None:
+    def release_lock(self) -> None:
         """Release the lock, so that another process may send notifications."""
         if self._lock is not None and self._lock >= 0:
             os.close(self._lock)
@@ -467,7 +469,7 @@ class HealthNotifier:
         changes: HealthChanges,
         senders: Sequence[NotificationSender],
         metrics: Metrics,
-        memory: NotifierState | None = None,
+        memory: NotifierStateFile | None = None,
         clock: TimeSource = time.time,
         heartbeat: Heartbeat | None = None,
     ) -> None:
@@ -475,7 +477,7 @@ class HealthNotifier:
         self._memory = memory
         self._leads = memory is None
         self._clock = clock
-        self._outlets = [_Outlet(sender, metrics) for sender in senders]
+        self._outlets = [_SenderQueue(sender, metrics) for sender in senders]
         self._heartbeat = heartbeat
 
     async def run(
@@ -498,7 +500,7 @@ class HealthNotifier:
                 if self._heartbeat is not None:
                     tasks.create_task(self._heartbeat.run())
                 while True:
-                    self.look(latest())
+                    self.handle_status(latest())
                     await asyncio.sleep(every_s)
         except asyncio.CancelledError:
             if last is not None and self._leads:
@@ -506,7 +508,7 @@ class HealthNotifier:
             raise
         finally:
             if self._memory is not None:
-                self._memory.release()
+                self._memory.release_lock()
                 self._leads = False
 
     async def _report_stop(self, last: Callable[[], Awaitable[Status]]) -> None:
@@ -518,23 +520,23 @@ class HealthNotifier:
                 ):  # asked a moment too soon: the daemon that ends this process is about to stop
                     await asyncio.sleep(STOP_POLL_S)
                     status = await last()
-                self._put(self._changes.stop_messages(status, self._clock()))
+                self._queue_messages(self._changes.stop_messages(status, self._clock()))
                 await asyncio.gather(*(outlet.drain() for outlet in self._outlets))
         except TimeoutError:
             log.warning("the end of the node may not have been told: no time left, it took %g s", STOP_REPORT_S)
         except SwarmdError as error:
             log.warning("the end of the node may not have been told: %s", error)
 
-    def look(self, status: Status | None) -> list[HealthMessage]:
+    def handle_status(self, status: Status | None) -> list[HealthMessage]:
         """Take a status into account; gives the messages that were queued."""
-        if status is None or not self._acquire_lead():
+        if status is None or not self._acquire_notification_lock():
             return []
-        notes = self._put(self._changes.look(status, self._clock()))
+        notes = self._queue_messages(self._changes.messages_due(status, self._clock()))
         if self._heartbeat is not None:
             self._heartbeat.report(self._changes.unwell, self._clock())
         return notes
 
-    def _put(self, notes: list[HealthMessage]) -> list[HealthMessage]:
+    def _queue_messages(self, notes: list[HealthMessage]) -> list[HealthMessage]:
         if self._memory is not None:
             self._memory.save(self._changes.past)
         for note in notes:
@@ -543,15 +545,15 @@ class HealthNotifier:
                 outlet.put(note)
         return notes
 
-    def _acquire_lead(self) -> bool:
+    def _acquire_notification_lock(self) -> bool:
         """Acquire the lock on this node's notifications; on success, resume from the last process's state."""
-        if not self._leads and self._memory is not None and self._memory.acquire():
+        if not self._leads and self._memory is not None and self._memory.acquire_lock():
             self._changes.past = self._memory.load()
             self._leads = True
         return self._leads
 
 
-class _Outlet:
+class _SenderQueue:
     """A sender and its queue."""
 
     def __init__(self, sender: NotificationSender, metrics: Metrics) -> None:
@@ -563,7 +565,7 @@ class _Outlet:
     def put(self, note: HealthMessage) -> None:
         if len(self._waiting) >= QUEUED_MAX:
             gone = self._waiting.popleft()
-            self._note_failure(f"{QUEUED_MAX} messages wait for {self._sender.shown}; dropped: {gone.text}")
+            self._record_failure(f"{QUEUED_MAX} messages wait for {self._sender.shown}; dropped: {gone.text}")
         self._waiting.append(note)
         self._more.set()
 
@@ -585,29 +587,29 @@ class _Outlet:
         try:
             await self._sender.send(note)
         except NotifyFailed as error:
-            self._note_failure(str(error))
+            self._record_failure(str(error))
         except Exception as error:  # a defect here must not end the page or the other senders
             log.exception("a sender broke")
-            self._note_failure(f"{self._sender.shown} broke: {type(error).__name__}")
+            self._record_failure(f"{self._sender.shown} broke: {type(error).__name__}")
         else:
             self._metrics.count_notification(self._sender.name, True)
 
-    def _note_failure(self, reason: str) -> None:
+    def _record_failure(self, reason: str) -> None:
         self._metrics.count_notification(self._sender.name, False)
         log.warning("a message did not get out: %s", reason)
 
 
-def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
+def make_notifier(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
     """The notifier that a node's configuration asks for, None if it names neither a sender nor a heartbeat.
 
     Args:
         root: the data directory, which files are relative to.
 
     Raises:
-        ConfigError: as `senders_of`.
+        ConfigError: as `make_senders`.
     """
-    senders, heartbeat = senders_of(config, root), heartbeat_of(config, root, metrics)
+    senders, heartbeat = make_senders(config, root), heartbeat_of(config, root, metrics)
     if not senders and heartbeat is None:
         return None
-    changes, memory = HealthChanges(config.after_s, QUIET_S), NotifierState(NodeDirectory(root).sockets)
+    changes, memory = HealthChanges(config.after_s, QUIET_S), NotifierStateFile(NodeDirectory(root).sockets)
     return HealthNotifier(changes, senders, metrics, memory, heartbeat=heartbeat)

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 
 from swarmd import __version__
 from swarmd.bounds import Backoff
-from swarmd.chain.blocks import Heads
-from swarmd.chain.coordinator import PEERS_A_CALL, Coordinator, can_be_asked
-from swarmd.chain.endpoints import Rpc, read_urls
-from swarmd.chain.ports import HeadListener, NotThere
-from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
+from swarmd.chain.blocks import HeadSubscription
+from swarmd.chain.coordinator import PEERS_A_CALL, CoordinatorContract, is_text_peer_id
+from swarmd.chain.endpoints import RpcPool, read_endpoint_urls
+from swarmd.chain.ports import BlockNotFound, HeadListener
+from swarmd.chain.watcher import ChainRequirements, ChainWatcher, ReadProgress
 from swarmd.config import ChainConfig, Config, DhtConfig, LogsConfig, SwarmConfig
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import CollectReports, Gather, WatchChain
@@ -52,31 +52,31 @@ from swarmd.core.events import (
     RoundAnnounced,
     StageLog,
 )
-from swarmd.core.evidence import keep
+from swarmd.core.evidence import add_evidence
 from swarmd.core.ids import command_id
-from swarmd.core.rounds import preceding
-from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
+from swarmd.core.rounds import preceding_stage
+from swarmd.core.state import BLOCKS_KEPT, ChainState, Clock, State
 from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.dht.gather import Gathering, WaitPolicy
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.report_collector import ReportCollector
-from swarmd.dht.rounds import LeaderboardFollower, SwarmClock
+from swarmd.dht.rounds import LeaderboardFetcher, SwarmClock
 from swarmd.dht.session import Session
 from swarmd.dht.wire.addresses import check_bootstrap
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import ConfigError, SwarmdError, single_error
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
 from swarmd.manifest import Manifest, read_manifest
 from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
 from swarmd.web.gossip import GossipFeed
-from swarmd.web.moments import shown_text
+from swarmd.web.moments import redact_and_cut
 from swarmd.web.shapes import ChangeSignal, PageSource, SwarmView
 from swarmd.web.source import SwarmSource
-from swarmd.web.swarm import PeerLedger, ViewContext, isolated_words, swarm_view
+from swarmd.web.swarm import PeerLedger, ViewContext, describe_isolation, swarm_view
 from swarmd.worker.messages import EventSink
 
 PEERS_A_LOOK = 16 * PEERS_A_CALL  # sums that are asked for at one block
@@ -107,7 +107,7 @@ class OpeningBalances:
         self._failures = 0
         self._seeded = False  # the contract's own board has been read
 
-    def told(self) -> str:
+    def describe_state(self) -> str:
         """A sentence about the rewards."""
         if self._failures >= FAILURES_TOLD:
             return "Rewards as well: the contract's own sums cannot be read."
@@ -115,18 +115,18 @@ class OpeningBalances:
             return "The contract's own sums of what was before are still being read."
         return "Rewards are the contract's own sums; peers that were not heard of since may be missing."
 
-    def look(self, tip: BlockRef) -> None:
+    def request_update(self, tip: BlockRef) -> None:
         """Ask for peers not asked for yet, unless a call is under way. The ledger has all blocks up to `tip`."""
         if not self.needed or self._asked is not None:
             return
         accounts = self._ledger.accounts
         self._done &= accounts.keys()  # whom the ledger has forgotten
-        fresh = [peer for peer in accounts if peer not in self._done and can_be_asked(peer)][:PEERS_A_LOOK]
+        fresh = [peer for peer in accounts if peer not in self._done and is_text_peer_id(peer)][:PEERS_A_LOOK]
         if fresh or not self._seeded:
             self._asked = tip, {peer: accounts[peer].reward for peer in fresh}
             self._due.set()
 
-    async def run(self, coordinator: Coordinator) -> None:
+    async def run(self, coordinator: CoordinatorContract) -> None:
         """Read opening balances until cancelled."""
         self._asked = None  # left over from an earlier run
         self._due.clear()
@@ -134,7 +134,7 @@ class OpeningBalances:
             await self._due.wait()
             self._due.clear()
             try:
-                await self._ask(coordinator)
+                await self._read_balances(coordinator)
                 self._failures = 0
             except SwarmdError as error:
                 log.info("sums cannot be read: %s", error.message)
@@ -142,18 +142,18 @@ class OpeningBalances:
                 await anyio.sleep(RETRY.after(self._failures))
             self._asked = None
 
-    async def _ask(self, coordinator: Coordinator) -> None:
+    async def _read_balances(self, coordinator: CoordinatorContract) -> None:
         assert self._asked is not None
         tip, rewards = self._asked
         if not self._seeded:
-            board = await coordinator.winner_board(hex(tip.number))
-            unheard = [peer for peer in board if peer not in self._ledger.accounts and can_be_asked(peer)]
+            board = await coordinator.winner_leaderboard(hex(tip.number))
+            unheard = [peer for peer in board if peer not in self._ledger.accounts and is_text_peer_id(peer)]
             rewards |= dict.fromkeys(unheard, 0.0)
         totals = await coordinator.total_rewards(list(rewards), hex(tip.number))
-        if (await coordinator.blocks.at(tip.number)).hash != tip.hash:
-            raise NotThere(f"block {tip.number} changed while sums were read")
+        if (await coordinator.blocks.get_block(tip.number)).hash != tip.hash:
+            raise BlockNotFound(f"block {tip.number} changed while sums were read")
         for peer, total in totals.items():
-            self._ledger.carry(peer, total / self._scale - rewards[peer])
+            self._ledger.add_opening_balance(peer, total / self._scale - rewards[peer])
         self._done.update(totals)
         self._seeded = True
 
@@ -187,7 +187,7 @@ class ContractFeed:
         on_head: HeadListener,
     ) -> None:
         assert manifest.chain is not None, "the swarm has no contract"
-        self._config = config_of(manifest, urls)
+        self._config = make_chain_config(manifest, urls)
         self._stages = manifest.recipe.stages
         self._peer = peer
         self._emit = emit
@@ -196,22 +196,22 @@ class ContractFeed:
         self._anchor: BlockRef | None = None  # the blocks after it are read
         self._recent: tuple[BlockRef, ...] = ()  # the latest blocks that were reported
         self._genesis = ""
-        self._reach: Reach | None = None
+        self._reach: ReadProgress | None = None
 
     async def run(self) -> None:
         """Follow the contract until cancelled; when called again, from where it was left."""
         config = self._config
-        rpc = Rpc(config.rpc, config.chain_id)
-        coordinator = Coordinator(rpc, config.contract, config.from_block)
+        rpc = RpcPool(config.rpc, config.chain_id)
+        coordinator = CoordinatorContract(rpc, config.contract, config.from_block)
         terms = ChainRequirements(config, self._stages, self._peer, coordinator)
-        heads = Heads(rpc, config.contract, config.poll_s)
-        watcher = Watcher(config, terms, rpc, heads, self._take, lambda: "")
+        heads = HeadSubscription(rpc, config.contract, config.poll_s)
+        watcher = ChainWatcher(config, terms, rpc, heads, self._apply_event, lambda: "")
 
-        def on_progress(reach: Reach) -> None:
+        def on_progress(reach: ReadProgress) -> None:
             self._reach = reach
 
         def on_head() -> None:
-            self._sums.look(watcher.branch.tip)
+            self._sums.request_update(watcher.branch.tip)
             self._on_head()
 
         watcher.on_progress, watcher.on_head = on_progress, on_head
@@ -219,44 +219,44 @@ class ContractFeed:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(heads.run)
                 tasks.start_soon(self._sums.run, coordinator)
-                await self._follow(watcher, coordinator)
+                await self._run_watcher(watcher, coordinator)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
                 await rpc.close()
 
-    async def _follow(self, watcher: Watcher, coordinator: Coordinator) -> None:
+    async def _run_watcher(self, watcher: ChainWatcher, coordinator: CoordinatorContract) -> None:
         while True:
             try:
-                await watcher.run(await self._order(coordinator))
+                await watcher.run(await self._make_watch_command(coordinator))
             except SwarmdError as error:  # another chain, another contract, or no answer
-                self._take(ChainDegraded(error.message))
-                watcher.say_again()
+                self._apply_event(ChainDegraded(error.message))
+                watcher.emit_chain_up_again()
             await anyio.sleep(RETRY_S)
 
-    async def _order(self, coordinator: Coordinator) -> WatchChain:
+    async def _make_watch_command(self, coordinator: CoordinatorContract) -> WatchChain:
         """Where to begin. Raises ChainError, ChainMismatch."""
         if self._anchor is None:
-            head = await coordinator.blocks.head()
+            head = await coordinator.blocks.get_head()
             created = max(self._config.from_block - 1, 0)
-            self._anchor = await coordinator.blocks.at(max(created, head.number - HISTORY_BLOCKS))
+            self._anchor = await coordinator.blocks.get_block(max(created, head.number - HISTORY_BLOCKS))
             self._recent = (self._anchor,)
             self._sums.needed = self._anchor.number > created
         return WatchChain("watch", self._recent, self._genesis)
 
-    def _take(self, event: Event) -> None:
+    def _apply_event(self, event: Event) -> None:
         if isinstance(event, ChainUp):
             self._genesis = event.genesis
-        block = _block_of(event)
+        block = _block_after_event(event)
         if block is not None:
             before = [known for known in self._recent if known.number < block.number]
             self._recent = (*before[1 - BLOCKS_KEPT :], block)
         self._emit(event)
 
-    def notes(self, chain: Chain) -> tuple[str, ...]:
+    def notes(self, chain: ChainState) -> tuple[str, ...]:
         """What is not known of the contract, and why, in sentences."""
         notes = []
         if chain.chart == "degraded":
-            reason = shown_text(chain.reason, REASON_CHARACTERS_MAX)
+            reason = redact_and_cut(chain.reason, REASON_CHARACTERS_MAX)
             notes.append(f"The contract cannot be read at present: {reason}. What is shown of it may be old.")
         elif chain.chart != "up":
             far = f": block {self._reach.tip} of {self._reach.head}" if self._reach else ""
@@ -264,12 +264,12 @@ class ContractFeed:
         if self._anchor is not None and self._sums.needed:
             notes.append(
                 f"The contract's blocks are read from {self._anchor.number + 1} on: rounds, votes and curves begin "
-                f"there. {self._sums.told()}"
+                f"there. {self._sums.describe_state()}"
             )
         return tuple(notes)
 
 
-def _block_of(event: Event) -> BlockRef | None:
+def _block_after_event(event: Event) -> BlockRef | None:
     """The latest block that the chain has after an event; None if the event does not name one."""
     if isinstance(event, ChainBlock):
         return event.block
@@ -278,7 +278,7 @@ def _block_of(event: Event) -> BlockRef | None:
     return event.fork if isinstance(event, ChainReorged) else None
 
 
-def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
+def make_chain_config(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
     """How an observer reads the contract: without an account."""
     chain = manifest.chain
     assert chain is not None
@@ -293,22 +293,22 @@ def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
     )
 
 
-def contract_after(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
+def apply_contract_event(chain: ChainState, event: ContractEvent, ledger: PeerLedger) -> ChainState:
     """The contract after an event that the ledger has applied."""
     if isinstance(event, ChainDegraded):
         return replace(chain, chart="degraded", reason=event.reason)
     if isinstance(event, ChainUp):
-        chain = _at_head(chain, event)
+        chain = _chain_at_head(chain, event)
     elif isinstance(event, ChainBlock):
-        chain = _with_block(chain, event)
+        chain = _apply_block(chain, event)
     else:
         chain = replace(chain, recent=(event.fork,))
     if isinstance(event, ChainBlock) and not (event.logs and chain.chart == "up"):
         return chain  # nothing new, or read to catch up
-    return replace(chain, reporters=ledger.reporters(chain.round, chain.stage))
+    return replace(chain, reporters=ledger.find_reporters(chain.round, chain.stage))
 
 
-def _at_head(chain: Chain, event: ChainUp) -> Chain:
+def _chain_at_head(chain: ChainState, event: ChainUp) -> ChainState:
     return replace(
         chain,
         chart="up",
@@ -325,7 +325,7 @@ def _at_head(chain: Chain, event: ChainUp) -> Chain:
     )
 
 
-def _with_block(chain: Chain, event: ChainBlock) -> Chain:
+def _apply_block(chain: ChainState, event: ChainBlock) -> ChainState:
     for entry in event.logs:
         if isinstance(entry, StageLog):
             chain = replace(chain, round=entry.round, stage=entry.stage, opened_at=event.block.at)
@@ -343,7 +343,7 @@ OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say which stage
 
 
 @contextmanager
-def observer_of(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> Iterator[DhtSwarm]:
+def open_observer(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> Iterator[DhtSwarmSource]:
     """An observer of a manifest's swarm, with a scratch directory that goes with it.
 
     Args:
@@ -358,12 +358,12 @@ def observer_of(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str
     if rpc and read.chain is None:
         raise ConfigError(f"the swarm {read.id} has no chain: endpoints have no use there", "Leave out --rpc")
     endpoints = tuple(rpc) or (read.chain.rpc if read.chain else ())
-    urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
+    urls = read_endpoint_urls(endpoints, Path.cwd()) if endpoints else ()
     with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
-        yield DhtSwarm(read, Path(place), bootstrap, urls)
+        yield DhtSwarmSource(read, Path(place), bootstrap, urls)
 
 
-class DhtSwarm(SwarmSource):
+class DhtSwarmSource(SwarmSource):
     """Follows a swarm.
 
     Args:
@@ -381,11 +381,11 @@ class DhtSwarm(SwarmSource):
         self._paths.network.mkdir(exist_ok=True)
         self._identity = create_identity(NodeDirectory(place).identity)
         self._config = observer_config(manifest, bootstrap)
-        self._blobs = Blobs(self._paths.blobs)
+        self._blobs = BlobStore(self._paths.blobs)
         self._wait_policy = WaitPolicy()
         self._ledger = PeerLedger()
         self._gossip = GossipFeed(self._blobs, self._ledger)
-        self._state = State(settings=_settings(manifest))
+        self._state = State(settings=_make_settings(manifest))
         self._link = "no node of the swarm has answered yet"
         self._isolated = ""  # why nothing is heard of the coordinator although nodes answer
         self._seq = 0
@@ -395,17 +395,17 @@ class DhtSwarm(SwarmSource):
         self._clock: SwarmClock
         self._members: Members
         self._reports: ReportCollector
-        self._standings: LeaderboardFollower
+        self._standings: LeaderboardFetcher
         self._dials = False  # the session runs
         self._contract: ContractFeed | None = None
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
-            books = (self._ledger, self.observe, self._follow_contract)
+            books = (self._ledger, self.observe, self._go_to_contract_stage)
             self._contract = ContractFeed(manifest, urls, self._identity.peer_id, *books)
             named = manifest.chain
-            unread = Chain("connecting", chain_id=named.chain_id, contract=named.contract, round=-1, stage=-1)
+            unread = ChainState("connecting", chain_id=named.chain_id, contract=named.contract, round=-1, stage=-1)
             self._state = replace(self._state, chain=unread)
 
-    def here(self) -> PageSource:
+    def describe_source(self) -> PageSource:
         """What a server that shows this says of itself."""
         return PageSource(
             __version__,
@@ -421,9 +421,9 @@ class DhtSwarm(SwarmSource):
         async with anyio.create_task_group() as tasks:
             if self._contract is not None:
                 tasks.start_soon(self._contract.run)
-            tasks.start_soon(self._dial)
+            tasks.start_soon(self._follow_dht)
 
-    async def _dial(self) -> None:
+    async def _follow_dht(self) -> None:
         """Follow the swarm in the DHT; on errors, try again while the contract is followed."""
         use_hivemind_log_handler("nowhere")
         while True:
@@ -433,9 +433,9 @@ class DhtSwarm(SwarmSource):
                 view, store, gossip = self._session.view, self._session.store, self._session.gossip
                 self._members = Members(view, store, self._session.publisher, self._session)
                 self._reports = ReportCollector(view, store, gossip, self._members.presences)
-                self._standings = LeaderboardFollower(view, store, self._session.bodies, self._settle)
+                self._standings = LeaderboardFetcher(view, store, self._session.bodies, self._adopt_coordinator_sums)
                 self._clock = SwarmClock(view, store, self._session.publisher, gossip)
-                await self._session.run(self._follow)
+                await self._session.run(self._follow_session)
             except* SwarmdError as errors:
                 self._link = str(single_error(errors))
             finally:
@@ -443,9 +443,9 @@ class DhtSwarm(SwarmSource):
             self.changes.notify()
             await anyio.sleep(AGAIN_S)
 
-    async def _follow(self) -> None:
-        self._clock.follow()
-        self._members.follow()
+    async def _follow_session(self) -> None:
+        self._clock.watch_clock()
+        self._members.watch_others()
         self._dials = True
         if self._state.clock is not None:  # the contract was read first
             self._read_stage(self._state.clock, fresh=True)
@@ -456,11 +456,11 @@ class DhtSwarm(SwarmSource):
     def observe(self, event: Event) -> None:
         """Apply an event of the session. Called in the event loop."""
         with self._lock:
-            noted = self._take(event)
+            noted = self._apply_event(event)
         if noted:
             self.changes.notify()
 
-    def _take(self, event: Event) -> bool:
+    def _apply_event(self, event: Event) -> bool:
         """Apply an event. Returns whether anything that is shown may have changed."""
         if isinstance(event, RoundAnnounced):
             self._on_clock(event)
@@ -471,15 +471,15 @@ class DhtSwarm(SwarmSource):
         elif isinstance(event, LinkDegraded | LinkDown):
             self._link, self._isolated = event.reason, ""
         elif isinstance(event, Equivocated):
-            known = keep(self._state.equivocations, event, time.time())
+            known = add_evidence(self._state.equivocations, event, time.time())
             self._state = replace(self._state, equivocations=known)
         elif isinstance(event, IN_LEDGER):
-            self._book(event)
+            self._record_in_ledger(event)
         else:
             return False
         return True
 
-    def _book(self, event: Event) -> None:
+    def _record_in_ledger(self, event: Event) -> None:
         self._seq += 1
         applied = AppliedEvent(Envelope(self._seq, time.time(), event), self._state, self._state, ())
         chain = self._state.chain
@@ -496,24 +496,24 @@ class DhtSwarm(SwarmSource):
             older = (event.round, event.stage) < (clock.round, clock.stage)
             if older or chain.chart == "up":
                 return
-        self._go_to(event)
+        self._go_to_stage(event)
 
     def _on_contract_event(self, event: ContractEvent) -> None:
         assert self._state.chain is not None, "a contract that nobody reads"
-        self._book(event)
-        chain = contract_after(self._state.chain, event, self._ledger)
+        self._record_in_ledger(event)
+        chain = apply_contract_event(self._state.chain, event, self._ledger)
         self._state = replace(self._state, chain=chain)
 
-    def _follow_contract(self) -> None:
+    def _go_to_contract_stage(self) -> None:
         """Go to the contract's stage once the newest block has been read; earlier stages are left out."""
         chain = self._state.chain
         if chain is not None and chain.chart == "up":
             # The time when anybody may end the stage by the policy; never if it sets no time.
             deadline_at = chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
-            self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
+            self._go_to_stage(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
             self.changes.notify()
 
-    def _go_to(self, event: RoundAnnounced) -> None:
+    def _go_to_stage(self, event: RoundAnnounced) -> None:
         """Take note of the stage that the swarm is at, and read it if it is another one than before."""
         before = self._state.clock
         clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
@@ -526,61 +526,61 @@ class DhtSwarm(SwarmSource):
     def _read_stage(self, clock: Clock, fresh: bool) -> None:
         """Collect the reports of a stage that opened, and the rollouts of the one before. `fresh`: its round is new."""
         view = self._session.view
-        view.policy.announce(clock.round)
+        view.policy.set_round(clock.round)
         if not clock.final:
             collect = CollectReports(command_id("collect", f"{clock.round}/{clock.stage}"), clock.round, clock.stage)
-            view.runtime.start(self._attempt(self._reports.collect(collect)))
-        source = preceding(clock.round, clock.stage, self._manifest.recipe.stages)
+            view.runtime.start(self._await_or_skip(self._reports.collect(collect)))
+        source = preceding_stage(clock.round, clock.stage, self._manifest.recipe.stages)
         if source is not None:
             until_at = time.time() + GATHER_S
             command = Gather(
                 command_id("gather", f"{clock.round}/{clock.stage}"), clock.round, clock.stage, *source, until_at
             )
-            view.runtime.start(self._attempt(self._gather(command)))
+            view.runtime.start(self._await_or_skip(self._fetch_rollouts(command)))
         if self._manifest.chain is None and (fresh or clock.final):
-            self._standings.reach(clock.round)
+            self._standings.watch_previous_leaderboard(clock.round)
 
-    async def _gather(self, command: Gather) -> None:
+    async def _fetch_rollouts(self, command: Gather) -> None:
         """Fetch what peers shared, within a bound on disk."""
         parts = (self._session.view, self._session.store, self._session.gossip, self._session.bodies)
-        await Gathering(*parts, self._wait_policy, self._members.must_be_member, command).run()
+        await Gathering(*parts, self._wait_policy, self._members.require_member, command).run()
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
-    async def _attempt(self, reading: object) -> None:
+    async def _await_or_skip(self, reading: object) -> None:
         """Await a reading; if it fails it is left out, and the next stage brings more."""
         try:
             await reading  # type: ignore[misc]
         except SwarmdError as error:
             log.info("%s", error.message)
 
-    def _settle(self, board: LeaderboardBody) -> None:
+    def _adopt_coordinator_sums(self, board: LeaderboardBody) -> None:
         """Take over the coordinator's sums."""
         with self._lock:
-            self._ledger.settle(board.round, board.standings, time.time())
-        self._session.gossip.comparison.read_board(board.reports)
+            self._ledger.adopt_coordinator_sums(board.round, board.standings, time.time())
+        self._session.gossip.comparison.compare_quoted_reports(board.reports)
         self.changes.notify()
 
     # --- what is asked ---
 
     @contextmanager
-    def _books(self) -> Iterator[tuple[State, PeerLedger]]:
+    def _lock_state_and_ledger(self) -> Iterator[tuple[State, PeerLedger]]:
         with self._lock:
             yield self._state, self._ledger
 
     @property
-    def _feed(self) -> GossipFeed:
+    def _gossip_feed(self) -> GossipFeed:
         return self._gossip
 
     def _view(self, peers_max: int) -> SwarmView:
         around = ViewContext(self._manifest.recipe.kind, time.time(), 0, ())
-        with self._books() as (state, ledger):
+        with self._lock_state_and_ledger() as (state, ledger):
             seen = swarm_view(state, ledger, around, peers_max)
             return replace(seen, source="dht", notes=self._notes())
 
     def _notes(self) -> tuple[str, ...]:
         notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []
         if self._isolated:
-            notes.append(isolated_words("This observer", self._isolated))
+            notes.append(describe_isolation("This observer", self._isolated))
         if self._state.clock is None:
             notes.append("No round has been seen yet.")
         since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._begun_at))
@@ -589,7 +589,7 @@ class DhtSwarm(SwarmSource):
             notes.append(f"Who is there and what they write is read from the DHT since {since}.")
         else:
             notes.append(f"Read from the DHT since {since}: of what came before only the sums are known.")
-            notes += _notes_unread(self._manifest)
+            notes += _unread_contract_notes(self._manifest)
         notes += equivocation_notes(self._state)
         if self._ledger.turned_away:
             notes.append("There are more peers than this server keeps count of.")
@@ -616,14 +616,14 @@ def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config
     )
 
 
-def _settings(manifest: Manifest) -> Settings:
+def _make_settings(manifest: Manifest) -> Settings:
     """Settings without a peer id, because the observer has no account in the ledger."""
     chain = manifest.chain
     settings = ChainSettings(sends=False, drive="never", reward_scale=chain.reward_scale) if chain else None
     return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages, chain=settings)
 
 
-def _notes_unread(manifest: Manifest) -> tuple[str, ...]:
+def _unread_contract_notes(manifest: Manifest) -> tuple[str, ...]:
     """A note on what is missing if a contract keeps the rounds and no endpoint is known."""
     chain = manifest.chain
     if chain is None:

@@ -19,15 +19,15 @@ from msgspec.structs import replace
 
 from swarmd.core.applied import AppliedEvent
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.eventlog.fold import oldest_base
-from swarmd.eventlog.frame import HEAD, judge_tail
-from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, segment_name
+from swarmd.eventlog.frame import HEAD, classify_tail
+from swarmd.eventlog.segment import LogPosition, first_seq_of, list_segments, read_header, segment_name
 from swarmd.files import open_regular
 from swarmd.logger import get_logger
 from swarmd.observe.story import Story, StoryTeller
 from swarmd.web.gossip import GossipFeed
-from swarmd.web.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at
+from swarmd.web.history import EventsRemoved, HistorySaver, LogFollower, LogHistory, find_first_seq, read_commits_from
 from swarmd.web.stages import StageFollower, Timeline, TrainedStages
 from swarmd.web.swarm import PeerLedger
 
@@ -41,34 +41,34 @@ MARK_BYTES = 4096  # of what was read last, by which a log is recognised; they h
 log = get_logger("swarmd.web")
 
 
-class LogMark:
+class LogFingerprint:
     """Recognises a log by the bytes before the place up to which it was read."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._known: tuple[Place, bytes] | None = None
+        self._known: tuple[LogPosition, bytes] | None = None
 
-    def put(self, place: Place | None) -> None:
+    def remember_position(self, place: LogPosition | None) -> None:
         """Remember the place that was reached."""
         if place is not None and (self._known is None or self._known[0] != place):
             with contextlib.suppress(OSError):  # removed since: the next segment's first commit brings a mark
-                self._known = (place, bytes_before(self._directory, place))
+                self._known = (place, digest_bytes_before(self._directory, place))
 
-    def is_gone(self) -> bool:
+    def is_log_replaced(self) -> bool:
         """Whether another log lies there, for example after a restore from a backup. Raises NotFoundError, OSError."""
         if self._known is None:
             return False
         place, known = self._known
         try:
-            return bytes_before(self._directory, place) != known
+            return digest_bytes_before(self._directory, place) != known
         except FileNotFoundError:  # old segments go, and the log begins later then
-            return begin_of(self._directory) <= place.segment
+            return find_first_seq(self._directory) <= place.segment
 
 
-def bytes_before(directory: Path, place: Place) -> bytes:
+def digest_bytes_before(directory: Path, place: LogPosition) -> bytes:
     """A digest of the last bytes before a place. Raises OSError."""
     first = max(0, place.offset - MARK_BYTES)
-    with open_regular(place.path(directory)) as file:
+    with open_regular(place.segment_path(directory)) as file:
         return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
 
 
@@ -96,7 +96,7 @@ class LogTail:
         history: LogHistory,
         told: JournalListener,
         grows: bool = True,
-        keeping: Keeping | None = None,
+        keeping: HistorySaver | None = None,
     ) -> None:
         self.caught_up = threading.Event()
         self.trouble: SwarmdError | None = None
@@ -106,7 +106,7 @@ class LogTail:
         self._keeping = keeping
         self.stopping = threading.Event()
         self._directory_stamp = -1
-        self._mark = LogMark(history.directory)
+        self._mark = LogFingerprint(history.directory)
         self._suspect = 0
         self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
 
@@ -128,7 +128,7 @@ class LogTail:
             sizes = {path: path.stat().st_size for path in segments}
         except (OSError, NotFoundError):
             return 0.0
-        place = self._history.place
+        place = self._history.end_position
         done = sum(size for path, size in sizes.items() if place is not None and first_seq_of(path) < place.segment)
         # Not all followers may have applied yet what was read last.
         return min(ALMOST, (done + (place.offset if place else 0)) / max(1, sum(sizes.values())))
@@ -138,65 +138,65 @@ class LogTail:
         while not self.stopping.is_set():
             try:
                 if not started:
-                    self._mark = LogMark(self._history.directory)
-                    if self._keeping is None or not self._keeping.resume():
-                        self._history.begin(oldest_base(self._history.directory))
+                    self._mark = LogFingerprint(self._history.directory)
+                    if self._keeping is None or not self._keeping.restore():
+                        self._history.restart(oldest_base(self._history.directory))
                     started = True
-                self._follow()
+                self._read_until_stopped()
                 return
             except Exception as error:  # no log yet, segments gone, damage, a disk that does not read, a fault of ours
-                trouble = trouble_of(error, self._history.directory)
+                trouble = to_swarmd_error(error, self._history.directory)
                 if trouble is not error and str(trouble) != str(self.trouble):
                     log.warning("WARNING the event log is not read on", exc_info=error)
-                self._note(trouble)
+                self._record_trouble(trouble)
                 started = started and not isinstance(
-                    error, Gone
+                    error, EventsRemoved
                 )  # what comes next is gone: begin at the log's beginning
                 if not self._grows:
                     return
-                self.stopping.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
+                self.stopping.wait(POLL_S if isinstance(error, EventsRemoved) else AGAIN_S)
 
-    def _follow(self) -> None:
+    def _read_until_stopped(self) -> None:
         """Read until stopped, or to the end of a log that does not grow."""
         while not self.stopping.is_set():
-            if self._look_for_more():
-                self._read()
-                self._mark.put(self._history.place)
+            if self._check_for_more():
+                self._read_new_commits()
+                self._mark.remember_position(self._history.end_position)
             if not self._grows:
-                self._judge()
+                self._raise_if_damaged()
             if self.trouble is not None and not self._suspect:
-                self._note(None)
+                self._record_trouble(None)
             if self._keeping is not None and not self.caught_up.is_set():
-                self._keeping.keep_at_first_end()
+                self._keeping.save_at_first_end()
             self.caught_up.set()
             if not self._grows:
                 return
             self.stopping.wait(POLL_S)
 
-    def _read(self) -> None:
+    def _read_new_commits(self) -> None:
         history = self._history
         batch: list[AppliedEvent] = []
-        for commit, end in commits_at(history.directory, history.place, history.next_seq):
+        for commit, end in read_commits_from(history.directory, history.end_position, history.next_seq):
             if commit.end_seq <= history.next_seq:
                 continue
             batch += history.apply(commit, end)
             self._suspect = 0
             if len(batch) >= BATCH_EVENTS:
-                self._notify(batch)
+                self._publish_batch(batch)
                 batch = []
             if self._keeping is not None:
-                self._keeping.keep_if_due(self.caught_up.is_set())
+                self._keeping.save_if_due(self.caught_up.is_set())
             if self.stopping.is_set():
                 return
-        self._notify(batch)
+        self._publish_batch(batch)
 
-    def _notify(self, batch: list[AppliedEvent]) -> None:
+    def _publish_batch(self, batch: list[AppliedEvent]) -> None:
         if batch and self.caught_up.is_set():
             self._told(batch)
 
-    def _note(self, error: SwarmdError | None) -> None:
+    def _record_trouble(self, error: SwarmdError | None) -> None:
         if str(error) != str(self.trouble):
-            if error is not None and not isinstance(error, Gone):
+            if error is not None and not isinstance(error, EventsRemoved):
                 log.warning("WARNING the event log cannot be read: %s", error)
             self.trouble = error
             self._told([])
@@ -205,7 +205,7 @@ class LogTail:
 
     # --- is there more? ---
 
-    def _look_for_more(self) -> bool:
+    def _check_for_more(self) -> bool:
         """Look after the place that was reached, and notice segments that came or went.
 
         Returns whether there is something to read.
@@ -213,16 +213,16 @@ class LogTail:
         directory = self._history.directory
         stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
         if stamp != self._directory_stamp:
-            if self._mark.is_gone():
-                raise Gone(f"the event log in {directory} is another one than before", "Load the page again")
+            if self._mark.is_log_replaced():
+                raise EventsRemoved(f"the event log in {directory} is another one than before", "Load the page again")
             self._directory_stamp = stamp
-            self._forget_removed(directory)
+            self._drop_removed_events(directory)
             return True
-        place = self._history.place
+        place = self._history.end_position
         if place is None:
             return True
         try:
-            with open_regular(place.path(directory)) as file:
+            with open_regular(place.segment_path(directory)) as file:
                 head = os.pread(file.fileno(), HEAD.size, place.offset)
         except FileNotFoundError:
             return True
@@ -232,31 +232,31 @@ class LogTail:
             return (directory / segment_name(place.seq)).exists()
         self._suspect += 1
         if self._suspect == SUSPECT_POLLS:
-            self._judge()
+            self._raise_if_damaged()
         return True
 
-    def _judge(self) -> None:
+    def _raise_if_damaged(self) -> None:
         """Raise LogDamaged if the bytes after the place that was reached are damaged, not just incomplete."""
-        place, self._suspect = self._history.place, 0
-        path = place.path(self._history.directory) if place is not None else None
+        place, self._suspect = self._history.end_position, 0
+        path = place.segment_path(self._history.directory) if place is not None else None
         if place is None or path is None or not path.exists():
             return
         with open_regular(path) as file:
             opening = read_header(file, path)
-            if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
+            if classify_tail(file, place.offset, opening.seed).verdict == "damaged":
                 self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
                 raise LogDamaged(f"{path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
-    def _forget_removed(self, directory: Path) -> None:
+    def _drop_removed_events(self, directory: Path) -> None:
         """Forget what was removed at the log's front."""
-        begin = begin_of(directory)
-        if begin > self._history.first:
+        begin = find_first_seq(directory)
+        if begin > self._history.first_seq:
             base = oldest_base(directory)
-            if self._history.first < base.seq <= self._history.next_seq:
+            if self._history.first_seq < base.seq <= self._history.next_seq:
                 self._history.drop_before(base)
 
 
-def trouble_of(error: Exception, directory: Path) -> SwarmdError:
+def to_swarmd_error(error: Exception, directory: Path) -> SwarmdError:
     """An error as the page shows it."""
     if isinstance(error, SwarmdError):
         return error
@@ -271,7 +271,7 @@ STEP_EVENTS = 1000  # folded at once
 STAGES_BEFORE = 3
 
 
-class _Kept:
+class _StoryProgress:
     """A story as far as it was read."""
 
     def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False, cut: bool = False) -> None:
@@ -282,11 +282,11 @@ class _Kept:
         self.first, self.next, self.end = first, first, last
         self.wanted = wanted  # event from which on it would be told, were there no bound
 
-    def story(self, now: float | None, next_seq: int) -> Story:
+    def current_story(self, now: float | None, next_seq: int) -> Story:
         """The story so far, for a log that ends before `next_seq`; it says which part is unread if that may change the
         story."""
         story, all_of_it = self.teller.story(now), f"`swarmd explain DIR {self.round}` reads all."
-        if not self.ahead and self.end < next_seq and self.teller.goes_on:
+        if not self.ahead and self.end < next_seq and self.teller.may_continue:
             unread = f"It goes on beyond event {self.end - 1}, up to which it is read here. {all_of_it}"
             if story.outcome != "open":
                 return replace(story, unread=unread)
@@ -312,7 +312,7 @@ class Stories:
     def __init__(self, history: LogHistory, stages: StageFollower, timeline: Timeline) -> None:
         self._history, self._stages, self._timeline = history, stages, timeline
         self._lock = threading.Lock()
-        self._kept: LRUCache[int, _Kept] = LRUCache(TELLERS_KEPT)
+        self._kept: LRUCache[int, _StoryProgress] = LRUCache(TELLERS_KEPT)
         self._generation = history.generation
 
     def story(self, round_: int, now: float | None) -> Story:
@@ -330,31 +330,33 @@ class Stories:
                 self._generation = self._history.generation
                 self._kept.clear()
             kept = self._kept.get(round_)
-            if kept is None or kept.ahead or kept.first < self._history.first:
-                kept = self._begin(round_)
+            if kept is None or kept.ahead or kept.first < self._history.first_seq:
+                kept = self._start_story(round_)
             while kept.next < min(kept.end, self._history.next_seq):
                 count = min(STEP_EVENTS, kept.end - kept.next)
-                for applied in self._history.fold_from(kept.next, count):
+                for applied in self._history.fold_events(kept.next, count):
                     kept.teller.apply(applied)
                     kept.next = applied.seq + 1
-                    if not kept.teller.goes_on:
+                    if not kept.teller.may_continue:
                         kept.end = kept.next
                         break
             self._kept[round_] = kept
-            return kept.story(now, self._history.next_seq)
+            return kept.current_story(now, self._history.next_seq)
 
-    def _begin(self, round_: int) -> _Kept:
+    def _start_story(self, round_: int) -> _StoryProgress:
         with self._history.lock:
-            opened = self._timeline.opening_of(round_)
-            first, next_seq = self._history.first, self._history.next_seq
+            opened = self._timeline.find_round_opening(round_)
+            first, next_seq = self._history.first_seq, self._history.next_seq
             if opened is None:  # not reached: the last event says which round the swarm is in
-                return _Kept(round_, last := max(first, next_seq - 1), next_seq, last, ahead=True)
-            before = self._stages.joined_before(round_, STAGES_BEFORE)
-            if self._timeline.forgot(round_):
-                opened = self._history.before_round(round_)
+                return _StoryProgress(round_, last := max(first, next_seq - 1), next_seq, last, ahead=True)
+            before = self._stages.find_join_before(round_, STAGES_BEFORE)
+            if self._timeline.has_forgotten_round(round_):
+                opened = self._history.seq_before_round(round_)
         wanted = max(first, min(opened, before if before is not None else first))
-        cut = first > begin_of(self._history.directory)
-        return _Kept(round_, max(wanted, opened - STORY_EVENTS_MAX), opened + STORY_EVENTS_MAX, wanted, cut=cut)
+        cut = first > find_first_seq(self._history.directory)
+        return _StoryProgress(
+            round_, max(wanted, opened - STORY_EVENTS_MAX), opened + STORY_EVENTS_MAX, wanted, cut=cut
+        )
 
 
 class LogReading:
@@ -371,23 +373,23 @@ class LogReading:
     def __init__(
         self,
         directory: Path,
-        blobs: Blobs,
+        blobs: BlobStore,
         told: JournalListener,
-        others: Sequence[Follower] = (),
+        others: Sequence[LogFollower] = (),
         *,
         grows: bool = True,
     ) -> None:
         self.ledger, self.stages, self.timeline = PeerLedger(), StageFollower(), Timeline()
         self.feed = GossipFeed(blobs, self.ledger)
         self.trained = TrainedStages()
-        own: tuple[Follower, ...] = (self.ledger, self.stages, self.timeline, self.feed, self.trained)
+        own: tuple[LogFollower, ...] = (self.ledger, self.stages, self.timeline, self.feed, self.trained)
         self.history = LogHistory(directory, (*own, *others))
         self.stories = Stories(self.history, self.stages, self.timeline)
-        self.keeping = Keeping(self.history) if grows else None
+        self.keeping = HistorySaver(self.history) if grows else None
         self.tail = LogTail(self.history, told, grows, self.keeping)
 
     @property
-    def reread_words(self) -> str:
+    def reread_reason(self) -> str:
         """Why the log is read whole although something was kept, as the end of a sentence; else empty."""
         anew = self.keeping.anew if self.keeping is not None else ""
         return f"; what was kept of it is made again: {anew}" if anew else ""

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState
 from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady, tag_of
-from swarmd.core.rounds import count_aside
+from swarmd.core.rounds import count_set_aside
 from swarmd.core.state import State, Trainer
 from swarmd.core.values import Skill
-from swarmd.eventlog.fold import Base
+from swarmd.eventlog.fold import FoldBase
 from swarmd.observe.describe import LANE_OF, ROUTINE, WARNINGS, WORDS, Lane, describe
-from swarmd.observe.words import STAGES_COUNTED, aside_counts_words, peer_words
+from swarmd.observe.words import STAGES_COUNTED, describe_masked_counts, describe_masked_peer
 from swarmd.results.history import curves_of
-from swarmd.web.moments import TEXT_CHARACTERS_MAX, number, shown_text
+from swarmd.web.moments import TEXT_CHARACTERS_MAX, finite_or_none, redact_and_cut
 from swarmd.web.shapes import (
     OVERVIEW_BUCKETS_MAX,
     OVERVIEW_ROUNDS_MAX,
@@ -51,9 +51,9 @@ class StageFollower:
     """Follows the fold and keeps when each stage's parts began and ended."""
 
     def __init__(self) -> None:
-        self.begin(Base())
+        self.restart(FoldBase())
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         self._rows: deque[StageRow] = deque(maxlen=STAGES_KEPT)
         self._skips: deque[SkipRow] = deque(maxlen=SKIPS_KEPT)
         self._entered_at = 0.0
@@ -63,16 +63,16 @@ class StageFollower:
         if isinstance(event, RoundsSkipped):
             self._skips.append(SkipRow(event.first, event.last, event.cause, applied.seq, applied.at))
         if isinstance(event, StageTrained):
-            self._note_result(event)
-        if _place(before) != _place(after):
-            self._change(before, after, applied)
+            self._record_result(event)
+        if _current_stage(before) != _current_stage(after):
+            self._switch_stage(before, after, applied)
         elif before.chart != after.chart and self._rows and after.work is not None:
-            self._advance(before.chart, after.chart, applied.at)
+            self._record_part_end(before.chart, after.chart, applied.at)
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         return msgspec.msgpack.encode((list(self._rows), list(self._skips), self._entered_at))
 
-    def resume(self, kept: bytes | memoryview) -> None:
+    def restore(self, kept: bytes | memoryview) -> None:
         rows, skips, entered_at = msgspec.msgpack.decode(kept, type=tuple[list[StageRow], list[SkipRow], float])
         self._rows, self._skips = deque(rows, maxlen=STAGES_KEPT), deque(skips, maxlen=SKIPS_KEPT)
         self._entered_at = entered_at
@@ -81,7 +81,7 @@ class StageFollower:
         """The stages as the HTTP interface answers them."""
         trained = [row for row in self._rows if row.reward is not None][-STAGES_COUNTED:]
         told = (
-            f"at round {row.round} stage {row.stage} {peer_words(each)}"
+            f"at round {row.round} stage {row.stage} {describe_masked_peer(each)}"
             for row in reversed(trained)
             for each in row.set_aside  # those with a mark come first
             if each.text
@@ -89,39 +89,39 @@ class StageFollower:
         return StagesView(
             tuple(self._rows),
             tuple(self._skips),
-            aside_counts_words([dict(count_aside(row.set_aside)) for row in trained]),
-            shown_text(next(told, ""), TEXT_CHARACTERS_MAX),
+            describe_masked_counts([dict(count_set_aside(row.set_aside)) for row in trained]),
+            redact_and_cut(next(told, ""), TEXT_CHARACTERS_MAX),
         )
 
-    def joined_before(self, round_: int, count: int) -> int | None:
+    def find_join_before(self, round_: int, count: int) -> int | None:
         """The event with which the node joined the `count`-th last stage that it trained before a round; None if fewer
         are known."""
         trained = [row.first_seq for row in self._rows if row.round < round_ and row.reward is not None]
         return trained[-count] if len(trained) >= count else None
 
-    def _change(self, before: State, after: State, applied: AppliedEvent) -> None:
+    def _switch_stage(self, before: State, after: State, applied: AppliedEvent) -> None:
         """Close the row of the stage that was left, and open one for the stage that was joined, if any."""
         if before.work is not None and self._rows and self._rows[-1].outcome == "open":
             if after.chart == "round.settling" or before.chart == "round.settling":
-                self._advance(before.chart, "round.settling", applied.at)
+                self._record_part_end(before.chart, "round.settling", applied.at)
             else:
-                self._end()
+                self._close_last_row()
         if after.work is not None:
             work = after.work
             self._entered_at = applied.at
             self._rows.append(StageRow(work.round, work.stage, applied.seq, applied.at))
             if after.chart in _ORDER[1:]:
-                self._advance("round.gathering", after.chart, applied.at)
+                self._record_part_end("round.gathering", after.chart, applied.at)
 
-    def _end(self) -> None:
+    def _close_last_row(self) -> None:
         """Close the last row: the stage is done if it was trained, even if its report is still on its way."""
         self._rows[-1] = replace(self._rows[-1], outcome="abandoned" if self._rows[-1].reward is None else "done")
 
-    def _advance(self, left: RoundState, entered: RoundState, at: float) -> None:
+    def _record_part_end(self, left: RoundState, entered: RoundState, at: float) -> None:
         """Record how long the part took that was left; parts that were passed over took no time."""
         if left not in _ORDER or entered not in _ORDER or _ORDER.index(entered) < _ORDER.index(left):
             if entered == "waiting" and self._rows[-1].outcome == "open":
-                self._end()
+                self._close_last_row()
             self._entered_at = at if entered in _ORDER else self._entered_at
             return
         row, took_s = self._rows[-1], max(0.0, at - self._entered_at)
@@ -132,10 +132,10 @@ class StageFollower:
         given_up = entered == "round.settling" and row.reward is None and left == "round.training"
         self._rows[-1] = replace(row, trained_s=None) if given_up else row
         if entered == "round.settling":
-            self._end()
+            self._close_last_row()
         self._entered_at = at
 
-    def _note_result(self, event: StageTrained) -> None:
+    def _record_result(self, event: StageTrained) -> None:
         for index in range(len(self._rows) - 1, max(-1, len(self._rows) - 4), -1):
             row = self._rows[index]
             if (row.round, row.stage) == (event.round, event.stage):
@@ -146,7 +146,7 @@ class StageFollower:
                 return
 
 
-def _place(state: State) -> tuple[int, int] | None:
+def _current_stage(state: State) -> tuple[int, int] | None:
     return (state.work.round, state.work.stage) if state.work else None
 
 
@@ -162,14 +162,14 @@ class TrainedStages:
     """
 
     def __init__(self) -> None:
-        self.begin(Base())
+        self.restart(FoldBase())
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         self._stages: dict[tuple[int, int], tuple[TrainedStage, tuple[Skill, ...]]] = {}
         self._total = 0
         self.trainer = base.state.trainer
         first = base.state.first_accuracy
-        self._before = number(first.held_out) if first is not None and first.untrained else None
+        self._before = finite_or_none(first.held_out) if first is not None and first.untrained else None
 
     def apply(self, applied: AppliedEvent) -> None:
         event = applied.event
@@ -178,19 +178,19 @@ class TrainedStages:
         if not isinstance(event, StageTrained):
             return
         if event.held_out_before is not None:
-            self._before = number(event.held_out_before)
+            self._before = finite_or_none(event.held_out_before)
         place = (event.round, event.stage)
         self._total += place not in self._stages
         row = TrainedStage(
             event.round,
             event.stage,
             applied.seq,
-            number(applied.at) or 0.0,
-            number(event.reward),
-            None if event.held_out is None else number(event.held_out),
+            finite_or_none(applied.at) or 0.0,
+            finite_or_none(event.reward),
+            None if event.held_out is None else finite_or_none(event.held_out),
             event.steps,
             event.tokens,
-            number(event.seconds) or 0.0,
+            finite_or_none(event.seconds) or 0.0,
             event.peer_groups,
             sum(count for _, count in event.rejected),
         )
@@ -200,11 +200,11 @@ class TrainedStages:
             half = len(kept) // 2
             self._stages = dict((*kept[:half:2], *kept[half:]))
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         stages = list(self._stages.values())
         return msgspec.msgpack.encode((stages, self._total, self.trainer, self._before))
 
-    def resume(self, kept: bytes | memoryview) -> None:
+    def restore(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=KeptTrained)
         stages, self._total, self.trainer, self._before = read
         self._stages = {(row.round, row.stage): (row, skills) for row, skills in stages}
@@ -230,9 +230,9 @@ class Timeline:
     """Follows the fold and counts events by kind and time."""
 
     def __init__(self) -> None:
-        self.begin(Base())
+        self.restart(FoldBase())
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         self._first = base.seq
         self._times = array("d")  # never falling
         self._codes = bytearray()  # index of the lane, and WARNS
@@ -249,17 +249,17 @@ class Timeline:
             round_ = min(round_, applied.after.clock.round)
             if round_ > (self._rounds[-1].round if self._rounds else -1):
                 self._rounds.append(RoundMark(round_, applied.seq, at))
-        self._keep_in_bounds()
+        self._drop_oldest()
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         return msgspec.msgpack.encode((self._first, self._times.tolist(), bytes(self._codes), self._rounds))
 
-    def resume(self, kept: bytes | memoryview) -> None:
+    def restore(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=tuple[int, list[float], bytes, list[RoundMark]])
         self._first, times, codes, self._rounds = read
         self._times, self._codes = array("d", times), bytearray(codes)
 
-    def _keep_in_bounds(self) -> None:
+    def _drop_oldest(self) -> None:
         if len(self._times) > EVENTS_MAX:
             count = EVENTS_MAX // DROP_SHARE
             del self._times[:count], self._codes[:count]
@@ -267,12 +267,12 @@ class Timeline:
         if len(self._rounds) > ROUNDS_MAX:
             del self._rounds[: ROUNDS_MAX // DROP_SHARE]
 
-    def opening_of(self, round_: int) -> int | None:
+    def find_round_opening(self, round_: int) -> int | None:
         """The event with which the swarm was first seen at a round or beyond it; None if it has not got that far."""
         index = bisect_left(self._rounds, round_, key=lambda mark: mark.round)
         return self._rounds[index].seq if index < len(self._rounds) else None
 
-    def forgot(self, round_: int) -> bool:
+    def has_forgotten_round(self, round_: int) -> bool:
         """Whether a round is older than all whose first event is known."""
         return bool(self._rounds) and round_ < self._rounds[0].round
 

@@ -15,17 +15,17 @@ from starlette.types import Receive, Scope, Send
 
 from swarmd.core.applied import AppliedEvent
 from swarmd.errors import SwarmdError
-from swarmd.uvicorn_server import cut, narrow
+from swarmd.uvicorn_server import close_connection, shrink_send_buffers_of
 from swarmd.web.endpoints import encode, refusal, request_origin
-from swarmd.web.moments import charts_of, event_row
-from swarmd.web.node import LogNode
+from swarmd.web.moments import chart_states, event_row
+from swarmd.web.node import NodeLogSource
 from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT
 from swarmd.web.source import SwarmSource
 
 CLIENTS_MAX = 32
 
 
-class Audience:
+class ClientSlots:
     """The clients of the stream. At the bound, the newest client of the address that has most makes room for an address
     that has fewer."""
 
@@ -40,12 +40,12 @@ class Audience:
 
     def has_room(self, origin: str) -> bool:
         """Whether a client of this address would be let in."""
-        return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None
+        return len(self._origins) < CLIENTS_MAX or self._find_client_to_end(origin) is not None
 
-    def take_place(self, listener: Client, origin: str) -> bool:
+    def admit_client(self, listener: Client, origin: str) -> bool:
         """Let a client in, if there is room; the client that makes room for it is ended."""
         if len(self._origins) >= CLIENTS_MAX:
-            leaves = self._who_gives_way(origin)
+            leaves = self._find_client_to_end(origin)
             if leaves is None:
                 return False
             del self._origins[leaves]
@@ -53,11 +53,11 @@ class Audience:
         self._origins[listener] = origin
         return True
 
-    def leave(self, listener: Client) -> None:
+    def remove_client(self, listener: Client) -> None:
         """Remove a client, if it is still there."""
         self._origins.pop(listener, None)
 
-    def _who_gives_way(self, origin: str) -> Client | None:
+    def _find_client_to_end(self, origin: str) -> Client | None:
         """The client that makes room; None if no other address would be left with as many as this one then has."""
         held = Counter(self._origins.values())
         crowd, most = held.most_common(1)[0]
@@ -80,7 +80,7 @@ class Client:
     """The queue of one client.
 
     Args:
-        generation: `LogNode.generation` at the time when the client came.
+        generation: `NodeLogSource.read_generation` at the time when the client came.
     """
 
     def __init__(self, generation: int = 0) -> None:
@@ -129,7 +129,7 @@ class Client:
         return b"".join(parts) or b": \n\n", events[-1][0] if events else after_seq
 
 
-def chunk(kind: str, content: Any, seq: int | None = None) -> bytes:
+def encode_sse_event(kind: str, content: Any, seq: int | None = None) -> bytes:
     """One server-sent event; JSON has no line breaks."""
     return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), b"" if seq is None else b"id: %d\n" % seq, encode(content))
 
@@ -142,17 +142,17 @@ class Stream:
         node: the node's log; None for an observer.
     """
 
-    def __init__(self, swarm: SwarmSource, node: LogNode | None) -> None:
+    def __init__(self, swarm: SwarmSource, node: NodeLogSource | None) -> None:
         self._swarm = swarm
         self._node = node
-        self._clients = Audience()
+        self._clients = ClientSlots()
         self._somebody = asyncio.Event()
         self._charts: dict[str, str] = {}
         if node is not None:
             node.told = self._send_events
 
     @property
-    def clients(self) -> int:
+    def client_count(self) -> int:
         """How many listen."""
         return len(self._clients)
 
@@ -175,21 +175,21 @@ class Stream:
     # --- what happens ---
 
     def _send_events(self, batch: Sequence[AppliedEvent]) -> None:
-        charts = charts_of(batch[-1].after)
+        charts = chart_states(batch[-1].after)
         moved, self._charts = charts != self._charts, charts
         if not self._clients:
             return
         for client in self._clients:
-            if self._node is not None and client.generation != self._node.generation:
+            if self._node is not None and client.generation != self._node.read_generation:
                 client.end()  # reading began again since: it may be another log, with other events
         for applied in batch:
-            told = chunk("event", event_row(applied), applied.seq)
+            told = encode_sse_event("event", event_row(applied), applied.seq)
             for client in self._clients:
                 client.put_event(applied.seq, told)
         if moved:
-            self._send_to_all("charts", chunk("charts", charts))
+            self._send_latest_to_all("charts", encode_sse_event("charts", charts))
 
-    def _send_to_all(self, kind: str, told: bytes) -> None:
+    def _send_latest_to_all(self, kind: str, told: bytes) -> None:
         for client in self._clients:
             client.put_latest(kind, told)
 
@@ -202,12 +202,12 @@ class Stream:
             with contextlib.suppress(SwarmdError):  # too much is asked just now: try a moment later
                 view = await self._swarm.view()
                 version = newest
-                told, peers = chunk("swarm", view), len(view.peers)
+                told, peers = encode_sse_event("swarm", view), len(view.peers)
                 if told != last:
-                    self._send_to_all("swarm", last := told)
+                    self._send_latest_to_all("swarm", last := told)
             await asyncio.sleep(SWARM_LEAST_S + SWARM_S_A_PEER * peers)
 
-    async def _follow_status(self, node: LogNode) -> None:
+    async def _follow_status(self, node: NodeLogSource) -> None:
         version, told_at = -1, 0.0
         while True:
             await self._somebody.wait()
@@ -215,7 +215,7 @@ class Stream:
                 async with asyncio.timeout(told_at + STATUS_EVERY_S - time.monotonic()):
                     version = await node.changes.newer_than(version)
             with contextlib.suppress(SwarmdError):
-                self._send_to_all("status", chunk("status", await node.shown_status()))
+                self._send_latest_to_all("status", encode_sse_event("status", await node.redacted_status()))
             told_at = time.monotonic()
             await asyncio.sleep(STATUS_LEAST_S)
 
@@ -227,24 +227,24 @@ class Stream:
             with contextlib.suppress(SwarmdError):  # as above
                 fresh, count = await self._swarm.messages_since(count)
                 version = newest
-                for told in [chunk("gossip", message) for message in fresh]:
+                for told in [encode_sse_event("gossip", message) for message in fresh]:
                     for client in self._clients:
                         client.put_message(told)
             await asyncio.sleep(SWARM_LEAST_S)
 
     # --- clients ---
 
-    async def open(self, request: Request) -> Response:
+    async def open_stream(self, request: Request) -> Response:
         """GET /api/v1/stream."""
         if not self._clients.has_room(request_origin.get()):
             why = f"{CLIENTS_MAX} clients listen already, and no other address has more of them than yours"
             return refusal(503, why, {"retry-after": "10"})
-        return _Streaming(self, last_seq(request.headers.get("last-event-id", "")))
+        return _SseResponse(self, last_seq(request.headers.get("last-event-id", "")))
 
-    async def feed(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
+    async def feed_client(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
         """What one client gets, from now on or after an event; nothing if there is no room for it any more."""
-        client = Client(self._node.generation if self._node is not None else 0)
-        if not self._clients.take_place(client, request_origin.get()):
+        client = Client(self._node.read_generation if self._node is not None else 0)
+        if not self._clients.admit_client(client, request_origin.get()):
             return
         self._somebody.set()
         try:
@@ -253,32 +253,32 @@ class Stream:
             if self._node is not None:
                 sent = self._node.next_seq - 1
                 if after_seq is not None:
-                    yield await self._missed(self._node, after_seq, sent + 1)
-            for told in await self._beginning():
+                    yield await self._missed_events(self._node, after_seq, sent + 1)
+            for told in await self._initial_chunks():
                 yield told
             while not client.lost:
                 told, sent = await client.wait_for_events(sent)
                 yield told
         finally:
-            self._clients.leave(client)
+            self._clients.remove_client(client)
             if not self._clients:
                 self._somebody.clear()
 
-    async def _missed(self, node: LogNode, after_seq: int, end: int) -> bytes:
+    async def _missed_events(self, node: NodeLogSource, after_seq: int, end: int) -> bytes:
         """The events after `after_seq`, at most the latest `EVENTS_PAGE_MAX`."""
         first = max(after_seq + 1, end - EVENTS_PAGE_MAX)
         rows = (await node.events(first, end - first)).events if first < end else ()
-        return b"".join(chunk("event", row, row.seq) for row in rows)
+        return b"".join(encode_sse_event("event", row, row.seq) for row in rows)
 
-    async def _beginning(self) -> Iterable[bytes]:
+    async def _initial_chunks(self) -> Iterable[bytes]:
         """The present charts, status and swarm view, for a client that has just come."""
         told = []
         if self._node is not None:
-            told.append(chunk("charts", charts_of(self._node.state)))
+            told.append(encode_sse_event("charts", chart_states(self._node.state)))
             with contextlib.suppress(SwarmdError):
-                told.append(chunk("status", await self._node.shown_status()))
+                told.append(encode_sse_event("status", await self._node.redacted_status()))
         with contextlib.suppress(SwarmdError):
-            told.append(chunk("swarm", await self._swarm.view()))
+            told.append(encode_sse_event("swarm", await self._swarm.view()))
         return told
 
 
@@ -287,7 +287,7 @@ def last_seq(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
-class _Streaming(Response):
+class _SseResponse(Response):
     """The answer, which goes on until the client leaves or the stream ends."""
 
     def __init__(self, stream: Stream, after_seq: int | None) -> None:
@@ -301,26 +301,26 @@ class _Streaming(Response):
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
-        narrow(scope)
-        sending = asyncio.create_task(self._send_all(scope, send))
-        leaving = asyncio.create_task(_left(receive))
+        shrink_send_buffers_of(scope)
+        sending = asyncio.create_task(self._send_chunks(scope, send))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
-        await cut(scope)  # at once: there may be nobody left to read what is still to be written
+        await close_connection(scope)  # at once: there may be nobody left to read what is still to be written
 
-    async def _send_all(self, scope: Scope, send: Send) -> None:
-        feed = self._stream.feed(self._after_seq)
+    async def _send_chunks(self, scope: Scope, send: Send) -> None:
+        feed = self._stream.feed_client(self._after_seq)
         async with contextlib.aclosing(feed) as chunks:
             async for told in chunks:
                 async with asyncio.timeout(SEND_S):
                     await send({"type": "http.response.body", "body": told, "more_body": True})
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         continue

@@ -17,8 +17,8 @@ import msgspec
 
 from swarmd.animals import animal_name
 from swarmd.core.applied import AppliedEvent
-from swarmd.core.contract_clock import submissions_of
-from swarmd.core.coordination import is_too_high
+from swarmd.core.contract_clock import submission_count_of
+from swarmd.core.coordination import is_reward_too_high
 from swarmd.core.events import (
     ChainBlock,
     ChainReorged,
@@ -34,13 +34,13 @@ from swarmd.core.events import (
     members_in,
     reports_in,
 )
-from swarmd.core.evidence import barred_until
+from swarmd.core.evidence import banned_until
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
 from swarmd.core.values import Standing
-from swarmd.eventlog.fold import Base
+from swarmd.eventlog.fold import FoldBase
 from swarmd.observe.status import ProcessState
 from swarmd.observe.words import equivocation_notes, waiting_notes
-from swarmd.web.moments import number, shown_text
+from swarmd.web.moments import finite_or_none, redact_and_cut
 from swarmd.web.shapes import (
     CURVE_POINTS_MAX,
     CURVES_MAX,
@@ -84,43 +84,43 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
     votes: int = 0
     points: Numbers = msgspec.field(default_factory=lambda: array("d"))
 
-    def credit(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
+    def credit_reward(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
         """Add the reward of a stage later than all so far; NaN and infinities add nothing."""
         if not math.isfinite(reward):
             return
         self.reward += reward
         self.known = True
-        self.appear(round_, stage, at)
+        self.record_presence(round_, stage, at)
         self.last_reward = reward
         self.points.extend((round_, stage, reward, at))
-        self.thin(points_max)
+        self.thin_points(points_max)
 
-    def appear(self, round_: int, stage: int, at: float) -> None:
+    def record_presence(self, round_: int, stage: int, at: float) -> None:
         """Record that it took part in a stage."""
         if (round_, stage) > self.place:
             self.rounds += round_ != self.place[0]
-            self._move((round_, stage))
+            self._move_to_stage((round_, stage))
         self.seen_at = at
 
     def is_silent(self, round_: int) -> bool:
         """Whether it has been silent for more rounds than it took part in, up to this one."""
         return round_ - self.place[0] > self.rounds
 
-    def _move(self, place: tuple[int, int]) -> None:
+    def _move_to_stage(self, place: tuple[int, int]) -> None:
         """Move on to a later stage, whose reward is not known yet."""
         self.place, self.last_reward = place, None
 
-    def settle(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
+    def replace_reward_sum(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
         """Replace its sum up to a round by the coordinator's."""
         later = [point for point in self.curve().points if point.round > round_]
         self.reward = reward + sum(point.reward for point in later)
         self.rounds = rounds + len({point.round for point in later})
         if last_round > self.place[0]:
-            self._move((last_round, 0))
+            self._move_to_stage((last_round, 0))
         self.known = True
         self.seen_at = self.seen_at or at
 
-    def thin(self, points_max: int) -> None:
+    def thin_points(self, points_max: int) -> None:
         """Drop every second point of the older half of the curve if there are too many."""
         if len(self.points) > points_max * _PER_POINT:
             count = len(self.points) // _PER_POINT
@@ -153,9 +153,9 @@ class PeerLedger:
     """
 
     def __init__(self) -> None:
-        self.begin(Base())
+        self.restart(FoldBase())
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         self.accounts: dict[str, PeerAccount] = {}
         self.votes: deque[Vote] = deque(maxlen=VOTES_KEPT)
         self.turned_away = 0
@@ -166,19 +166,19 @@ class PeerLedger:
         self._unrewarded: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
         self._silent: list[str] = []  # who may go in `_silent_in`, the longest silent last
         self._silent_in = self._round = -1
-        self._seed(base.state)
+        self._add_initial_accounts(base.state)
 
-    def _seed(self, state: State) -> None:
+    def _add_initial_accounts(self, state: State) -> None:
         """Make accounts of what the first state knows of the time before the log."""
         if state.settings is not None:
             self._own = state.settings.peer
         if state.coordination is not None:
             for member in state.coordination.members:
-                if account := self._account(member.peer):
-                    account.name, account.admitted = _shown(member.name) or account.name, member.worked
+                if account := self._get_or_add_account(member.peer):
+                    account.name, account.admitted = _redact_text(member.name) or account.name, member.worked
                     account.reward, account.rounds, account.left = member.reward, member.rounds, member.left
                     account.place, account.known = (member.last_round, 0), member.rounds > 0
-        elif state.rewards and state.chain is None and (account := self._account(self._own)):
+        elif state.rewards and state.chain is None and (account := self._get_or_add_account(self._own)):
             account.reward, account.rounds, account.known = state.reward_total, state.rounds_joined, True
             account.place = state.done
 
@@ -188,85 +188,85 @@ class PeerLedger:
             self._round = state.clock.round
         if state.settings is not None and state.settings.peer != self._own:
             self._own = state.settings.peer
-            self._meet(self._own, state.settings.name, at)
+            self._record_member(self._own, state.settings.name, at)
         if isinstance(event, MemberSeen | MembersSeen):
             for member in members_in(event):
-                self._meet(member.peer, member.name, at, member.worked)
+                self._record_member(member.peer, member.name, at, member.worked)
         elif isinstance(event, MemberLeft):
-            if account := self._account(event.peer):
+            if account := self._get_or_add_account(event.peer):
                 account.left = True
         elif isinstance(event, ReportSeen | ReportsSeen):
             for report in reports_in(event):
-                if not is_too_high(state, report.reward):
+                if not is_reward_too_high(state, report.reward):
                     known = report.peer in self.accounts
-                    self._report(report.peer, report.round, report.stage, report.reward, at, state)
+                    self._record_report(report.peer, report.round, report.stage, report.reward, at, state)
                     if not known and (account := self.accounts.get(report.peer)):
                         account.admitted = report.worked
         elif isinstance(event, StageTrained):
-            self._report(self._own, event.round, event.stage, event.reward, at, state)
+            self._record_report(self._own, event.round, event.stage, event.reward, at, state)
         elif isinstance(event, RolloutsGathered):
-            self._gather(event, at)
+            self._record_rollouts(event, at)
         elif isinstance(event, ChainBlock):
-            self._block(event, state)
+            self._apply_block(event, state)
         elif isinstance(event, ChainReorged):
-            self._reorganise(event.fork.number)
+            self._undo_blocks_after(event.fork.number)
         else:
             return
         self.version += 1
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         votes, on_chain, unrewarded = list(self.votes), list(self._on_chain), list(self._unrewarded)
         kept = (self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, unrewarded)
         return msgspec.msgpack.encode(kept, enc_hook=array.tolist)
 
-    def resume(self, kept: bytes | memoryview) -> None:
+    def restore(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=KeptLedger, dec_hook=lambda _, numbers: array("d", numbers))
-        self.begin(Base())
+        self.restart(FoldBase())
         self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, unrewarded = read
         self.votes.extend(votes)
         self._on_chain.extend(on_chain)
         self._unrewarded = dict.fromkeys(each for each in unrewarded if each in self.accounts)
 
-    def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
+    def adopt_coordinator_sums(self, round_: int, standings: Sequence[Standing], at: float) -> None:
         """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
         for standing in standings:
-            account = self._account(standing.peer)
+            account = self._get_or_add_account(standing.peer)
             if account is not None and math.isfinite(standing.reward):
-                account.name = _shown(standing.name) or account.name
-                account.settle(round_, standing.reward, standing.rounds, standing.last_round, at)
+                account.name = _redact_text(standing.name) or account.name
+                account.replace_reward_sum(round_, standing.reward, standing.rounds, standing.last_round, at)
                 account.admitted = standing.admitted
         self.settled_round = round_
         self.version += 1
 
-    def carry(self, peer: str, reward: float) -> None:
+    def add_opening_balance(self, peer: str, reward: float) -> None:
         """Add what a peer had earned on the chain before the first block that is known."""
-        if account := self._account(peer):
+        if account := self._get_or_add_account(peer):
             account.reward += reward
             account.known = account.known or reward != 0
             self.version += 1
 
-    def reporters(self, round_: int, stage: int) -> tuple[str, ...]:
+    def find_reporters(self, round_: int, stage: int) -> tuple[str, ...]:
         """Peers whose rewards for a stage are on the chain, among the newest `BLOCKS_OPEN`."""
         place = (round_, stage)
         return tuple({entry[1]: None for entry in self._on_chain if entry[2:4] == place})
 
     # --- rules ---
 
-    def _account(self, peer: str) -> PeerAccount | None:
+    def _get_or_add_account(self, peer: str) -> PeerAccount | None:
         """The account of a peer that gave a sign of life; None if there is no room for it."""
         account = self.accounts.get(peer)
         if account is None and peer:
             if len(self.accounts) >= PEERS_MAX:
                 self.turned_away += 1
-                if not self._make_room():
+                if not self._forget_one_peer():
                     return None
-            account = self.accounts[peer] = PeerAccount(_shown(peer), animal_name(peer))
+            account = self.accounts[peer] = PeerAccount(_redact_text(peer), animal_name(peer))
         if account is not None and not account.known:
             self._unrewarded.pop(peer, None)
             self._unrewarded[peer] = None
         return account
 
-    def _make_room(self) -> bool:
+    def _forget_one_peer(self) -> bool:
         """Forget one peer. Returns whether there was one that may be forgotten."""
         while self._unrewarded:
             peer = next(iter(self._unrewarded))
@@ -285,80 +285,80 @@ class PeerLedger:
                 return True
         return False
 
-    def _meet(self, peer: str, name: str, at: float, admitted: bool = True) -> None:
+    def _record_member(self, peer: str, name: str, at: float, admitted: bool = True) -> None:
         known = peer in self.accounts
-        if account := self._account(peer):
+        if account := self._get_or_add_account(peer):
             account.admitted = admitted or (known and account.admitted)
-            account.name = _shown(name) or account.name
+            account.name = _redact_text(name) or account.name
             account.seen_at, account.left = at, False
 
-    def _report(self, peer: str, round_: int, stage: int, reward: float, at: float, state: State) -> None:
-        account = self._account(peer)
+    def _record_report(self, peer: str, round_: int, stage: int, reward: float, at: float, state: State) -> None:
+        account = self._get_or_add_account(peer)
         if account is None or (account.known and (round_, stage) <= account.place):
             return
         if state.chain is not None:
-            account.appear(round_, stage, at)
+            account.record_presence(round_, stage, at)
         else:
-            account.credit(round_, stage, reward, at, points_of(len(self.accounts)))
+            account.credit_reward(round_, stage, reward, at, points_per_curve(len(self.accounts)))
 
-    def _gather(self, event: RolloutsGathered, at: float) -> None:
+    def _record_rollouts(self, event: RolloutsGathered, at: float) -> None:
         for ref in event.rollouts:
-            account = self._account(ref.peer)
+            account = self._get_or_add_account(ref.peer)
             if account is not None and not account.known:
-                account.appear(ref.round, ref.stage, at)
+                account.record_presence(ref.round, ref.stage, at)
             elif account is not None:
                 account.seen_at = at
 
     # --- the chain ---
 
-    def _block(self, event: ChainBlock, state: State) -> None:
+    def _apply_block(self, event: ChainBlock, state: State) -> None:
         chain = state.settings.chain if state.settings else None
         scale = chain.reward_scale if chain else 1000
         block = event.block
         for entry in event.logs:
-            if isinstance(entry, RewardLog) and (account := self._account(entry.peer)):
-                reward = _scaled(entry.reward, scale)
-                account.credit(entry.round, entry.stage, reward, block.at, points_of(len(self.accounts)))
+            if isinstance(entry, RewardLog) and (account := self._get_or_add_account(entry.peer)):
+                reward = _scale_reward(entry.reward, scale)
+                account.credit_reward(entry.round, entry.stage, reward, block.at, points_per_curve(len(self.accounts)))
                 if math.isfinite(reward):  # else nothing was added that could be taken back
                     self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
             elif isinstance(entry, VoteLog):
                 self.votes.append((block.number, entry.peer, entry.round, entry.winners))
-                self._vote(entry.winners, 1)
+                self._count_votes(entry.winners, 1)
 
-    def _vote(self, winners: tuple[str, ...], count: int) -> None:
+    def _count_votes(self, winners: tuple[str, ...], count: int) -> None:
         for winner in winners:  # a vote is not a sign of life of its winners
             account = self.accounts.get(winner)
             if account is None and count > 0 and len(self.accounts) < VOTED_MAX:
-                account = self._account(winner)
+                account = self._get_or_add_account(winner)
             if account is not None:
                 account.votes = max(0, account.votes + count)
             else:
                 self.turned_away += count > 0
 
-    def _reorganise(self, fork: int) -> None:
+    def _undo_blocks_after(self, fork: int) -> None:
         """Take back the rewards and votes of blocks above the fork."""
         while self._on_chain and self._on_chain[-1][0] > fork:
             _, peer, round_, _, reward = self._on_chain.pop()
             account = self.accounts[peer]
             account.reward -= reward
             del account.points[-_PER_POINT:]
-            account.place, account.last_reward = _last_of(account.points)
+            account.place, account.last_reward = _find_last_point(account.points)
             account.rounds -= account.place[0] != round_
         while self.votes and self.votes[-1][0] > fork:
-            self._vote(self.votes.pop()[3], -1)
+            self._count_votes(self.votes.pop()[3], -1)
 
 
-def points_of(accounts: int) -> int:
+def points_per_curve(accounts: int) -> int:
     """How many points each curve may have if there are this many accounts."""
     return min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // accounts))
 
 
-def _shown(text: str) -> str:
+def _redact_text(text: str) -> str:
     """An id or a name."""
-    return shown_text(text, TEXT_CHARACTERS_MAX)
+    return redact_and_cut(text, TEXT_CHARACTERS_MAX)
 
 
-def _scaled(reward: str, scale: int) -> float:
+def _scale_reward(reward: str, scale: int) -> float:
     """An int256 in decimal as a reward."""
     try:
         return int(reward) / scale
@@ -366,7 +366,7 @@ def _scaled(reward: str, scale: int) -> float:
         return float("nan")
 
 
-def _last_of(points: array[float]) -> tuple[tuple[int, int], float | None]:
+def _find_last_point(points: array[float]) -> tuple[tuple[int, int], float | None]:
     if not points:
         return (-1, -1), None
     return (int(points[-4]), int(points[-3])), points[-2]
@@ -399,21 +399,25 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         round=clock.round if clock else -1,
         stage=clock.stage if clock else -1,
         stages=(state.chain.stages if state.chain else 0) or (settings.stages if settings else 1),
-        opened_at=number(clock.opened_at) if clock else None,
-        deadline_at=number(clock.deadline_at) if clock else None,
+        opened_at=finite_or_none(clock.opened_at) if clock else None,
+        deadline_at=finite_or_none(clock.deadline_at) if clock else None,
         final=clock.final if clock else False,
-        coordinator=_coordinator(state),
-        reports=_reports(state, ledger),
+        coordinator=_find_coordinator(state),
+        reports=_count_reports(state, ledger),
         expected=coordination.expected if coordination else None,
         peers=peer_rows(state, ledger, count=peers_max),
         total=len(ledger.accounts),
-        chain=_chain(state, ledger) if state.chain else None,
+        chain=_make_chain_view(state, ledger) if state.chain else None,
         process=around.process,
-        notes=(*around.notes, *_notes(state, ledger, around.begin), *(_ended_notes(around) if settings else ())),
+        notes=(
+            *around.notes,
+            *_notes(state, ledger, around.begin),
+            *(_daemon_stopped_notes(around) if settings else ()),
+        ),
     )
 
 
-def _ended_notes(around: ViewContext) -> tuple[str, ...]:
+def _daemon_stopped_notes(around: ViewContext) -> tuple[str, ...]:
     """A note that nothing here is of the present, if the node's daemon does not run."""
     endings: dict[ProcessState | Literal[""], str] = {
         "dead": "ended without a word: it was killed or crashed",
@@ -424,19 +428,19 @@ def _ended_notes(around: ViewContext) -> tuple[str, ...]:
     return (f"This node {how}. What is shown is where the swarm was then.",) if how else ()
 
 
-def _coordinator(state: State) -> str:
+def _find_coordinator(state: State) -> str:
     settings = state.settings
     if settings is None or settings.chain is not None:
         return ""
     return settings.coordinator or (settings.peer if settings.role == "coordinator" else "")
 
 
-def _reports(state: State, ledger: PeerLedger) -> int:
+def _count_reports(state: State, ledger: PeerLedger) -> int:
     """Reports of the open stage that this node knows of."""
     if state.coordination is not None:
         return len(state.coordination.reports)
     if state.chain is not None:
-        return submissions_of(state.chain)
+        return submission_count_of(state.chain)
     place = (state.clock.round, state.clock.stage) if state.clock else None
     return sum(account.known and account.place == place for account in ledger.accounts.values())
 
@@ -477,7 +481,7 @@ def peer_page(state: State, ledger: PeerLedger, first: int, count: int, find: st
 
 
 def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
-    sums = _sums(state.coordination) if state.coordination else {}
+    sums = _coordinator_sums(state.coordination) if state.coordination else {}
     ranked = sorted(
         (
             (peer, account, *sums.get(peer, (account.reward, account.rounds)))
@@ -490,7 +494,7 @@ def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
 
 def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
     """Rows as the HTTP interface answers them."""
-    chained, barred = state.chain is not None, barred_until(state)
+    chained, barred = state.chain is not None, banned_until(state)
     return tuple(
         PeerRow(
             id=account.id,
@@ -512,7 +516,7 @@ def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
     )
 
 
-def _sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
+def _coordinator_sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
     """The coordinator's sums and rounds by peer, with what the open stage will add: it counts only reports in time."""
     open_ = {report.peer: report.reward for report in coordination.reports}
     round_ = coordination.round
@@ -525,28 +529,31 @@ def _sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
     }
 
 
-def _chain(state: State, ledger: PeerLedger) -> ChainView:
+def _make_chain_view(state: State, ledger: PeerLedger) -> ChainView:
     chain = state.chain
     assert chain is not None
     return ChainView(
         chain_id=chain.chain_id,
-        contract=_shown(chain.contract),
+        contract=_redact_text(chain.contract),
         round=chain.round,
         stage=chain.stage,
         head=chain.recent[-1].number if chain.recent else -1,
         account=chain.account,
-        votes=tuple((_shown(voter), round_, _named(winners)) for _, voter, round_, winners in reversed(ledger.votes)),
+        votes=tuple(
+            (_redact_text(voter), round_, _list_shown_winners(winners))
+            for _, voter, round_, winners in reversed(ledger.votes)
+        ),
         submissions=tuple((own.id, own.chart, own.hash) for own in reversed(state.submissions[-SUBMISSIONS_SHOWN:])),
     )
 
 
-def _named(winners: Sequence[str]) -> tuple[str, ...]:
+def _list_shown_winners(winners: Sequence[str]) -> tuple[str, ...]:
     """The winners that are shown of a vote, which may name anything and any number."""
     more = len(winners) - WINNERS_SHOWN
-    return (*map(_shown, winners[:WINNERS_SHOWN]), *([f"… {more} more"] if more > 0 else []))
+    return (*map(_redact_text, winners[:WINNERS_SHOWN]), *([f"… {more} more"] if more > 0 else []))
 
 
-def isolated_words(who: str, why: str) -> str:
+def describe_isolation(who: str, why: str) -> str:
     """A note that the source of this view is cut off from the swarm."""
     return f"{who} is isolated: {why}. What is shown may be old."
 
@@ -569,7 +576,7 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
     if ledger.turned_away:
         notes.append("There are more peers than this server keeps count of.")
     if state.link.isolated:
-        notes.append(isolated_words("This node", state.link.isolated))
+        notes.append(describe_isolation("This node", state.link.isolated))
     if state.trainer.other_weights:
         notes.append(f"This node has begun from other weights than the swarm: {state.trainer.other_weights}.")
     if state.chain is not None and state.chain.chart != "up":

@@ -21,12 +21,12 @@ from swarmd.errors import NotFoundError, RecordRejected
 from swarmd.files import (
     hash_file,
     make_directory,
-    opened,
+    make_write_error,
+    open_descriptor,
     sync_directory,
     sync_file,
     write_all,
     write_durably,
-    write_failure,
 )
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import (
@@ -47,7 +47,7 @@ PARTIAL = ".part"  # suffix of a file with missing chunks
 log = get_logger(__name__)
 
 
-def cut(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
+def chunk_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
     """Chunk a file; chunks of a large file are larger, so that there are not too many. Raises OSError."""
     size_bytes = path.stat().st_size
     while size_bytes > CHUNKS_MAX * chunk_bytes:
@@ -90,19 +90,19 @@ class PartialFile:
         self.file = file
         self.partial = path.with_name(path.name + PARTIAL)
         make_directory(path.parent)
-        self.missing = self._reserve()
+        self.missing = self._allocate_file()
 
-    def _reserve(self) -> set[int]:
+    def _allocate_file(self) -> set[int]:
         """Allocate the whole file. Returns the chunks that are missing."""
         old = self.partial.exists()
         try:
-            with opened(self.partial, os.O_RDWR | os.O_CREAT) as descriptor:
+            with open_descriptor(self.partial, os.O_RDWR | os.O_CREAT) as descriptor:
                 os.posix_fallocate(descriptor, 0, self.file.size_bytes)
                 os.ftruncate(descriptor, self.file.size_bytes)
             every = set(range(len(self.file)))
             return {each for each in every if read_chunk(self.partial, self.file, each) is None} if old else every
         except OSError as error:
-            raise write_failure(error, self.partial, "reservation") from error
+            raise make_write_error(error, self.partial, "reservation") from error
 
     def put(self, index: int, chunk: bytes) -> None:
         """Write a chunk from a peer.
@@ -116,10 +116,10 @@ class PartialFile:
         if hashlib.sha256(chunk).hexdigest() != self.file.chunk_digest(index):
             raise RecordRejected("wrong-digest", "the chunk is not the one that the manifest names")
         try:
-            with opened(self.partial, os.O_WRONLY) as descriptor:
+            with open_descriptor(self.partial, os.O_WRONLY) as descriptor:
                 write_all(descriptor, chunk, index * self.file.chunk_bytes)
         except OSError as error:
-            raise write_failure(error, self.partial, "writing") from error
+            raise make_write_error(error, self.partial, "writing") from error
         self.missing.discard(index)
 
     def finish(self) -> Path:
@@ -139,7 +139,7 @@ class PartialFile:
             self.partial.replace(self.path)
             sync_directory(self.path.parent)
         except OSError as error:
-            raise write_failure(error, self.path, "renaming") from error
+            raise make_write_error(error, self.path, "renaming") from error
         return self.path
 
     def drop(self) -> None:
@@ -152,7 +152,7 @@ SUFFIX = ".safetensors"
 DELTA = ".delta"
 
 
-class Place(NamedTuple):
+class ChunkLocation(NamedTuple):
     """Where a chunk or manifest is."""
 
     manifest: str  # digest of the manifest that names the chunk, or its own
@@ -166,7 +166,7 @@ class ChunkDirectory:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._places: dict[str, Place] = {}  # replaced as a whole, since threads read it
+        self._places: dict[str, ChunkLocation] = {}  # replaced as a whole, since threads read it
 
     def get(self, digest: str) -> bytes:
         """Read and check a chunk or manifest. Raises NotFoundError, OSError."""
@@ -178,33 +178,33 @@ class ChunkDirectory:
             raise NotFoundError(f"no chunk {digest[:80]!r} is given out of {self.directory}")
         return content
 
-    def part_of(self, digest: str) -> str:
+    def file_digest_of(self, digest: str) -> str:
         """Digest of the manifest to which a chunk belongs, else the digest itself."""
         place = self._places.get(digest)
         return digest if place is None else place.manifest
 
-    def _serve(self, digests: Iterable[str]) -> None:
+    def _index_manifests(self, digests: Iterable[str]) -> None:
         """Serve these manifests, and the chunks that they name of files that are here."""
-        places: dict[str, Place] = {}
+        places: dict[str, ChunkLocation] = {}
         for digest in digests:
             manifest = self._read_manifest(digest)
             if manifest is not None:
-                places[digest] = Place(digest, self._path(digest, MANIFEST))
-                files = [(self._path(manifest.whole.digest, SUFFIX), manifest.whole)]
-                files += [(self._path(delta.base, DELTA), delta.file) for delta in manifest.deltas]
+                places[digest] = ChunkLocation(digest, self._file_path(digest, MANIFEST))
+                files = [(self._file_path(manifest.whole.digest, SUFFIX), manifest.whole)]
+                files += [(self._file_path(delta.base, DELTA), delta.file) for delta in manifest.deltas]
                 for path, file in files:
                     if path.is_file():
-                        places |= {file.chunk_digest(n): Place(digest, path, file, n) for n in range(len(file))}
+                        places |= {file.chunk_digest(n): ChunkLocation(digest, path, file, n) for n in range(len(file))}
         self._places = places
 
     def _read_manifest(self, digest: str) -> WeightsManifest | None:
         """The manifest with this digest, if it is here and intact."""
         try:
-            return decode_manifest(self._path(digest, MANIFEST).read_bytes(), digest)
+            return decode_manifest(self._file_path(digest, MANIFEST).read_bytes(), digest)
         except (OSError, RecordRejected):
             return None
 
-    def _path(self, digest: str, suffix: str) -> Path:
+    def _file_path(self, digest: str, suffix: str) -> Path:
         return self.directory / f"{digest}{suffix}"
 
 
@@ -224,7 +224,7 @@ class FetchedWeights(ChunkDirectory):
         self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests
         self._served = list[str]()  # digests of the manifests whose files are forwarded
 
-    def keep(self, manifest: WeightsManifest, digest: str, beside: bool = False) -> set[str]:
+    def forward_file(self, manifest: WeightsManifest, digest: str, beside: bool = False) -> set[str]:
         """Forward the complete file that a manifest names. Returns the names of all files that belong to it.
 
         Args:
@@ -238,7 +238,7 @@ class FetchedWeights(ChunkDirectory):
         if hashlib.sha256(encoded).hexdigest() != digest:  # another encoder's msgpack, which is not kept
             self._manifests = before
             return {whole}
-        write_durably(self._path(digest, MANIFEST), encoded)
+        write_durably(self._file_path(digest, MANIFEST), encoded)
         self._manifests = (*before, digest)
         return {whole, f"{digest}{MANIFEST}"}
 
@@ -246,7 +246,7 @@ class FetchedWeights(ChunkDirectory):
         """Whether there is a chunk or manifest with this digest to forward."""
         found = [manifest for manifest in self._manifests if self._is_offered(manifest)]
         if found != self._served:
-            self._serve(found)
+            self._index_manifests(found)
             self._served = found if self._places else []
         return digest in self._places
 
@@ -269,7 +269,7 @@ class OfferedWeights(ChunkDirectory):
         self._read_for = b""  # the offer that places were read for
 
     @property
-    def announced(self) -> Path:
+    def announced_path(self) -> Path:
         """Where to write the file that `offer` takes."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.directory / ANNOUNCED
@@ -291,24 +291,24 @@ class OfferedWeights(ChunkDirectory):
             RecordRejected: "oversized": no peer would take a file as large as that.
             OSError, LogWriteFailed: it cannot be written; what was offered before still is, and nothing else is left.
         """
-        size_bytes = self.announced.stat().st_size
+        size_bytes = self.announced_path.stat().st_size
         if size_bytes > WEIGHTS_BYTES_MAX:
             raise RecordRejected("oversized", f"weights of {size_bytes} bytes, the limit is {WEIGHTS_BYTES_MAX}")
-        with _leaving_nothing(self.directory):
+        with _remove_files_on_failure(self.directory):
             current = self.current()
             before = None if current is None else self._read_manifest(current.manifest.hex())
-            whole = cut(self.announced)
-            sync_file(self.announced)
-            self.announced.replace(self._path(whole.digest, SUFFIX))
-            deltas = self._delta(before, whole) if before is not None else ()
+            whole = chunk_file(self.announced_path)
+            sync_file(self.announced_path)
+            self.announced_path.replace(self._file_path(whole.digest, SUFFIX))
+            deltas = self._make_delta(before, whole) if before is not None else ()
             manifest = WeightsManifest(FORMAT, architecture, tokenizer, round, dtype, whole, deltas)
             encoded = manifest.encode()
             digest = hashlib.sha256(encoded)
-            write_durably(self._path(digest.hexdigest(), MANIFEST), encoded)
+            write_durably(self._file_path(digest.hexdigest(), MANIFEST), encoded)
             digests = (bytes.fromhex(architecture), bytes.fromhex(tokenizer), digest.digest())
             offered = WeightsOffer(OFFER_FORMAT, round, *digests, len(encoded), accuracy)
             write_durably(self.directory / OFFER, offered.encode())
-        self._prune(manifest, before, digest.hexdigest())
+        self._remove_old_files(manifest, before, digest.hexdigest())
         return offered
 
     def withdraw(self) -> None:
@@ -317,9 +317,9 @@ class OfferedWeights(ChunkDirectory):
         for path in self.directory.glob("*"):
             path.unlink(missing_ok=True)
 
-    def _delta(self, before: WeightsManifest, whole: ChunkedFile) -> tuple[Delta, ...]:
+    def _make_delta(self, before: WeightsManifest, whole: ChunkedFile) -> tuple[Delta, ...]:
         """The delta from what was offered before, if it is small enough."""
-        old, base = self._path(before.whole.digest, SUFFIX), before.whole.digest
+        old, base = self._file_path(before.whole.digest, SUFFIX), before.whole.digest
         if base == whole.digest or before.whole.size_bytes != whole.size_bytes or not old.is_file():
             return ()
         if not is_intact(old):  # the delta would make another file of the intact one that peers have
@@ -329,15 +329,15 @@ class OfferedWeights(ChunkDirectory):
             write_delta,
         )  # imports numpy, whose threads the network worker could not confine
 
-        path = self._path(base, DELTA)
-        write_delta(old, self._path(whole.digest, SUFFIX), path)
+        path = self._file_path(base, DELTA)
+        write_delta(old, self._file_path(whole.digest, SUFFIX), path)
         if path.stat().st_size > DELTA_SHARE_MAX * whole.size_bytes:
             path.unlink()
             return ()
         sync_file(path)
-        return (Delta(base, cut(path)),)
+        return (Delta(base, chunk_file(path)),)
 
-    def _prune(self, manifest: WeightsManifest, before: WeightsManifest | None, digest: str) -> None:
+    def _remove_old_files(self, manifest: WeightsManifest, before: WeightsManifest | None, digest: str) -> None:
         """Remove files that neither the newest manifest nor the one before names."""
         kept = {OFFER, f"{digest}{MANIFEST}", f"{manifest.whole.digest}{SUFFIX}"}
         kept |= {f"{delta.base}{DELTA}" for delta in manifest.deltas}
@@ -350,35 +350,35 @@ class OfferedWeights(ChunkDirectory):
 
     def has(self, digest: str) -> bool:
         """Whether there is a chunk or manifest with this digest, including what was offered since the last call."""
-        self._refresh()
+        self._refresh_index()
         return digest in self._places
 
     def get(self, digest: str) -> bytes:
         """Read and check a chunk or manifest. Raises NotFoundError, OSError."""
-        self._refresh()
+        self._refresh_index()
         return super().get(digest)
 
-    def _refresh(self) -> None:
-        state = _read(self.directory / OFFER)
+    def _refresh_index(self) -> None:
+        state = _read_or_empty(self.directory / OFFER)
         if state != self._read_for:
-            self._serve(sorted(path.stem for path in self.directory.glob(f"*{MANIFEST}")))
+            self._index_manifests(sorted(path.stem for path in self.directory.glob(f"*{MANIFEST}")))
             self._read_for = state
 
 
 @contextmanager
-def _leaving_nothing(directory: Path) -> Iterator[None]:
+def _remove_files_on_failure(directory: Path) -> Iterator[None]:
     """Remove what the block has written if it fails before its offer is in place; else each failure leaves a file."""
-    there, offered = set(directory.iterdir()), _read(directory / OFFER)
+    there, offered = set(directory.iterdir()), _read_or_empty(directory / OFFER)
     try:
         yield
     except Exception:
-        if _read(directory / OFFER) == offered:
+        if _read_or_empty(directory / OFFER) == offered:
             for path in set(directory.iterdir()) - there:
                 path.unlink(missing_ok=True)
         raise
 
 
-def _read(path: Path) -> bytes:
+def _read_or_empty(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:

@@ -49,8 +49,8 @@ def write_delta(base: Path, new: Path, to: Path) -> None:
         raise ValueError(f"{base.name} and {new.name} have different sizes")
     with base.open("rb") as first, new.open("rb") as second, to.open("wb") as delta:
         delta.write(MAGIC)
-        for old, now in zip(_pieces(first), _pieces(second), strict=True):
-            packed = zlib.compress(_encode(_words(old), _words(now)), LEVEL)
+        for old, now in zip(_read_blocks(first), _read_blocks(second), strict=True):
+            packed = zlib.compress(_encode_changes(_to_words(old), _to_words(now)), LEVEL)
             delta.write(len(packed).to_bytes(4, "little") + packed)
 
 
@@ -64,25 +64,25 @@ def apply_delta(base: Path, delta: Path, to: Path) -> None:
     with base.open("rb") as first, delta.open("rb") as changes, to.open("wb") as new:
         if changes.read(len(MAGIC)) != MAGIC:
             raise RecordRejected("malformed", "not a delta of weights")
-        for old in _pieces(first):
-            words = _words(old)
-            _apply(words, _next_plain(changes))
+        for old in _read_blocks(first):
+            words = _to_words(old)
+            _apply_changes(words, _unpack_next_block(changes))
             new.write(words.tobytes()[: len(old)])
         if changes.read(1):
             raise RecordRejected("malformed", "the delta goes on after the end of its base")
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
+def _read_blocks(file: BinaryIO) -> Iterator[bytes]:
     while block := file.read(2 * BLOCK_WORDS):
         yield block
 
 
-def _words(block: bytes) -> Words:
+def _to_words(block: bytes) -> Words:
     """A block as words that may be changed; an odd last byte becomes a word."""
     return np.frombuffer(block + b"\0" * (len(block) % 2), dtype="<u2").copy()
 
 
-def _encode(old: Words, new: Words) -> bytes:
+def _encode_changes(old: Words, new: Words) -> bytes:
     places = np.flatnonzero(old != new)
     change = (new[places] - old[places]).view(np.int16)
     folded = ((change << 1) ^ (change >> 15)).view(np.uint16)
@@ -94,7 +94,7 @@ def _encode(old: Words, new: Words) -> bytes:
     return len(coded).to_bytes(4, "little") + coded.tobytes() + low.tobytes() + high.tobytes()
 
 
-def _next_plain(changes: BinaryIO) -> bytes:
+def _unpack_next_block(changes: BinaryIO) -> bytes:
     """The next block of a delta, unpacked within its bound."""
     length = int.from_bytes(changes.read(4), "little")
     if not 0 < length <= PACKED_BYTES_MAX:
@@ -109,7 +109,7 @@ def _next_plain(changes: BinaryIO) -> bytes:
     return plain
 
 
-def _apply(words: Words, plain: bytes) -> None:
+def _apply_changes(words: Words, plain: bytes) -> None:
     """Change words in place. Raises RecordRejected."""
     count = int.from_bytes(plain[:4], "little")
     coded = np.frombuffer(plain[4 : 4 + count], dtype=np.uint8)
@@ -136,7 +136,7 @@ _EXPONENT = {"BF16": (np.uint16, 0x7F80), "F16": (np.uint16, 0x7C00), "F32": (np
 Dimension = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _HeaderEntry(msgspec.Struct, frozen=True):
     dtype: str
     shape: Annotated[tuple[Dimension, ...], msgspec.Meta(max_length=DIMENSIONS_MAX)]
     data_offsets: tuple[Dimension, Dimension]
@@ -181,7 +181,7 @@ def read_tensors(path: Path) -> tuple[Tensor, ...]:
 
 
 def _tensor(name: str, raw: msgspec.Raw, offset: int) -> Tensor:
-    entry = msgspec.json.decode(raw, type=_Entry)
+    entry = msgspec.json.decode(raw, type=_HeaderEntry)
     start, end = entry.data_offsets
     if len(name) > NAME_LENGTH_MAX or not name.isprintable() or entry.dtype not in _BYTES:
         raise RecordRejected("malformed", f"a tensor {name[:80]!r} of dtype {entry.dtype[:16]!r}")
@@ -202,13 +202,13 @@ def check_finite(path: Path) -> None:
             raise RecordRejected("malformed", f"{tensor.name[:80]!r} has float64 values, which no trainer here writes")
         if tensor.dtype in _EXPONENT:
             kind, exponent = _EXPONENT[tensor.dtype]
-            for block in _blocks(path, tensor):
+            for block in _read_tensor_blocks(path, tensor):
                 words = np.frombuffer(block, dtype=kind)
                 if bool(np.any((words & kind(exponent)) == kind(exponent))):
                     raise RecordRejected("non-finite", f"{tensor.name[:80]!r} has values that are not finite")
 
 
-def _blocks(path: Path, tensor: Tensor) -> Iterator[bytes]:
+def _read_tensor_blocks(path: Path, tensor: Tensor) -> Iterator[bytes]:
     with path.open("rb") as file:
         file.seek(tensor.start)
         for start in range(tensor.start, tensor.end, BLOCK_BYTES):

@@ -22,16 +22,16 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from swarmd.core.events import Event
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
 from swarmd.worker.messages import (
-    Fault,
+    FaultMessage,
     FrameReader,
     FromWorker,
-    Observed,
-    Perform,
-    Ping,
-    Pong,
-    Progress,
-    Start,
-    Stop,
+    ObservedMessage,
+    PerformMessage,
+    PingMessage,
+    PongMessage,
+    ProgressMessage,
+    StartMessage,
+    StopMessage,
     ToWorker,
     encode_frame,
 )
@@ -48,34 +48,34 @@ class Outbox:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
-    def send(self, message: FromWorker) -> None:
+    def send_message(self, message: FromWorker) -> None:
         """Write one frame. Raises BrokenPipeError when the daemon is gone, FrameError when the message is too large."""
         frame = memoryview(encode_frame(message))
         with self._lock:
             while frame:
                 frame = frame[os.write(self._descriptor, frame) :]
 
-    def observe(self, event: Event) -> None:
+    def report_event(self, event: Event) -> None:
         """Send a fact to the daemon's event log."""
-        self.send(Observed(event))
+        self.send_message(ObservedMessage(event))
 
-    def progress(
+    def report_progress(
         self, what: str, done: int = 0, total: int = 0, note: str = "", figures: dict[str, float] | None = None
     ) -> None:
         """Report the progress of a running command."""
-        self.send(Progress(what, done, total, note, figures or {}))
+        self.send_message(ProgressMessage(what, done, total, note, figures or {}))
 
-    def fault(self, reason: str, permanent: bool = False, exit_code: int = 0) -> None:
+    def report_fault(self, reason: str, permanent: bool = False, exit_code: int = 0) -> None:
         """Report why this worker is about to end."""
-        self.send(Fault(reason, permanent, exit_code))
+        self.send_message(FaultMessage(reason, permanent, exit_code))
 
-    def retire(self, reason: str) -> None:
+    def report_retirement(self, reason: str) -> None:
         """Report that this worker ends as planned, to be replaced by a fresh process."""
-        self.send(Fault(reason, planned=True))
+        self.send_message(FaultMessage(reason, planned=True))
 
 
-Inbox = MemoryObjectReceiveStream[Perform | Stop]
-WorkerMain = Callable[[Start, Outbox, Inbox], Awaitable[None]]
+Inbox = MemoryObjectReceiveStream[PerformMessage | StopMessage]
+WorkerMain = Callable[[StartMessage, Outbox, Inbox], Awaitable[None]]
 
 
 def claim_stdout() -> int:
@@ -85,77 +85,80 @@ def claim_stdout() -> int:
     return frames
 
 
-class OneLine(logging.Formatter):
+class OneLineFormatter(logging.Formatter):
     """A record on one line, tracebacks included: the daemon takes a worker's output line by line."""
 
     def format(self, record: logging.LogRecord) -> str:
         return super().format(record).replace("\n", " | ")
 
 
-def log_lines(level: str) -> None:
+def log_lines_to_stderr(level: str) -> None:
     """Log to stderr from this level on, one line a record."""
     target = logging.StreamHandler(sys.stderr)
-    target.setFormatter(OneLine("%(levelname)s %(name)s: %(message)s"))
+    target.setFormatter(OneLineFormatter("%(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers = [target]
     root.setLevel(level.upper())
 
 
-async def serve(main: WorkerMain, prepare: Callable[[Start], None] = lambda start: None) -> None:
+async def run_worker(main: WorkerMain, prepare: Callable[[StartMessage], None] = lambda start: None) -> None:
     """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
 
-    `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`. A SwarmdError from
-    `main` is reported to the daemon as a `Fault` and becomes the exit status; another error also leaves its traceback.
-    `prepare` runs before `main` and before this process has a second thread, so that it may drop privileges.
+    `inbox` yields `PerformMessage` and `StopMessage`; after `StopMessage`, `main` should return within its `grace_s`. A
+    SwarmdError from `main` is reported to the daemon as a `Fault` and becomes the exit status; another error also
+    leaves its traceback. `prepare` runs before `main` and before this process has a second thread, so that it may drop
+    privileges.
     """
     outbox = Outbox(claim_stdout())
     try:
-        failure = await _converse(main, prepare, outbox)
+        failure = await _exchange_frames(main, prepare, outbox)
     finally:
-        if daemon_is_gone():  # also if that is why `_converse` failed
-            end_group()
+        if is_daemon_gone():  # also if that is why `_exchange_frames` failed
+            kill_process_group()
     if failure is not None:
-        tell_failure(outbox, failure)
+        report_failure_and_exit(outbox, failure)
 
 
-async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: Outbox) -> SwarmdError | None:
+async def _exchange_frames(
+    main: WorkerMain, prepare: Callable[[StartMessage], None], outbox: Outbox
+) -> SwarmdError | None:
     """Exchange frames until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
-    send, inbox = anyio.create_memory_object_stream[Perform | Stop](COMMANDS_QUEUED_MAX)
+    send, inbox = anyio.create_memory_object_stream[PerformMessage | StopMessage](COMMANDS_QUEUED_MAX)
     failure: SwarmdError | None = None
     async with anyio.create_task_group() as tasks:
 
-        async def run(start: Start) -> None:
+        async def run_main(start: StartMessage) -> None:
             nonlocal failure
             try:
                 prepare(start)
-                threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
+                threading.Thread(target=_exit_after_daemon, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
                 await main(start, outbox, inbox)
             except SwarmdError as error:
                 failure = error
             except Exception as error:
-                outbox.fault(f"{type(error).__name__}: {error}")
+                outbox.report_fault(f"{type(error).__name__}: {error}")
                 raise
             tasks.cancel_scope.cancel()
 
         while chunk := await _read_stdin():
-            for message in reader.feed(chunk):
-                if isinstance(message, Ping):
-                    outbox.send(Pong(message.number))
-                elif isinstance(message, Start):
-                    tasks.start_soon(run, message)
+            for message in reader.read_messages(chunk):
+                if isinstance(message, PingMessage):
+                    outbox.send_message(PongMessage(message.number))
+                elif isinstance(message, StartMessage):
+                    tasks.start_soon(run_main, message)
                 else:
                     await send.send(message)
         tasks.cancel_scope.cancel()
     return failure
 
 
-def tell_failure(outbox: Outbox, failure: SwarmdError) -> None:
+def report_failure_and_exit(outbox: Outbox, failure: SwarmdError) -> None:
     """Report a deliberate error and end with its exit status."""
     # Not permanent: another process may end, a disk have room again, peers that filled this process go away.
     passing = (ExitCode.IN_USE, ExitCode.CANNOT_CREATE, EXIT_FOR_ROOM)
     permanent = failure.exit_code >= ExitCode.USAGE and failure.exit_code not in passing
-    outbox.fault(str(failure), permanent, failure.exit_code)
+    outbox.report_fault(str(failure), permanent, failure.exit_code)
     sys.exit(failure.exit_code)
 
 
@@ -164,21 +167,21 @@ async def _read_stdin() -> bytes:
     return os.read(sys.stdin.fileno(), CHUNK_BYTES)
 
 
-def daemon_is_gone(within_s: float | None = 0.0) -> bool:
+def is_daemon_gone(within_s: float | None = 0.0) -> bool:
     """Whether the daemon's end of stdin is closed, or closes within the time; None waits for ever."""
     hang_up = select.poll()
     hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP is always reported, and nothing else wakes this
     return bool(hang_up.poll(None if within_s is None else within_s * 1000))
 
 
-def _outlive_by(seconds: float) -> None:
+def _exit_after_daemon(seconds: float) -> None:
     """Wait in a thread for the daemon's end; then give the event loop `seconds` to end by itself."""
-    daemon_is_gone(within_s=None)
+    is_daemon_gone(within_s=None)
     threading.Event().wait(seconds)
-    end_group()
+    kill_process_group()
 
 
-def end_group() -> None:
+def kill_process_group() -> None:
     """Kill this process and its children; only itself if it does not lead its process group, as without a daemon."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -31,7 +31,7 @@ class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
 # --- daemon to worker ---
 
 
-class Start(WorkerMessage, frozen=True, tag="start"):
+class StartMessage(WorkerMessage, frozen=True, tag="start"):
     """First frame: the node that the worker is for. `config` is encoded by `swarmd.config.encode`."""
 
     config: bytes
@@ -39,27 +39,27 @@ class Start(WorkerMessage, frozen=True, tag="start"):
     peer: str = ""  # this node's peer id, which the daemon read from the identity
 
 
-class Perform(WorkerMessage, frozen=True, tag="perform"):
+class PerformMessage(WorkerMessage, frozen=True, tag="perform"):
     command: Command
 
 
-class Ping(WorkerMessage, frozen=True, tag="ping"):
+class PingMessage(WorkerMessage, frozen=True, tag="ping"):
     number: int
 
 
-class Stop(WorkerMessage, frozen=True, tag="stop"):
+class StopMessage(WorkerMessage, frozen=True, tag="stop"):
     """Asks the worker to end within `grace_s`; then the daemon kills it."""
 
     grace_s: float
 
 
-ToWorker = Start | Perform | Ping | Stop
+ToWorker = StartMessage | PerformMessage | PingMessage | StopMessage
 
 
 # --- worker to daemon ---
 
 
-class Observed(WorkerMessage, frozen=True, tag="observed"):
+class ObservedMessage(WorkerMessage, frozen=True, tag="observed"):
     """A fact for the event log."""
 
     event: Event
@@ -68,7 +68,7 @@ class Observed(WorkerMessage, frozen=True, tag="observed"):
 STAGE_FAILED = "failed"  # `Progress.what` of a trainer whose stage has failed, with the reason in `note`
 
 
-class Progress(WorkerMessage, frozen=True, tag="progress"):
+class ProgressMessage(WorkerMessage, frozen=True, tag="progress"):
     """How far a running command is: for status and metrics only, never logged as an event."""
 
     what: str  # e.g. "training", "connecting"
@@ -78,11 +78,11 @@ class Progress(WorkerMessage, frozen=True, tag="progress"):
     figures: dict[str, float] = {}  # e.g. tokens_per_s, eta_s, peers
 
 
-class Pong(WorkerMessage, frozen=True, tag="pong"):
+class PongMessage(WorkerMessage, frozen=True, tag="pong"):
     number: int
 
 
-class Fault(WorkerMessage, frozen=True, tag="fault"):
+class FaultMessage(WorkerMessage, frozen=True, tag="fault"):
     """The worker is about to end for this reason; `permanent` when a restart cannot help."""
 
     reason: str
@@ -91,7 +91,7 @@ class Fault(WorkerMessage, frozen=True, tag="fault"):
     planned: bool = False  # a fresh process is to follow, and no failure is counted
 
 
-FromWorker = Observed | Progress | Pong | Fault
+FromWorker = ObservedMessage | ProgressMessage | PongMessage | FaultMessage
 
 
 _LENGTH = struct.Struct("<I")
@@ -118,7 +118,7 @@ class FrameReader(Generic[M]):
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
-    def feed(self, chunk: bytes) -> Iterator[M]:
+    def read_messages(self, chunk: bytes) -> Iterator[M]:
         """Whole messages that `chunk` completes.
 
         Raises:

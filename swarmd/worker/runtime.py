@@ -44,7 +44,7 @@ class Runtime(Protocol):
     async def sleep(self, delay_s: float) -> None:
         """Return after `delay_s`; with 0, after other coroutines had their turn."""
 
-    def signal(self) -> Signal:
+    def make_signal(self) -> Signal:
         """A new signal, not set."""
 
 
@@ -83,27 +83,27 @@ class LoopRuntime:
     async def sleep(self, delay_s: float) -> None:
         await anyio.sleep(delay_s)
 
-    def signal(self) -> LoopSignal:
+    def make_signal(self) -> LoopSignal:
         return LoopSignal()
 
 
 LOOP = LoopRuntime()
 
 
-class ClockWatch:
+class ClockStepDetector:
     """Notices that the wall clock was set, by comparing it with the monotonic clock."""
 
     def __init__(self) -> None:
-        self._offset_s = _offset_s()
+        self._offset_s = _wall_clock_offset_s()
 
-    def step_s(self) -> float:
+    def take_clock_step_s(self) -> float:
         """Seconds that the clock was set forward since it was asked last, negative for back; 0 for less than a step."""
-        step_s = _offset_s() - self._offset_s
+        step_s = _wall_clock_offset_s() - self._offset_s
         if abs(step_s) < STEP_S_MIN:
             return 0.0
         self._offset_s += step_s
         return step_s
 
 
-def _offset_s() -> float:
+def _wall_clock_offset_s() -> float:
     return time.time() - time.monotonic()

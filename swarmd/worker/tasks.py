@@ -20,7 +20,7 @@ class TaskGroup:
         self._runtime = runtime
         self._running: dict[int, Stopper | None] = {}  # by number; None until `runtime.start` returns
         self._count = 0
-        self._changed = runtime.signal()
+        self._changed = runtime.make_signal()
         self._error: Exception | None = None
 
     def start(self, run: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
@@ -28,11 +28,13 @@ class TaskGroup:
         self._count += 1
         number = self._count
         self._running[number] = None
-        stop = self._runtime.start(self._run(number, run, args))
+        stop = self._runtime.start(self._run_coroutine(number, run, args))
         if number in self._running:
             self._running[number] = stop
 
-    async def _run(self, number: int, run: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
+    async def _run_coroutine(
+        self, number: int, run: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]
+    ) -> None:
         try:
             await run(*args)
         except Exception as error:
@@ -58,24 +60,24 @@ class TaskGroup:
                 stop()
 
 
-async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+async def run_within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
     """The result of a coroutine, which is cancelled if it takes longer than `limit_s`.
 
     Raises:
         TimeoutError: it took longer. Errors of the coroutine are raised too.
     """
-    ended = runtime.signal()
+    ended = runtime.make_signal()
     results: list[T] = []
     errors: list[Exception] = []
 
-    async def note() -> None:
+    async def store_result() -> None:
         try:
             results.append(await run(*args))
         except Exception as error:
             errors.append(error)
         ended.set()
 
-    stop = runtime.start(note())
+    stop = runtime.start(store_result())
     try:
         if not (results or errors):
             await ended.wait(limit_s)
@@ -88,7 +90,7 @@ async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[
     return results[0]
 
 
-class Limiter:
+class ConcurrencyLimiter:
     """Admits `places` at once; others wait in order. Use it as `async with limiter:`."""
 
     def __init__(self, runtime: Runtime, places: int) -> None:
@@ -106,7 +108,7 @@ class Limiter:
         if self._free:
             self._free -= 1
             return
-        signal = self._runtime.signal()
+        signal = self._runtime.make_signal()
         self._waiting.append(signal)
         try:
             await signal.wait()
@@ -114,13 +116,13 @@ class Limiter:
             if signal in self._waiting:
                 self._waiting.remove(signal)
             else:
-                self._leave()
+                self._release_place()
             raise
 
     async def __aexit__(self, *error: object) -> None:
-        self._leave()
+        self._release_place()
 
-    def _leave(self) -> None:
+    def _release_place(self) -> None:
         if self._waiting:
             self._waiting.popleft().set()
         else:
@@ -131,15 +133,15 @@ _running: set[asyncio.Task[Any]] = set()
 log = get_logger(__name__)
 
 
-def spawn(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def spawn_in_background(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run a coroutine that ends by itself in the background; failures are logged at debug level."""
     task = asyncio.ensure_future(coroutine)
     _running.add(task)
-    task.add_done_callback(_finished)
+    task.add_done_callback(_on_task_done)
     return task
 
 
-def _finished(task: asyncio.Task[Any]) -> None:
+def _on_task_done(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and task.exception() is not None:
         log.debug("a task in the background failed: %r", task.exception())

@@ -8,7 +8,7 @@ import msgspec
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.identity import create_identity
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import NodeDirectory
 from tests.core.story import Story, announced, gathered, settings, trained
@@ -25,7 +25,7 @@ def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> NodeDir
     data = NodeDirectory(root)
     root.mkdir(mode=0o700)
     peer = create_identity(root / "identity.key").peer_id
-    blobs = Blobs(data.blobs)
+    blobs = BlobStore(data.blobs)
     digest = blobs.put(BODY)
     blobs.put(b"of long ago")
     story = Story.joined(settings(peer=peer))

@@ -16,10 +16,10 @@ import pytest
 from swarmd.backup.archive import read_archive
 from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, restore_backup
 from swarmd.backup.bundle import BundleManifest, open_bundle
-from swarmd.daemon.directory import claim_layout, read_restored
+from swarmd.daemon.directory import read_restore_note, write_layout_if_absent
 from swarmd.errors import ArchiveError, LogDamaged, OtherVersion, PathUnusable
-from swarmd.eventlog.fold import load
-from swarmd.files import held_alone
+from swarmd.eventlog.fold import load_state
+from swarmd.files import hold_directory_lock
 from swarmd.paths import NodeDirectory
 from tests.backup.crash import dying
 from tests.backup.making import PASSPHRASE, make_node
@@ -156,11 +156,11 @@ def test_a_mount_point_is_restored_into(node: NodeDirectory, tmp_path: Path, mon
     make_backup(node, tmp_path / "sealed.tar", BackupPlan(PASSPHRASE))
     restore_backup(tmp_path / "sealed.tar", root, PASSPHRASE)
     data = NodeDirectory(root)
-    assert load(data.events) == load(node.events) and read_restored(data) is not None
+    assert load_state(data.events) == load_state(node.events) and read_restore_note(data) is not None
     assert (root / "identity.key").read_bytes() == (node.root / "identity.key").read_bytes()
     assert root.stat().st_ino == inode
     assert not [path for path in root.iterdir() if path.name.startswith(".")]
-    claim_layout(data)
+    write_layout_if_absent(data)
 
 
 def _busy(root: Path, work):  # type: ignore[no-untyped-def]
@@ -204,14 +204,14 @@ def test_no_node_starts_on_half_of_it_and_another_try_ends_it(
     node: NodeDirectory, archive: Path, tmp_path: Path, new: bool
 ) -> None:
     data = NodeDirectory(tmp_path / "there")
-    refused, emptied, whole = 0, 0, load(node.events)
+    refused, emptied, whole = 0, 0, load_state(node.events)
     for died in crashed(archive, data.root, new):
         if not died or not data.root.exists() or not any(data.root.iterdir()):
             continue
         if data.restoring.exists():
             refused += 1
             with pytest.raises(LogDamaged, match="cut off") as told:
-                claim_layout(data)
+                write_layout_if_absent(data)
             assert "swarmd restore" in told.value.fix
             if data.events.exists() or data.blobs.exists():  # it was cut off as its files moved up
                 emptied += 1
@@ -220,8 +220,8 @@ def test_no_node_starts_on_half_of_it_and_another_try_ends_it(
                 assert "empty the directory" in refusal.value.fix
                 shutil.rmtree(data.root)
             restore_backup(archive, data.root, None)
-        claim_layout(data)
-        assert load(data.events) == whole and read_restored(data) is not None
+        write_layout_if_absent(data)
+        assert load_state(data.events) == whole and read_restore_note(data) is not None
         assert not data.restoring.exists()
     assert refused > 10 and emptied > 3
 
@@ -233,7 +233,7 @@ def test_a_second_crash_while_the_first_is_cleared_away(node: NodeDirectory, arc
             with dying(nth % 9):
                 restore_backup(archive, data.root, None)
             restore_backup(archive, data.root, None)
-            assert load(data.events) == load(node.events)
+            assert load_state(data.events) == load_state(node.events)
 
 
 def test_a_failure_leaves_the_directory_as_empty_as_it_was(
@@ -270,7 +270,7 @@ def test_what_is_not_its_own_is_left_alone(archive: Path, tmp_path: Path) -> Non
 def test_two_restores_do_not_meet(archive: Path, tmp_path: Path) -> None:
     root = tmp_path / "there"
     root.mkdir()
-    with held_alone(root), pytest.raises(PathUnusable, match="another command is at work") as refused:
+    with hold_directory_lock(root), pytest.raises(PathUnusable, match="another command is at work") as refused:
         restore_backup(archive, root, None)
     assert refused.value.exit_code == 75
     restore_backup(archive, root, None)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from swarmd.backup.bundle import BundleManifest, open_bundle, slice_of, write_bundle
+from swarmd.backup.bundle import BundleManifest, open_bundle, select_log_files, write_bundle
 from swarmd.cli import run_command
 from swarmd.core.state import State
 from swarmd.errors import ArchiveError, BundleHoldsSecret, ExitCode
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.segment import list_segments
-from swarmd.units import find_place
+from swarmd.units import find_service_paths
 from tests.eventlog.making import follower_story, open_log, write_story
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -42,7 +42,7 @@ def test_a_bundle_replays_elsewhere_to_the_same_state(node: Path, tmp_path: Path
     made = write_bundle(node / "events", tmp_path / "b.tar.gz", {"status.json": b"{}"}, [], 2**30)
     opened = open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
     assert opened == made and opened.first_seq == 0
-    assert load(tmp_path / "elsewhere" / "events") == load(node / "events")
+    assert load_state(tmp_path / "elsewhere" / "events") == load_state(node / "events")
     assert members_of(tmp_path / "b.tar.gz")[-1] == BundleManifest.FILE
     assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
     assert not list(tmp_path.glob(".b*")) and not list(tmp_path.glob(".bundle*"))
@@ -54,12 +54,12 @@ def test_of_a_long_log_the_newest_part_goes_in_with_the_snapshot_that_it_follows
         for _ in range(30):
             state = write_story(log, follower_story(), state, group=2)
             log.write_snapshot(state)
-    segments, _ = slice_of(tmp_path / "events", 60_000)
+    segments, _ = select_log_files(tmp_path / "events", 60_000)
     assert len(segments) < len(list((tmp_path / "events").glob("*.seg")))
     made = write_bundle(tmp_path / "events", tmp_path / "b.tar.gz", {}, [], 60_000)
     assert made.first_seq > 0 and "oldest snapshot stands for them" in made.notes[0]
     opened = open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
-    assert opened.state_sha256 == made.state_sha256 and opened.next_seq == load(tmp_path / "events")[1]
+    assert opened.state_sha256 == made.state_sha256 and opened.next_seq == load_state(tmp_path / "events")[1]
 
 
 @pytest.mark.parametrize("where", ["text", "log"])
@@ -72,7 +72,7 @@ def test_a_secret_anywhere_stops_it(where: str, node: Path, tmp_path: Path) -> N
 
 
 def _some_text_of(node: Path) -> str:
-    state, _ = load(node / "events")
+    state, _ = load_state(node / "events")
     assert state.settings is not None
     return state.settings.peer
 
@@ -140,7 +140,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return write_bundle(log, out, texts, secrets, *rest)
 
     monkeypatch.setattr("swarmd.cli.bundle.write_bundle", write)
-    monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
+    monkeypatch.setattr("swarmd.cli.bundle._run_doctor", lambda place, config: b"{}")  # they take seconds
     return found
 
 
@@ -157,7 +157,7 @@ def test_a_configuration_is_found_with_its_secrets(
 ) -> None:
     """As a service has it, aside from the data that it calls its own place; beside the log; or by where the log is."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    service = find_place("blue", user=True)
+    service = find_service_paths("blue", user=True)
     if way == "service":
         service.state.mkdir(parents=True)
         node = node.rename(service.data)

@@ -17,10 +17,10 @@ from swarmd.backup import backup
 from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, open_sealed, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
-from swarmd.daemon.directory import Moved, read_restored, refuse_moved, write_note
+from swarmd.daemon.directory import MoveNote, read_restore_note, refuse_moved, write_note
 from swarmd.dht.identity.identity import generate_identity, read_identity
 from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError, PathUnusable
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import NodeDirectory
@@ -55,7 +55,7 @@ def test_a_restored_directory_has_the_state_the_key_and_the_newest_checkpoint(
     manifest = make_backup(node, out, SEALED)
     restored = NodeDirectory(tmp_path / "new")
     _, verified = restore_backup(out, restored.root, PASSPHRASE)
-    assert load(restored.events) == load(node.events)
+    assert load_state(restored.events) == load_state(node.events)
     assert verified.events == manifest.next_seq
     assert read_identity(restored.root / "identity.key").peer_id == manifest.peer
     assert (restored.root / "account.json").read_bytes() == SECRET
@@ -124,16 +124,16 @@ def test_rollouts_in_use_go_along_though_the_node_makes_a_snapshot_meanwhile(
     node: NodeDirectory, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer = read_identity(node.root / "identity.key").peer_id
-    opened = backup._open_log
+    opened = backup._open_log_files
 
     def open_and_go_on(events: Path, stack: ExitStack) -> tuple[list[backup.OpenPart], int]:
         found = opened(events, stack)
         with EventLog.open(events, peer, "run2") as log:
-            state = write_story(log, [trained(4), announced(5, deadline_at=1e6), gathered(5)], load(events)[0])
+            state = write_story(log, [trained(4), announced(5, deadline_at=1e6), gathered(5)], load_state(events)[0])
             log.write_snapshot(state)
         return found
 
-    monkeypatch.setattr(backup, "_open_log", open_and_go_on)
+    monkeypatch.setattr(backup, "_open_log_files", open_and_go_on)
     assert make_backup(node, out, OPEN).marks.done == (3, 0)
     restore_backup(out, tmp_path / "new", None)
     assert [path.read_bytes() for path in NodeDirectory(tmp_path / "new").blobs.glob("??/*")] == [BODY]
@@ -244,7 +244,7 @@ def test_a_move_closes_the_old_directory_and_goes_on_in_the_new(node: NodeDirect
     assert refused.value.exit_code == 79 and str(node.moved) in refused.value.fix
     new = NodeDirectory(tmp_path / "new")
     restore_backup(out, new.root, PASSPHRASE, moved=True)
-    assert read_restored(new) is None, "nothing was signed since: it takes up the round where it was"
+    assert read_restore_note(new) is None, "nothing was signed since: it takes up the round where it was"
     refuse_moved(new)
 
 
@@ -260,7 +260,7 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
     with pytest.raises(ArchiveError, match="older than a day"):
         restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None, moved=True)
     restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None)
-    assert read_restored(NodeDirectory(tmp_path / "new")) is not None
+    assert read_restore_note(NodeDirectory(tmp_path / "new")) is not None
 
 
 def test_a_node_that_moved_does_not_move_again(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
@@ -296,13 +296,13 @@ def test_a_node_of_more_lives_than_files_may_be_open_is_copied(node: NodeDirecto
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert sum(member.name.endswith(".seg") for member in manifest.members) > 80
-    assert load(node.events)[1] == manifest.next_seq
+    assert load_state(node.events)[1] == manifest.next_seq
 
 
 def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
     node: NodeDirectory, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def come_meanwhile(path: Path, note: Moved) -> None:
+    def come_meanwhile(path: Path, note: MoveNote) -> None:
         write_note(path, note)
         out.write_text("somebody else's")
 
@@ -321,9 +321,9 @@ def test_the_note_of_a_restore_moves_along_until_a_start_has_read_it(
     restore_backup(out, first.root, None, from_round=40)
     make_backup(first, tmp_path / "move.tar.gz", BackupPlan(None, for_move=True))
     restore_backup(tmp_path / "move.tar.gz", moved.root, None, moved=True)
-    assert read_restored(moved) == read_restored(first), "its log is as old as it was"
+    assert read_restore_note(moved) == read_restore_note(first), "its log is as old as it was"
     restore_backup(tmp_path / "move.tar.gz", second.root, None, from_round=30)
-    note = read_restored(second)
+    note = read_restore_note(second)
     assert note is not None and (note.made_at, note.from_round) == (made_at, 40)
 
 

@@ -11,11 +11,11 @@ from swarmd.config import load_config
 from swarmd.core.events import NodeForked, NodeStarted, StageTrained
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ConfigError, ExitCode, LogForeign, NotFoundError, PathUnusable, SwarmdError
-from swarmd.eventlog.fold import load, node_of
+from swarmd.eventlog.fold import load_state, peer_id_of_log
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import check_log, verify
+from swarmd.eventlog.replay import check_log, verify_log
 from swarmd.eventlog.snapshot import encode_state, list_snapshots
-from swarmd.eventlog.store import EventLog, compact
+from swarmd.eventlog.store import EventLog, compact_event_log
 from swarmd.paths import NodeDirectory
 from tests.backup.making import SECRET, make_checkpoint, make_node
 from tests.daemon.node import fake_node
@@ -62,18 +62,18 @@ def test_a_fork_is_its_parent_up_to_the_event_and_replays(
     tmp_path: Path, first: NodeDirectory, compacted: bool
 ) -> None:
     if compacted:
-        compact(first.events, 3000)
+        compact_event_log(first.events, 3000)
         assert list_snapshots(first.events)
     before, new = tree(first.root), NodeDirectory(tmp_path / "new")
     options = [] if compacted else ["--round", "2"]
     assert run_command(["fork", str(first.root), str(new.root), *options]) == ExitCode.OK
     assert tree(first.root) == before, "the first node's directory is only read"
-    verify(new.events)
+    verify_log(new.events)
     commits = list(read_commits(new.events))
     own = commits.pop()
-    assert own.events == (NodeForked(node_of(first.events), own.events[0].version),)
+    assert own.events == (NodeForked(peer_id_of_log(first.events), own.events[0].version),)
     assert commits == [commit for commit in read_commits(first.events) if commit.end_seq <= own.seq]
-    state, _ = load(new.events)
+    state, _ = load_state(new.events)
     assert state.done == ((3, 0) if compacted else (2, 0)) and state.floor == state.done[0] + 1
     assert not state.pending and not state.deadlines and state.work is None and state.settings is None
     assert [path.name for path in new.checkpoints.iterdir()] == [f"r{state.done[0]:09d}-s0000"]
@@ -82,7 +82,7 @@ def test_a_fork_is_its_parent_up_to_the_event_and_replays(
 def test_a_fork_never_signs_as_the_first_node(tmp_path: Path, first: NodeDirectory) -> None:
     made = fork_node(first, first.config, tmp_path / "new")
     new = NodeDirectory(tmp_path / "new")
-    assert load_identity(new.identity).peer_id == made.peer == node_of(new.events) != made.parent
+    assert load_identity(new.identity).peer_id == made.peer == peer_id_of_log(new.events) != made.parent
     assert load_config(new.config).dht.identity == "identity.key" and "dht.identity" in made.left_out
     contents = [path.read_bytes() for path in new.root.rglob("*") if path.is_file()]
     assert not any(secret in content for content in contents for secret in (SECRET, first.identity.read_bytes()))
@@ -94,12 +94,12 @@ def test_a_fork_goes_on_and_can_be_forked(tmp_path: Path, first: NodeDirectory) 
     made = fork_node(first, first.config, tmp_path / "second", at=trained_at(first, 1))
     second = NodeDirectory(tmp_path / "second")
     with EventLog.open(second.events, made.peer, "run2") as log:
-        log.write_snapshot(load(second.events)[0])
+        log.write_snapshot(load_state(second.events)[0])
     again = fork_node(second, second.config, tmp_path / "third")
     third = NodeDirectory(tmp_path / "third")
     assert again.parent == made.peer and check_log(third.events).node == again.peer
-    assert load(third.events)[0].forked_from == made.peer
-    verify(third.events)
+    assert load_state(third.events)[0].forked_from == made.peer
+    verify_log(third.events)
 
 
 def test_what_is_gone_is_not_forked(tmp_path: Path, first: NodeDirectory) -> None:
@@ -118,14 +118,14 @@ def test_what_is_gone_is_not_forked(tmp_path: Path, first: NodeDirectory) -> Non
         first.checkpoints.joinpath(f"r{number:09d}-s0000").rename(tmp_path / f"gone-{number}")
     said = refusal(NotFoundError, round=1)
     assert "kept of rounds: 3, 2" in said and "`--round 3`" in said
-    compact(first.events)
+    compact_event_log(first.events)
     assert "was removed from the log" in refusal(NotFoundError, at=0)
 
 
 def test_before_anything_was_trained_no_checkpoint_is_needed(tmp_path: Path, first: NodeDirectory) -> None:
     assert fork_node(first, first.config, tmp_path / "new", at=trained_at(first, 0) - 2).checkpoint == ""
     assert not NodeDirectory(tmp_path / "new").checkpoints.exists()
-    verify(tmp_path / "new" / "events")
+    verify_log(tmp_path / "new" / "events")
 
 
 def test_of_the_settings_all_that_is_the_first_nodes_own_is_left_out(tmp_path: Path) -> None:
@@ -153,17 +153,17 @@ def test_a_forked_daemon_takes_part_from_the_next_round_on(tmp_path: Path) -> No
         assert second.status()["forked_from"] == node.events_of(NodeStarted)[0].settings.peer
         assert second.stop() == 0
         assert [trained.round for trained in second.events_of(StageTrained)] == [0, 1, 2, 3]
-        verify(second.paths.events)
+        verify_log(second.paths.events)
         peers = [started.settings.peer for started in second.events_of(NodeStarted)]
         assert len(peers) == len(set(peers)) == 2
 
 
 def test_a_fork_has_the_state_of_its_parent(tmp_path: Path, first: NodeDirectory) -> None:
     """Snapshots of the parent are those of the fork: `verify` compares them with the fold."""
-    with EventLog.open(first.events, node_of(first.events), "run2", segment_bytes=1500) as log:
-        log.write_snapshot(load(first.events)[0])
+    with EventLog.open(first.events, peer_id_of_log(first.events), "run2", segment_bytes=1500) as log:
+        log.write_snapshot(load_state(first.events)[0])
     fork_node(first, first.config, tmp_path / "new")
     new = NodeDirectory(tmp_path / "new")
     assert [path.name for path in list_snapshots(new.events)] == [path.name for path in list_snapshots(first.events)]
-    verify(new.events)
-    assert encode_state(load(new.events)[0]) != encode_state(load(first.events)[0])
+    verify_log(new.events)
+    assert encode_state(load_state(new.events)[0]) != encode_state(load_state(first.events)[0])

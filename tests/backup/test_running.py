@@ -5,7 +5,7 @@ from pathlib import Path
 
 from swarmd.backup.backup import BackupPlan, check_backup, make_backup, restore_backup
 from swarmd.core.events import NodeStarted, ReportPublished, RoundAnnounced, StageTrained
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 from tests.backup.making import PASSPHRASE
 from tests.daemon.node import fake_node
 
@@ -27,7 +27,7 @@ def test_a_node_that_comes_back_from_an_old_backup_reports_no_round_twice(tmp_pa
         node.start()
         node.until(lambda: [event for event in node.events_of(StageTrained) if event.round > opened])
         assert node.stop() == 0
-        verify(node.paths.events)
+        verify_log(node.paths.events)
         started = node.events_of(NodeStarted)[-1]
         assert started.restored and started.from_round == opened + 1
         seq = node.events().index(started)
@@ -53,5 +53,5 @@ def test_a_node_that_moved_starts_only_where_it_went(tmp_path: Path) -> None:
         moved.start()
         moved.until(lambda: len(moved.events_of(StageTrained)) > trained)
         assert moved.stop() == 0
-        verify(moved.paths.events)
+        verify_log(moved.paths.events)
         assert not moved.events_of(NodeStarted)[-1].restored

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from swarmd.chain.endpoints import Rpc
+from swarmd.chain.endpoints import RpcPool
 from tests.anvil import running_anvil
 from tests.chain.faults import stop_all
 from tests.chain.grounds import Ground, calls_to
@@ -17,7 +17,7 @@ def ground() -> Iterator[Ground]:
 
 
 @pytest.fixture
-async def calls(ground: Ground) -> AsyncIterator[Rpc]:
+async def calls(ground: Ground) -> AsyncIterator[RpcPool]:
     async with calls_to(ground.url) as calls:
         yield calls
 

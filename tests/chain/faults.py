@@ -13,10 +13,10 @@ from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
 from msgspec.structs import replace
 
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.senders import Sender, wallet_of
+from swarmd.chain.coordinator import CoordinatorContract
+from swarmd.chain.endpoints import RpcPool
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.senders import SubmissionSender, make_wallet
 from swarmd.chain.submitter import Submitter
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Broadcast, Submit
@@ -29,7 +29,7 @@ from swarmd.core.events import (
     SubmissionPrepared,
     SubmissionRefused,
 )
-from swarmd.core.values import Prepared, SubmissionKind
+from swarmd.core.values import SubmissionAttempt, SubmissionKind
 from tests.chain.grounds import Ground
 
 TICK_S = 0.005
@@ -57,21 +57,24 @@ class Places:
 
 
 class Calls:
-    """An `Rpc` that is cut off before or after a request, and whose answers a test may change."""
+    """An `RpcPool` that is cut off before or after a request, and whose answers a test may change."""
 
     def __init__(
-        self, rpc: Rpc, places: Places | None = None, change: Callable[[str, Any], Any] = lambda method, answer: answer
+        self,
+        rpc: RpcPool,
+        places: Places | None = None,
+        change: Callable[[str, Any], Any] = lambda method, answer: answer,
     ) -> None:
         self._rpc = rpc
         self._places = places or Places()
         self._change = change
         self.act: Callable[[str, Sequence[Any]], Awaitable[None]] | None = None  # before each request
 
-    async def ask(self, method: str, params: Sequence[Any], kind: Any) -> Any:
+    async def call(self, method: str, params: Sequence[Any], kind: Any) -> Any:
         self._places.pass_by(f"before {method}")
         if self.act is not None:
             await self.act(method, params)
-        result = await self._rpc.ask(method, params, kind)
+        result = await self._rpc.call(method, params, kind)
         self._places.pass_by(f"after {method}")
         return self._change(method, result)
 
@@ -99,7 +102,7 @@ class Node:
         self,
         ground: Ground,
         config: ChainConfig,
-        sender: Callable[[Calls], Sender],
+        sender: Callable[[Calls], SubmissionSender],
         peer: str = "me",
         places: Places | None = None,
     ) -> None:
@@ -165,19 +168,19 @@ class Node:
 
     async def confirmed(self) -> int:
         assert self.calls is not None
-        return int(await self.calls.ask("eth_blockNumber", [], str), 16) - self.config.depth
+        return int(await self.calls.call("eth_blockNumber", [], str), 16) - self.config.depth
 
     def _start(self) -> None:
         """A new life of the worker, which is told what the log says."""
         self.lives += 1
         if self.lives > 1:
             self._due = [self.order(each) for each in self.wanted if not self.is_done(each)]
-        self._rpc = Rpc(self.config.rpc, self.config.chain_id, 2.0)
+        self._rpc = RpcPool(self.config.rpc, self.config.chain_id, 2.0)
         calls = self.calls = Calls(self._rpc, self.places)
-        coordinator = Coordinator(calls, self.config.contract)
+        coordinator = CoordinatorContract(calls, self.config.contract)
         sender = self._make_sender(calls)
         self._submitter = Submitter(
-            self.config, self.peer, coordinator, Ethereum(calls), sender, self.confirmed, self._emit
+            self.config, self.peer, coordinator, EthereumClient(calls), sender, self.confirmed, self._emit
         )
         self._task = asyncio.create_task(self._submitter.run())
 
@@ -200,7 +203,7 @@ class Node:
         due = [each for each in self._due if self.handing or isinstance(each, Submit)]
         self._due = [each for each in self._due if each not in due]
         for command in due:
-            self._submitter.take(command)
+            self._submitter.handle_command(command)
         self._submitter.on_head()
         await asyncio.sleep(TICK_S)
         if self._task is not None and self._task.done():
@@ -234,7 +237,7 @@ class Node:
 
 def wallet_node(ground: Ground, config: ChainConfig, account: LocalAccount, peer: str = "me", *deaths: int) -> Node:
     """A node with a key."""
-    return Node(ground, config, lambda calls: wallet_of(config, calls, account), peer, Places(*deaths))
+    return Node(ground, config, lambda calls: make_wallet(config, calls, account), peer, Places(*deaths))
 
 
 def nonce_of(ground: Ground, account: LocalAccount | str) -> int:
@@ -243,7 +246,7 @@ def nonce_of(ground: Ground, account: LocalAccount | str) -> int:
     return int(ground.say("eth_getTransactionCount", address, "latest"), 16)
 
 
-def attempts_of(node: Node, submission: str) -> list[Prepared]:
+def attempts_of(node: Node, submission: str) -> list[SubmissionAttempt]:
     """All attempts in the log, each once."""
     return list(dict.fromkeys(each.prepared for each in node.of(SubmissionPrepared, submission)))
 

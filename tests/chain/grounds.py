@@ -15,11 +15,11 @@ import msgspec
 from aiohttp import web
 from eth_abi.abi import encode
 
-from swarmd.chain.blocks import Heads
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.logs import LogEntry, decode_entry, topic_of
-from swarmd.chain.watcher import ChainRequirements, Watcher
+from swarmd.chain.blocks import HeadSubscription
+from swarmd.chain.coordinator import CoordinatorContract
+from swarmd.chain.endpoints import RpcPool
+from swarmd.chain.logs import LogEntry, decode_log_entry, event_topic
+from swarmd.chain.watcher import ChainRequirements, ChainWatcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainBlock, ChainReorged, ChainUp, Event
@@ -32,7 +32,7 @@ E = TypeVar("E", bound=Any)
 
 def decode_log(entry: Mapping[str, Any], rejected: Counter[str] | None = None) -> AnyChainLog | None:
     """What an entry says, as JSON-RPC has it."""
-    return decode_entry(msgspec.convert(dict(entry), LogEntry), rejected)
+    return decode_log_entry(msgspec.convert(dict(entry), LogEntry), rejected)
 
 
 class Ground:
@@ -98,14 +98,14 @@ class Watch:
     """A watcher in this process, and what it observed."""
 
     def __init__(self, config: ChainConfig, stages: int = 1, account: str = "", range_blocks: int = 50) -> None:
-        self.rpc = Rpc(config.rpc, config.chain_id, 2.0)
-        self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, range_blocks)
+        self.rpc = RpcPool(config.rpc, config.chain_id, 2.0)
+        self.coordinator = CoordinatorContract(self.rpc, config.contract, config.from_block, range_blocks)
         terms = self.terms = ChainRequirements(config, stages, "me", self.coordinator)
         self.events: list[Event] = []
         self.times: list[float] = []
         self._grown = asyncio.Event()
-        self.heads = Heads(self.rpc, config.contract, config.poll_s)
-        self.watcher = Watcher(config, terms, self.rpc, self.heads, self._take, lambda: account)
+        self.heads = HeadSubscription(self.rpc, config.contract, config.poll_s)
+        self.watcher = ChainWatcher(config, terms, self.rpc, self.heads, self._take, lambda: account)
         self.ended: BaseException | None = None
 
     def _take(self, event: Event) -> None:
@@ -305,9 +305,9 @@ async def middleman(behind: str, act: Act = Middleman._pass_on) -> AsyncIterator
 
 
 @asynccontextmanager
-async def calls_to(*urls: str, call_s: float = 2.0) -> AsyncIterator[Rpc]:
+async def calls_to(*urls: str, call_s: float = 2.0) -> AsyncIterator[RpcPool]:
     """Calls over these endpoints until the block ends."""
-    calls = Rpc(urls, CHAIN_ID, call_s)
+    calls = RpcPool(urls, CHAIN_ID, call_s)
     try:
         yield calls
     finally:
@@ -317,7 +317,7 @@ async def calls_to(*urls: str, call_s: float = 2.0) -> AsyncIterator[Rpc]:
 @asynccontextmanager
 async def calls_through(
     ground: Ground, act: Act, *others: str, way: str = "url", call_s: float = 2.0
-) -> AsyncIterator[tuple[Middleman, Rpc]]:
+) -> AsyncIterator[tuple[Middleman, RpcPool]]:
     """Calls over one endpoint that acts so, with other endpoints after it."""
     async with (
         middleman(ground.url, act) as between,
@@ -353,13 +353,13 @@ def refusing(code: int, message: str, *methods: str) -> Act:
 
 
 class ScriptedRpc:
-    """An `Rpc` without endpoints: `answer(method, params)` says what every call comes to."""
+    """An `RpcPool` without endpoints: `answer(method, params)` says what every call comes to."""
 
     def __init__(self, answer: Callable[[str, list[Any]], Any]) -> None:
         self.answer = answer
         self.asked: list[tuple[str, list[Any]]] = []
 
-    async def ask(self, method: str, params: Sequence[Any], kind: Any) -> Any:
+    async def call(self, method: str, params: Sequence[Any], kind: Any) -> Any:
         self.asked.append((method, list(params)))
         return self.answer(method, list(params))
 
@@ -377,7 +377,7 @@ def result(call: dict[str, Any], value: Any) -> dict[str, Any]:
 def entry_of(peer: str, index: int = 0, data_chars: int = 0) -> LogEntry:
     """An entry of PeerRegistered, its data filled up to this length."""
     data = "0x" + encode(["string"], [peer]).hex()
-    topics = (topic_of("PeerRegistered(address,string)"), "0x" + 64 * "1")
+    topics = (event_topic("PeerRegistered(address,string)"), "0x" + 64 * "1")
     return LogEntry(
         "0x" + 40 * "1", topics, data.ljust(data_chars, "0"), "0x5", "0x" + 64 * "a", "0x" + 64 * "b", hex(index)
     )

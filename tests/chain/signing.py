@@ -14,7 +14,7 @@ import requests
 from eth_account import Account
 from eth_utils.crypto import keccak
 
-from swarmd.chain.endpoints import Rpc
+from swarmd.chain.endpoints import RpcPool
 from swarmd.chain.keystore import import_key
 from swarmd.chain.signer import AuditLog, Signer, SignerLedger
 from swarmd.config import FeesConfig
@@ -208,7 +208,7 @@ class Seat:
 
     async def look(self) -> None:
         """One look at the chain, as the signer takes it by itself."""
-        await self.signer._pass()
+        await self.signer._check_open_submissions()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         for _ in range(100):
@@ -223,11 +223,11 @@ class Seat:
 async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
     fund(ground)
     config = ground.config(**({"sender": "wallet", "fees": FeesConfig(stuck_s=0.01)} | settings))
-    rpc = Rpc(config.rpc, config.chain_id, 2.0)
+    rpc = RpcPool(config.rpc, config.chain_id, 2.0)
     ledger = SignerLedger()
-    audit = AuditLog(home / "audit.jsonl", ledger.carried)
+    audit = AuditLog(home / "audit.jsonl", ledger.lines_for_new_file)
     for line in audit.lines:
-        ledger.apply(line)
+        ledger.apply_line(line)
     signer = Signer(config, rpc, Account.from_key(KEY), audit, ledger)
     try:
         yield Seat(signer, audit, ledger)

@@ -11,16 +11,24 @@ from hypothesis import strategies as st
 
 from swarmd.chain.contract import (
     ERRORS,
-    advice,
+    advice_for_error,
+    call_view,
     decode_result,
+    decode_revert_data,
     encode_call,
-    explain,
-    read_call,
 )
-from swarmd.chain.coordinator import Coordinator, RoundPolicy
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, MalformedAbi, seconds_of, topic_of, values_of
+from swarmd.chain.coordinator import CoordinatorContract, RoundPolicy
+from swarmd.chain.endpoints import RpcPool
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.logs import (
+    PEER_CHARS_MAX,
+    PLACE_MAX,
+    WINNERS_MAX,
+    MalformedAbi,
+    decode_values,
+    event_topic,
+    parse_block_time,
+)
 from swarmd.core.events import OtherLog, PolicyLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from tests.chain.grounds import Act, Answer, Call, Ground, acting, calls_through, decode_log, error, result
@@ -37,7 +45,7 @@ def entry(signature: str, indexed: list[int], types: list[str], *values: Any) ->
     """An entry of eth_getLogs."""
     return {
         "address": ACCOUNT,
-        "topics": [topic_of(signature), *("0x" + f"{each:064x}" for each in indexed)],
+        "topics": [event_topic(signature), *("0x" + f"{each:064x}" for each in indexed)],
         "data": "0x" + encode(types, values).hex(),
         "blockNumber": "0x5",
         "blockHash": "0x" + 64 * "a",
@@ -63,8 +71,8 @@ def test_every_error_of_the_build_is_known_and_has_advice() -> None:
     own = {name: selector for selector, name in error_names().items()}
     known = {name: selector for selector, name in ERRORS.items()}
     assert own.items() <= known.items()
-    assert all(advice(name) for name in known)
-    assert advice("NoSuchError") == ""
+    assert all(advice_for_error(name) for name in known)
+    assert advice_for_error("NoSuchError") == ""
 
 
 @given(UINTS, INTS, st.booleans(), PEERS, st.lists(PEERS, max_size=5), st.lists(INTS, max_size=5))
@@ -80,7 +88,7 @@ def test_results_are_decoded_as_eth_abi_does(
 def test_any_bytes_are_a_value_or_an_error(encoded: bytes) -> None:
     for types in (["uint256"], ["string"], ["string[]"], ["address[]"], ["string[][]"]):
         try:
-            values = values_of(types, encoded)
+            values = decode_values(types, encoded)
         except MalformedAbi:
             continue
         assert len(values) == 1
@@ -110,13 +118,13 @@ def test_offsets_into_one_text_do_not_multiply_it() -> None:
     ],
 )
 def test_revert_data_is_explained(data: str, code: str, words: str) -> None:
-    assert explain(data)[0] == code and words in explain(data)[1]
+    assert decode_revert_data(data)[0] == code and words in decode_revert_data(data)[1]
 
 
 @given(st.text(max_size=300))
 def test_any_revert_data_is_explained_shortly(data: str) -> None:
     for given_data in (data, "0x08c379a0" + data, "0x4e487b71" + data):
-        code, words = explain(given_data)
+        code, words = decode_revert_data(given_data)
         assert len(code) < 30 and len(words) <= 300
 
 
@@ -170,7 +178,7 @@ def test_an_entry_that_oversteps_a_bound_is_left_out_and_counted(odd: dict[str, 
 
 @pytest.mark.parametrize("quantity", ["-0x5", "-0x" + 300 * "f", "0x" + 300 * "f", "soon", "0x10000000000"])
 def test_a_time_that_is_none_is_zero(quantity: str) -> None:
-    assert seconds_of(quantity) == 0.0
+    assert parse_block_time(quantity) == 0.0
 
 
 def test_peer_ids_that_are_no_utf8_stay_different() -> None:
@@ -186,7 +194,7 @@ def test_peer_ids_that_are_no_utf8_stay_different() -> None:
     st.integers(0, 4),
     st.sampled_from(
         sorted(
-            topic_of(s)
+            event_topic(s)
             for s in (
                 "StageAdvanced(uint256,uint256)",
                 "RewardSubmitted(address,uint256,uint256,int256,string)",
@@ -205,7 +213,7 @@ def test_any_data_is_a_fact_or_counted(data: bytes, topics: int, topic: str) -> 
 # --- reads of a real contract ---
 
 
-async def test_everything_is_read_by_type(ground: Ground, calls: Rpc) -> None:
+async def test_everything_is_read_by_type(ground: Ground, calls: RpcPool) -> None:
     swarm = ground.swarm
     swarm.register(swarm.alice, "me", "name.eth")
     swarm.move_on(2)
@@ -213,17 +221,17 @@ async def test_everything_is_read_by_type(ground: Ground, calls: Rpc) -> None:
     swarm.send(swarm.alice, "submitWinners", 1, ["a", "b"], "me")
     swarm.send(swarm.owner, "addBootnodes", ["/ip4/1.2.3.4/tcp/1/p2p/x"])
     swarm.send(swarm.owner, "setRoundPolicy", 1, 60)
-    contract = Coordinator(calls, ground.contract)
-    assert await contract.place() == (2, 0) and await contract.stages() == 1
-    assert await contract.policy() == RoundPolicy(1, 60) and await contract.can_advance()
-    assert await contract.extensions() == 1
-    assert await contract.eoa("name.eth") == swarm.alice and await contract.eoa("nobody") == ""
+    contract = CoordinatorContract(calls, ground.contract)
+    assert await contract.round_and_stage() == (2, 0) and await contract.stage_count() == 1
+    assert await contract.round_policy() == RoundPolicy(1, 60) and await contract.can_advance()
+    assert await contract.extensions_version() == 1
+    assert await contract.account_of_peer("name.eth") == swarm.alice and await contract.account_of_peer("nobody") == ""
     assert await contract.has_reward(2, 0, "me") and not await contract.has_reward(1, 0, "me")
     assert await contract.votes(1, "me") == ("a", "b") and await contract.votes(0, "me") == ()
     assert await contract.total_rewards(["me", "you"]) == {"me": -7, "you": 0}
     assert await contract.bootnodes() == ("/ip4/1.2.3.4/tcp/1/p2p/x",)
-    assert await contract.membership_open() and await contract.members(["me"]) == (True,)
-    assert await contract.opened_at() == swarm.ask("stageStartedAt")
+    assert await contract.is_membership_open() and await contract.are_members(["me"]) == (True,)
+    assert await contract.stage_opened_at() == swarm.ask("stageStartedAt")
 
 
 LACKING = {
@@ -246,19 +254,19 @@ async def test_a_contract_of_an_earlier_version_is_read_too(ground: Ground, vers
     swarm.register(swarm.alice, "me")
     swarm.register(swarm.bob, "you")
     async with calls_through(ground, act) as (_, calls):
-        contract = Coordinator(calls, ground.contract, created, range_blocks=10)
-        assert await contract.opened_at() == ground.w3.eth.get_block(created)["timestamp"]
+        contract = CoordinatorContract(calls, ground.contract, created, range_blocks=10)
+        assert await contract.stage_opened_at() == ground.w3.eth.get_block(created)["timestamp"]
         swarm.move_on()
         moved = ground.height()
         swarm.send(swarm.alice, INT_REWARD, 1, 0, 5, "me")
         ground.mine(35)
-        assert await contract.opened_at() == ground.w3.eth.get_block(moved)["timestamp"]
-        assert await contract.extensions() == 0 and await contract.policy() == RoundPolicy(0, 0)
-        assert not await contract.can_advance() and await contract.members(["x"]) == (True,)
+        assert await contract.stage_opened_at() == ground.w3.eth.get_block(moved)["timestamp"]
+        assert await contract.extensions_version() == 0 and await contract.round_policy() == RoundPolicy(0, 0)
+        assert not await contract.can_advance() and await contract.are_members(["x"]) == (True,)
         assert await contract.has_reward(1, 0, "me", swarm.alice) and await contract.has_reward(1, 0, "me")
         assert not await contract.has_reward(1, 0, "you", swarm.bob)
         assert not await contract.has_reward(1, 0, "nobody")
-        await contract.check()
+        await contract.check_contract()
 
 
 async def test_what_an_endpoint_once_says_to_be_lacking_is_asked_for_again(ground: Ground) -> None:
@@ -268,10 +276,10 @@ async def test_what_an_endpoint_once_says_to_be_lacking_is_asked_for_again(groun
     swarm.register(swarm.alice, "me", "you")
     swarm.send(swarm.alice, INT_REWARD, 0, 0, 5, "me")
     async with calls_through(ground, lacking(views, lambda call: result(call, "0x"))) as (between, calls):
-        contract = Coordinator(calls, ground.contract)
-        assert await contract.extensions() == 0 and await contract.has_reward(0, 0, "you", swarm.alice)
+        contract = CoordinatorContract(calls, ground.contract)
+        assert await contract.extensions_version() == 0 and await contract.has_reward(0, 0, "you", swarm.alice)
         between.act = between._pass_on
-        assert await contract.extensions() == 1 and not await contract.has_reward(0, 0, "you", swarm.alice)
+        assert await contract.extensions_version() == 1 and not await contract.has_reward(0, 0, "you", swarm.alice)
 
 
 def lacking(views: Sequence[str], answer: Callable[[Call], Answer]) -> Act:
@@ -286,11 +294,11 @@ def blank(signature: str) -> list[Any]:
     return [blanks[kind] for kind in signature.split("(")[1][:-1].split(",") if kind]
 
 
-async def test_what_is_no_contract_is_a_mismatch(ground: Ground, calls: Rpc) -> None:
+async def test_what_is_no_contract_is_a_mismatch(ground: Ground, calls: RpcPool) -> None:
     with pytest.raises(ChainMismatch, match="no contract at"):
-        await read_call(Ethereum(calls), ACCOUNT, "currentRound()", ["uint256"])
+        await call_view(EthereumClient(calls), ACCOUNT, "currentRound()", ["uint256"])
     with pytest.raises(ContractRefused, match="OnlyStageManager"):
-        await read_call(Ethereum(calls), ground.contract, "updateStageAndRound()", ["uint256", "uint256"])
+        await call_view(EthereumClient(calls), ground.contract, "updateStageAndRound()", ["uint256", "uint256"])
     with pytest.raises(ChainMismatch, match="not a swarm coordinator"):
         ground.say("anvil_setCode", ACCOUNT, "0x00")
-        await Coordinator(calls, ACCOUNT).check()
+        await CoordinatorContract(calls, ACCOUNT).check_contract()

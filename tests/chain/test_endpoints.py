@@ -11,9 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
 from swarmd.chain import endpoints
-from swarmd.chain.endpoints import Rpc, name_of, read_urls, retry_after_s
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import quote
+from swarmd.chain.endpoints import RpcPool, parse_retry_after_s, read_endpoint_urls, url_without_secrets
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import quote_gas_price
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 from tests.chain.grounds import (
@@ -43,10 +43,10 @@ def status(code: int, **headers: str) -> Act:
 def test_urls_may_come_from_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rpc").write_text("# paid\nhttps://rpc.example.org/key\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    assert read_urls(["credential:rpc"], tmp_path / "elsewhere") == ["https://rpc.example.org/key"]
+    assert read_endpoint_urls(["credential:rpc"], tmp_path / "elsewhere") == ["https://rpc.example.org/key"]
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     with pytest.raises(ConfigError, match="LoadCredential=rpc"):
-        read_urls(["credential:rpc"], tmp_path)
+        read_endpoint_urls(["credential:rpc"], tmp_path)
 
 
 def body(text: str) -> Act:
@@ -80,8 +80,8 @@ FAILURES = {
 }
 
 
-async def height(calls: Rpc) -> int:
-    return int(await calls.ask("eth_blockNumber", [], str), 16)
+async def height(calls: RpcPool) -> int:
+    return int(await calls.call("eth_blockNumber", [], str), 16)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -92,7 +92,7 @@ async def test_the_next_endpoint_serves_when_one_fails(ground: Ground, failure: 
         calls_to(bad.url, call_s=0.3) as alone,
     ):
         assert await height(calls) == ground.height()
-        assert calls.current == name_of(ground.url)
+        assert calls.current == url_without_secrets(ground.url)
         assert await height(calls) == ground.height()
         assert sum(bad.calls.values()) <= 2, "it is asked again at once"
         with pytest.raises(ChainMismatch if failure == "another chain" else EndpointFailed) as raised:
@@ -105,7 +105,7 @@ async def test_the_preferred_endpoint_is_taken_again_once_it_answers(ground: Gro
         await height(calls)
         preferred.act = Middleman._pass_on
         deadline = time.monotonic() + 10
-        while calls.current != name_of(preferred.url):
+        while calls.current != url_without_secrets(preferred.url):
             assert time.monotonic() < deadline, "it is never taken again"
             await height(calls)
             await asyncio.sleep(0.02)
@@ -131,11 +131,11 @@ async def test_retry_after_is_respected(ground: Ground) -> None:
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("", 0.0), ("soon", 0.0), ("99999", 300.0), ("-1", 0.0)])
 async def test_retry_after_is_read(header: str, seconds: float) -> None:
-    assert retry_after_s(header) == seconds
+    assert parse_retry_after_s(header) == seconds
 
 
 async def test_all_endpoints_of_another_chain_are_a_mismatch(ground: Ground) -> None:
-    calls = Rpc([ground.url, ground.ws], 1, 1.0)
+    calls = RpcPool([ground.url, ground.ws], 1, 1.0)
     with pytest.raises(ChainMismatch) as raised:
         await height(calls)
     assert "31337" in str(raised.value) and "chain.chain_id is 1" in str(raised.value)
@@ -148,18 +148,18 @@ async def test_a_refusal_is_no_failure(ground: Ground, way: str) -> None:
     refuse = acting(lambda call: error(call, 3, words, data), "eth_call")
     async with calls_through(ground, refuse, ground.url, way=way) as (between, calls):
         with pytest.raises(RpcRefused) as raised:
-            await calls.ask("eth_call", [{}, "latest"], Any)
+            await calls.call("eth_call", [{}, "latest"], Any)
         assert (raised.value.code, raised.value.data) == (3, "0x723dc675") and SECRET not in str(raised.value)
         assert raised.value.message.isprintable()
         await height(calls)
-        assert calls.current == name_of(getattr(between, way))
+        assert calls.current == url_without_secrets(getattr(between, way))
 
 
 async def test_a_refusal_with_a_status_of_its_own_is_one(ground: Ground) -> None:
     refuse = acting(lambda call: web.json_response(error(call, -32602, "range too long"), status=400), "eth_getLogs")
     async with calls_through(ground, refuse) as (_, calls):
         with pytest.raises(RpcRefused, match="range too long"):
-            await calls.ask("eth_getLogs", [{}], Any)
+            await calls.call("eth_getLogs", [{}], Any)
 
 
 @pytest.mark.parametrize("way", ["url", "ws"])
@@ -170,7 +170,7 @@ async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoi
     monkeypatch.setattr(endpoints, "SMALL_BYTES_MAX", 1000)
     act = saying("0" * 2000, "eth_blockNumber", "eth_getLogs")
     async with calls_through(ground, act, ground.url, way=way) as (_, calls):
-        assert await calls.ask("eth_getLogs", [{}], str) == "0" * 2000
+        assert await calls.call("eth_getLogs", [{}], str) == "0" * 2000
         assert await height(calls) == ground.height()
         assert "more than 1000 bytes" in calls.healths[0].reason
 
@@ -181,7 +181,7 @@ async def test_a_range_with_too_many_logs_is_refused(ground: Ground, way: str, m
     monkeypatch.setattr(endpoints, "ANSWER_BYTES_MAX", 4000)
     async with calls_through(ground, saying("0" * 8000, "eth_getLogs"), way=way) as (between, calls):
         with pytest.raises(RpcRefused, match="more than 4000 bytes"):
-            await calls.ask("eth_getLogs", [{}], Any)
+            await calls.call("eth_getLogs", [{}], Any)
         if way == "ws":
             between.act = saying("0" * 8000, "eth_blockNumber")
             with pytest.raises(EndpointFailed, match="sent a message of more than 4000 bytes"):
@@ -190,7 +190,7 @@ async def test_a_range_with_too_many_logs_is_refused(ground: Ground, way: str, m
 
 async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> None:
     async with calls_through(ground, Middleman._pass_on, way="ws") as (between, calls):
-        asked = [calls.ask("eth_getBlockByNumber", [hex(n % 3), False], Any) for n in range(30)]
+        asked = [calls.call("eth_getBlockByNumber", [hex(n % 3), False], Any) for n in range(30)]
         numbers = await asyncio.gather(*asked)
         assert [int(block["number"], 16) for block in numbers] == [n % 3 for n in range(30)]
         between.act = silence
@@ -215,9 +215,9 @@ async def test_a_websocket_leads_nowhere_else(ground: Ground) -> None:
         return web.Response(status=302, headers={"Location": "/admin?delete=1"})
 
     async with RawTestServer(serve) as server:
-        calls = Rpc([str(server.make_url("/rpc")).replace("http", "ws"), ground.url], CHAIN_ID, 1.0)
+        calls = RpcPool([str(server.make_url("/rpc")).replace("http", "ws"), ground.url], CHAIN_ID, 1.0)
         assert await height(calls) == ground.height()
-        assert calls.current == name_of(ground.url) and asked == ["/rpc"]
+        assert calls.current == url_without_secrets(ground.url) and asked == ["/rpc"]
         await calls.close()
 
 
@@ -234,7 +234,7 @@ async def test_a_websocket_that_sends_garbage_is_a_failure(ground: Ground) -> No
 
 async def test_urls_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "rpc").write_text("\ufeff# mine\nhttps://a.example/v2/key\n\nwss://b.example\n")
-    assert read_urls(["file:rpc", "http://127.0.0.1:1"], tmp_path) == [
+    assert read_endpoint_urls(["file:rpc", "http://127.0.0.1:1"], tmp_path) == [
         "https://a.example/v2/key",
         "wss://b.example",
         "http://127.0.0.1:1",
@@ -246,7 +246,7 @@ async def test_a_file_without_urls_is_refused(tmp_path: Path, content: bytes | N
     if content is not None:
         (tmp_path / "rpc").write_bytes(content)
     with pytest.raises(ConfigError) as raised:
-        read_urls(["file:rpc"], tmp_path)
+        read_endpoint_urls(["file:rpc"], tmp_path)
     assert SECRET not in str(raised.value) and len(str(raised.value)) < 400
 
 
@@ -259,7 +259,7 @@ async def test_a_file_without_urls_is_refused(tmp_path: Path, content: bytes | N
     ],
 )
 async def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
-    assert name_of(url) == shown
+    assert url_without_secrets(url) == shown
 
 
 async def hide_base_fee(ground: Ground, call: Call) -> Answer:
@@ -277,10 +277,10 @@ async def test_an_endpoint_that_hides_the_base_fee_is_passed_over_once_the_chain
     ground: Ground,
 ) -> None:
     async with calls_through(ground, Middleman._pass_on, ground.url) as (liar, calls):
-        await calls.learn_base_fee()
+        await calls.detect_base_fee()
         assert calls.has_base_fee
         liar.act = partial(hide_base_fee, ground)
-        price = await quote(Ethereum(calls), FeesConfig())
+        price = await quote_gas_price(EthereumClient(calls), FeesConfig())
         assert price.tip_wei is not None and price.fee_wei < 10 * 10**9
 
 
@@ -289,5 +289,5 @@ async def test_half_of_the_endpoints_say_whether_there_is_one(ground: Ground, sh
     async with middleman(ground.url, partial(hide_base_fee, ground)) as liar:
         urls = [ground.url if each == "+" else liar.url for each in shown]
         async with calls_to(*urls or ["http://127.0.0.1:1"]) as calls:
-            await calls.learn_base_fee()
+            await calls.detect_base_fee()
             assert calls.has_base_fee is known

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.chain.ethereum import QUANTITY_MAX, Ethereum
-from swarmd.chain.fees import KEPT_S, Funds
+from swarmd.chain.ethereum import QUANTITY_MAX, EthereumClient
+from swarmd.chain.fees import KEPT_S, BalanceMonitor
 from swarmd.config import ChainConfig, FeesConfig, ProxyConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import CommandFailed
@@ -65,8 +65,8 @@ class Clock:
         return self.now
 
 
-def watched(script: Script, clock: Callable[[], float] = monotonic, **fields: Any) -> Funds:
-    return Funds(replace(CHAIN, **fields), 1, Ethereum(script), ACCOUNT, clock)
+def watched(script: Script, clock: Callable[[], float] = monotonic, **fields: Any) -> BalanceMonitor:
+    return BalanceMonitor(replace(CHAIN, **fields), 1, EthereumClient(script), ACCOUNT, clock)
 
 
 # --- the arithmetic ---
@@ -120,20 +120,20 @@ def test_so_many_rounds_can_be_paid_and_no_more(balance_wei: int, price_wei: int
 async def test_an_account_is_told_of_once_it_was_looked_at() -> None:
     script = Script(hex(5 * GWEI * ROUND_GAS * 40))  # a price of twice 2 gwei, and a tip of 1
     funds = watched(script)
-    assert funds.figures() == {}
-    await funds.look()
-    assert funds.figures() == {"balance_coins": 200e9 * ROUND_GAS / 1e18, "rounds_paid": 40.0}
+    assert funds.metrics() == {}
+    await funds.read_balance()
+    assert funds.metrics() == {"balance_coins": 200e9 * ROUND_GAS / 1e18, "rounds_paid": 40.0}
     assert script.asked[0] == ("eth_getBalance", [ACCOUNT, "latest"])
 
 
 async def test_gas_above_the_bound_counts_as_the_bound() -> None:
     script = Script(hex(50 * GWEI * ROUND_GAS * 7), base_wei=900 * GWEI)
     funds = watched(script)
-    await funds.look()
-    assert funds.figures()["rounds_paid"] == 7
+    await funds.read_balance()
+    assert funds.metrics()["rounds_paid"] == 7
     script.base_wei = 2 * GWEI
-    await funds.look()
-    assert funds.figures()["rounds_paid"] == 70
+    await funds.read_balance()
+    assert funds.metrics()["rounds_paid"] == 70
 
 
 @pytest.mark.parametrize(
@@ -144,38 +144,38 @@ async def test_gas_above_the_bound_counts_as_the_bound() -> None:
 async def test_what_was_seen_stays_for_a_while_when_nobody_answers(trouble: Exception) -> None:
     script, clock = Script(), Clock()
     funds = watched(script, clock)
-    await funds.look()
-    seen = funds.figures()
+    await funds.read_balance()
+    seen = funds.metrics()
     script.trouble = trouble
     clock.now += KEPT_S
-    await funds.look()
-    assert seen and funds.figures() == seen
+    await funds.read_balance()
+    assert seen and funds.metrics() == seen
     clock.now += 0.1
-    assert funds.figures() == {}
+    assert funds.metrics() == {}
     script.trouble = None
-    await funds.look()
-    assert funds.figures() == seen
+    await funds.read_balance()
+    assert funds.metrics() == seen
 
 
 @pytest.mark.parametrize("lie", ["-0x1", hex(2**256), "much", None, 7.5, {}, "0x" + "f" * 100_000])
 async def test_an_endpoint_that_lies_is_not_believed(lie: Any) -> None:
     script = Script(lie)
     with pytest.raises(EndpointFailed, match="not a valid balance"):
-        await Ethereum(script).balance_wei(ACCOUNT)
+        await EthereumClient(script).balance_wei(ACCOUNT)
     funds = watched(script)
-    await funds.look()
-    assert funds.figures() == {}
+    await funds.read_balance()
+    assert funds.metrics() == {}
 
 
 async def test_an_account_of_a_proxy_that_has_nothing_has_others_pay() -> None:
     script = Script("0x0")
     own, lent = watched(script), watched(script, sender="proxy", proxy=ProxyConfig(account=ACCOUNT))
     for funds in (own, lent):
-        await funds.look()
-    assert own.figures() == {"balance_coins": 0.0, "rounds_paid": 0.0} and lent.figures() == {}
+        await funds.read_balance()
+    assert own.metrics() == {"balance_coins": 0.0, "rounds_paid": 0.0} and lent.metrics() == {}
     script.balance = "0x1"
-    await lent.look()
-    assert lent.figures()["rounds_paid"] == 0
+    await lent.read_balance()
+    assert lent.metrics()["rounds_paid"] == 0
 
 
 # --- on a chain ---

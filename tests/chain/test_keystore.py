@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from swarmd.chain.keystore import (
-    address_of,
     create_keystore,
     create_passphrase,
     import_key,
     load_account,
     load_passphrase,
     read_keystore,
+    read_keystore_address,
 )
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreError
@@ -94,7 +94,7 @@ def test_what_is_made_is_private_and_opens(tmp_path: Path) -> None:
     mode = stat.S_IMODE((tmp_path / "new.json").stat().st_mode)
     assert mode == 0o600
     read = read_keystore(tmp_path / "new.json", PASSPHRASE)
-    assert read.address == made.address == address_of(tmp_path / "new.json")
+    assert read.address == made.address == read_keystore_address(tmp_path / "new.json")
     assert read.key == made.key
     assert create_keystore(tmp_path / "other.json", PASSPHRASE, WORK).address != made.address
 
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> No
 def test_a_file_that_others_may_read_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
     expect_refusal(lambda: read_keystore(path, PASSPHRASE), f"{mode:04o}", "chmod 600")
-    expect_refusal(lambda: address_of(path), f"{mode:04o}")
+    expect_refusal(lambda: read_keystore_address(path), f"{mode:04o}")
 
 
 def test_a_wrong_passphrase_is_refused(path: Path) -> None:
@@ -178,7 +178,7 @@ def test_an_address_that_is_not_the_keys_is_refused(path: Path) -> None:
 def test_a_file_without_an_address_opens_and_says_none(path: Path) -> None:
     altered(path, lambda content: content.pop("address"))
     assert read_keystore(path, PASSPHRASE).address == ADDRESS
-    expect_refusal(lambda: address_of(path), "--passphrase-file")
+    expect_refusal(lambda: read_keystore_address(path), "--passphrase-file")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain import signer as audit
-from swarmd.chain.signer import FILES_KEPT, AuditLine, AuditLog, SignerLedger, now
+from swarmd.chain.signer import FILES_KEPT, AuditLine, AuditLog, SignerLedger, current_timestamp
 from swarmd.errors import LogDamaged, LogInUse, NoSpaceLeft
 
 AT = "2026-01-02T03:04:05.678+00:00"
@@ -37,7 +37,11 @@ def reopened(path: Path) -> list[AuditLine]:
 
 
 def test_lines_come_back_as_they_were_written(path: Path) -> None:
-    lines = [signed(reward=-3, org="o", remote="::1"), said("sent", hash="0x1"), AuditLine(now(), "stopped")]
+    lines = [
+        signed(reward=-3, org="o", remote="::1"),
+        said("sent", hash="0x1"),
+        AuditLine(current_timestamp(), "stopped"),
+    ]
     log = AuditLog(path)
     for line in lines:
         log.append(line)
@@ -50,7 +54,7 @@ def test_lines_come_back_as_they_were_written(path: Path) -> None:
         "sent",
         "stopped",
     ]
-    assert lines[0].posix == pytest.approx(1767323045.678)
+    assert lines[0].posix_time == pytest.approx(1767323045.678)
 
 
 @given(st.integers(min_value=1, max_value=60))
@@ -112,10 +116,10 @@ def test_a_full_disk_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_new_files_begin_with_what_is_open_and_old_ones_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "FILE_BYTES_MAX", 2000)
     known = SignerLedger()
-    log = AuditLog(path, known.carried)
+    log = AuditLog(path, known.lines_for_new_file)
 
     def write(line: AuditLine) -> None:
-        known.apply(line)
+        known.apply_line(line)
         log.append(line)
 
     write(signed("open", nonce=0))
@@ -128,8 +132,8 @@ def test_new_files_begin_with_what_is_open_and_old_ones_go(path: Path, monkeypat
     assert files == ["audit.jsonl", *(f"audit.jsonl.{number}" for number in range(1, FILES_KEPT))]
     assert all(each.stat().st_size < 3000 for each in path.parent.iterdir())
     again = SignerLedger(reopened(path))
-    assert [entry.submission for entry in again.open()] == ["reward/0/0/open"]
-    assert again.held() == {0}
+    assert [entry.submission for entry in again.open_submissions()] == ["reward/0/0/open"]
+    assert again.reserved_nonces() == {0}
 
 
 STEPS = ("signed", "sent", "unsure", "refused", "failed", "mined", "reorganised", "confirmed", "ended", "started")
@@ -144,15 +148,15 @@ def test_a_file_begun_anew_tells_the_same_of_what_is_open(steps: list[tuple[str,
         for nonce, (what, peer) in enumerate(steps)
     ]
     whole = SignerLedger(lines)
-    cut = SignerLedger([*SignerLedger(lines[:place]).carried(), *lines[place:]])
+    cut = SignerLedger([*SignerLedger(lines[:place]).lines_for_new_file(), *lines[place:]])
 
     def told(known: SignerLedger) -> Any:
-        return [(each.submission, each.attempts, each.block, each.asked) for each in known.open()]
+        return [(each.submission, each.attempts, each.block, each.asked) for each in known.open_submissions()]
 
     reorganised_later = {peer for what, peer in steps[place:] if what == "reorganised"}
     if not reorganised_later:  # a confirmed one that comes back was told of in the older file alone
         assert told(cut) == told(whole)
-        assert cut.held() == whole.held()
+        assert cut.reserved_nonces() == whole.reserved_nonces()
 
 
 def test_attempts_gather_until_one_is_mined() -> None:
@@ -160,12 +164,12 @@ def test_attempts_gather_until_one_is_mined() -> None:
     entry = known.entries.get("reward/0/0/p")
     assert entry is not None
     assert ([attempt.fee_wei for attempt in entry.attempts], entry.newest) == (["7", "9"], "0xdearer")
-    assert [each.asked.peer for each in known.open()] == ["q", "p"]
-    known.apply(said("mined", hash=f"0x{4:064x}", block=9))
+    assert [each.asked.peer for each in known.open_submissions()] == ["q", "p"]
+    known.apply_line(said("mined", hash=f"0x{4:064x}", block=9))
     assert entry.newest == f"0x{4:064x}"
-    known.apply(said("confirmed"))
-    assert (known.held(), known.entries.get("reward/0/0/p")) == ({3}, entry)
-    known.apply(said("reorganised"))
-    assert (known.held(), entry.newest) == ({3, 4}, "0xdearer")
-    known.apply(said("ended", code="lost"))
+    known.apply_line(said("confirmed"))
+    assert (known.reserved_nonces(), known.entries.get("reward/0/0/p")) == ({3}, entry)
+    known.apply_line(said("reorganised"))
+    assert (known.reserved_nonces(), entry.newest) == ({3, 4}, "0xdearer")
+    known.apply_line(said("ended", code="lost"))
     assert known.entries.get("reward/0/0/p") is None

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from swarmd.chain import senders as proxy_module
 from swarmd.chain import senders as wallet_module
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import GWEI, bound_wei, quote, raised, replacing
+from swarmd.chain.endpoints import RpcPool
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import GWEI, max_gas_price_wei, min_replacement_price_wei, quote_gas_price, replacement_price
 from swarmd.chain.ports import Price
 from swarmd.chain.senders import (
     ANSWER_BYTES_MAX,
@@ -26,13 +26,13 @@ from swarmd.chain.senders import (
     POOR,
     TOKEN,
     UNTIMELY,
-    AccountKey,
-    Mined,
-    Proxy,
+    AccountSigner,
+    MinedAttempt,
+    ProxySender,
     SignedTransaction,
-    call_of,
+    encode_submission_call,
     make_sender,
-    wallet_of,
+    make_wallet,
 )
 from swarmd.config import ChainConfig, FeesConfig, ProxyConfig
 from swarmd.core.commands import Submit
@@ -44,7 +44,7 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
 )
-from swarmd.core.values import Prepared
+from swarmd.core.values import SubmissionAttempt
 from swarmd.errors import (
     ChainError,
     ConfigError,
@@ -82,31 +82,34 @@ def test_a_replacement_is_an_eighth_dearer_and_within_the_bound(
     earlier: int, tip: int, asked: int, asked_tip: int, cap_gwei: int
 ) -> None:
     fees = FeesConfig(max_gwei=float(cap_gwei))
-    price = replacing(Price(earlier, min(tip, earlier)), Price(asked, min(asked_tip, asked)), fees)
+    price = replacement_price(Price(earlier, min(tip, earlier)), Price(asked, min(asked_tip, asked)), fees)
     if price is None:
-        assert max(asked, raised(earlier)) > bound_wei(fees) or raised(min(tip, earlier)) > raised(earlier) - 1
+        assert (
+            max(asked, min_replacement_price_wei(earlier)) > max_gas_price_wei(fees)
+            or min_replacement_price_wei(min(tip, earlier)) > min_replacement_price_wei(earlier) - 1
+        )
         return
     assert price.tip_wei is not None
-    assert earlier * 1.125 <= price.fee_wei <= bound_wei(fees)
+    assert earlier * 1.125 <= price.fee_wei <= max_gas_price_wei(fees)
     assert min(tip, earlier) * 1.125 <= price.tip_wei <= price.fee_wei
     assert price.fee_wei >= asked
 
 
 @given(earlier=PRICES, asked=PRICES)
 def test_a_replacement_without_1559_has_one_price(earlier: int, asked: int) -> None:
-    price = replacing(Price(earlier), Price(asked), FeesConfig(max_gwei=1e9))
-    assert price == Price(max(asked, raised(earlier)))
+    price = replacement_price(Price(earlier), Price(asked), FeesConfig(max_gwei=1e9))
+    assert price == Price(max(asked, min_replacement_price_wei(earlier)))
 
 
 @given(said=SIGNED)
 def test_what_is_signed_can_be_read_back(said: SignedTransaction) -> None:
-    assert AccountKey.read(AccountKey(KEY, 7).sign(said)) == said
+    assert AccountSigner.decode_signed(AccountSigner(KEY, 7).sign_transaction(said)) == said
 
 
 @given(raw=st.binary(max_size=120))
 def test_any_bytes_are_a_transaction_or_said_to_be_none(raw: bytes) -> None:
     try:
-        AccountKey.read(Prepared("0x12", 1, raw))
+        AccountSigner.decode_signed(SubmissionAttempt("0x12", 1, raw))
     except ChainError as error:
         assert "holds no transaction" in error.message
 
@@ -146,26 +149,26 @@ def as_of_old(method: str, answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("old", [False, True])
-async def test_the_price_is_of_the_chains_kind(ground: Ground, calls: Rpc, old: bool) -> None:
-    wallet = wallet_of(
+async def test_the_price_is_of_the_chains_kind(ground: Ground, calls: RpcPool, old: bool) -> None:
+    wallet = make_wallet(
         settings(ground, tip_gwei=0.5, legacy=old),
         Calls(calls, change=as_of_old) if old else calls,
         account_named(ground, "alice"),
     )
     ground.say("evm_setAutomine", False)
-    first = await wallet.prepare("me", REGISTER, ())
-    assert first is not None and await wallet.send("me", REGISTER, first) == first.hash
-    second = await wallet.prepare("me", REGISTER, [first])
-    assert second is not None and await wallet.send("me", REGISTER, second) == second.hash
+    first = await wallet.prepare_attempt("me", REGISTER, ())
+    assert first is not None and await wallet.send_attempt("me", REGISTER, first) == first.hash
+    second = await wallet.prepare_attempt("me", REGISTER, [first])
+    assert second is not None and await wallet.send_attempt("me", REGISTER, second) == second.hash
     ground.say("evm_mine")
-    prices = [AccountKey.read(each).price for each in (first, second)]
+    prices = [AccountSigner.decode_signed(each).price for each in (first, second)]
     if old:
-        assert prices == [Price(3 * GWEI), Price(raised(3 * GWEI))]
+        assert prices == [Price(3 * GWEI), Price(min_replacement_price_wei(3 * GWEI))]
     else:
-        assert [each.tip_wei for each in prices] == [GWEI // 2, raised(GWEI // 2)]
+        assert [each.tip_wei for each in prices] == [GWEI // 2, min_replacement_price_wei(GWEI // 2)]
         assert prices[0].fee_wei > GWEI
-    mined = await wallet.trace([first, second])
-    assert isinstance(mined, Mined) and mined.succeeded and mined.hash == second.hash
+    mined = await wallet.trace_attempts([first, second])
+    assert isinstance(mined, MinedAttempt) and mined.succeeded and mined.hash == second.hash
     assert mined.block.hash == ground.hash_of(mined.block.number)
 
 
@@ -179,66 +182,66 @@ async def test_every_call_is_the_contracts(ground: Ground, drive: Any) -> None:
     }
     for kind, call in calls.items():
         command = Submit("submit/x/1", "x", kind, 3, 1, -5, ("a", "b"))  # type: ignore[arg-type]
-        assert call_of(command, "pé\x00er", drive) == call.content
+        assert encode_submission_call(command, "pé\x00er", drive) == call.content
 
 
-async def test_a_node_that_drives_nothing_signs_no_step(ground: Ground, calls: Rpc) -> None:
-    wallet = wallet_of(settings(ground, drive="never"), calls, account_named(ground, "alice"))
+async def test_a_node_that_drives_nothing_signs_no_step(ground: Ground, calls: RpcPool) -> None:
+    wallet = make_wallet(settings(ground, drive="never"), calls, account_named(ground, "alice"))
     with pytest.raises(ChainError, match=r"chain\.drive"):
-        await wallet.prepare("me", Submit("submit/advance/0/0/1", "advance/0/0", "advance"), ())
+        await wallet.prepare_attempt("me", Submit("submit/advance/0/0/1", "advance/0/0", "advance"), ())
 
 
-async def test_gas_has_a_margin_and_a_bound(ground: Ground, calls: Rpc, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gas_has_a_margin_and_a_bound(ground: Ground, calls: RpcPool, monkeypatch: pytest.MonkeyPatch) -> None:
     account = account_named(ground, "alice")
-    prepared = await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
+    prepared = await make_wallet(settings(ground), calls, account).prepare_attempt("me", REGISTER, ())
     assert prepared is not None
     used = 166_000  # of the account's first registration, docs/CONTRACT.md; a shorter peer id takes less
-    assert used // 2 < AccountKey.read(prepared).gas < used * 1.3
+    assert used // 2 < AccountSigner.decode_signed(prepared).gas < used * 1.3
     monkeypatch.setattr(wallet_module, "GAS_MAX", 50_000)
     with pytest.raises(ChainError, match="no more than 50000"):
-        await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
+        await make_wallet(settings(ground), calls, account).prepare_attempt("me", REGISTER, ())
 
 
-async def test_the_bound_on_prices_holds(ground: Ground, calls: Rpc) -> None:
+async def test_the_bound_on_prices_holds(ground: Ground, calls: RpcPool) -> None:
     fees = FeesConfig(max_gwei=5.0, tip_gwei=100.0)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(4 * GWEI))
     ground.say("evm_mine")
-    assert await quote(Ethereum(calls), fees) == Price(5 * GWEI, 5 * GWEI)
+    assert await quote_gas_price(EthereumClient(calls), fees) == Price(5 * GWEI, 5 * GWEI)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(5 * GWEI + 1))
     ground.say("evm_mine")
     with pytest.raises(ChainError, match=r"chain\.fees\.max_gwei is 5"):
-        await quote(Ethereum(calls), fees)
+        await quote_gas_price(EthereumClient(calls), fees)
 
 
-async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, calls: Rpc) -> None:
+async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, calls: RpcPool) -> None:
     ground.swarm.register(ground.swarm.bob, "me")
-    wallet = wallet_of(settings(ground), calls, account_named(ground, "alice"))
+    wallet = make_wallet(settings(ground), calls, account_named(ground, "alice"))
     with pytest.raises(ContractRefused) as refused:
-        await wallet.prepare("me", REGISTER, ())
+        await wallet.prepare_attempt("me", REGISTER, ())
     assert refused.value.code == "PeerIdAlreadyRegistered"
 
 
-async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground: Ground, calls: Rpc) -> None:
+async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground: Ground, calls: RpcPool) -> None:
     account = account_named(ground, "alice")
-    wallet = wallet_of(settings(ground), calls, account)
+    wallet = make_wallet(settings(ground), calls, account)
     ground.say("evm_setAutomine", False)
-    first = await wallet.prepare("me", REGISTER, ())
+    first = await wallet.prepare_attempt("me", REGISTER, ())
     assert first is not None
-    await wallet.send("me", REGISTER, first)
-    assert await wallet.is_known(first) and await wallet.trace([first]) == "waiting"
-    assert await wallet.send("me", REGISTER, first) == first.hash, "sent twice is sent once"
-    second = await wallet.prepare("me", REGISTER, [first])
-    third = await wallet.withdraw([first, second])
+    await wallet.send_attempt("me", REGISTER, first)
+    assert await wallet.is_attempt_known(first) and await wallet.trace_attempts([first]) == "waiting"
+    assert await wallet.send_attempt("me", REGISTER, first) == first.hash, "sent twice is sent once"
+    second = await wallet.prepare_attempt("me", REGISTER, [first])
+    third = await wallet.prepare_withdrawal([first, second])
     assert second is not None and third is not None
     for prepared in (second, third):
         assert prepared.nonce == first.nonce
-        assert await wallet.send("me", REGISTER, prepared) == prepared.hash
-    assert await wallet.send("me", REGISTER, first) is None, "too cheap by now"
+        assert await wallet.send_attempt("me", REGISTER, prepared) == prepared.hash
+    assert await wallet.send_attempt("me", REGISTER, first) is None, "too cheap by now"
     ground.say("evm_mine")
-    mined = await wallet.trace([first, second, third])
-    assert isinstance(mined, Mined) and mined.hash == third.hash and not mined.succeeded
-    assert await wallet.trace([first, second]) == "gone"
-    assert await wallet.send("me", REGISTER, first) is None, "its nonce is spent"
+    mined = await wallet.trace_attempts([first, second, third])
+    assert isinstance(mined, MinedAttempt) and mined.hash == third.hash and not mined.succeeded
+    assert await wallet.trace_attempts([first, second]) == "gone"
+    assert await wallet.send_attempt("me", REGISTER, first) is None, "its nonce is spent"
     assert nonce_of(ground, account) == 1 and not registrations(ground)
 
 
@@ -248,12 +251,14 @@ async def test_what_an_endpoint_refuses_for_want_of_gas_is_no_word_of_the_contra
         raise RpcRefused(-32000, words)
 
     config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=CHAIN_ID, contract="0x" + "c" * 40)
-    signed = AccountKey(KEY, CHAIN_ID).sign(SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
+    signed = AccountSigner(KEY, CHAIN_ID).sign_transaction(
+        SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b"")
+    )
     with pytest.raises(RpcRefused, match=words):
-        await wallet_of(config, ScriptedRpc(refuse), KEY).send("me", REGISTER, signed)
+        await make_wallet(config, ScriptedRpc(refuse), KEY).send_attempt("me", REGISTER, signed)
 
 
-async def test_without_a_key_there_is_no_wallet(ground: Ground, calls: Rpc, tmp_path: Any) -> None:
+async def test_without_a_key_there_is_no_wallet(ground: Ground, calls: RpcPool, tmp_path: Any) -> None:
     with pytest.raises(KeystoreError):
         make_sender(settings(ground), NodeDirectory(tmp_path), calls)
     assert make_sender(settings(ground, sender="none"), NodeDirectory(tmp_path), calls) is None
@@ -319,16 +324,16 @@ def config_of(ground: Ground, server: LoginServer, account: str = "", **given: A
     return settings(ground, **({"sender": "proxy", "proxy": proxy, "stuck_s": 0.15} | given))
 
 
-class Mortal(Proxy):
+class Mortal(ProxySender):
     """One whose process may die around a request."""
 
     def __init__(self, config: ChainConfig, calls: Calls, places: Places) -> None:
         super().__init__(config, calls)
         self._places = places
 
-    async def _post(self, method: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    async def _post_request(self, method: str, body: dict[str, Any]) -> tuple[int, bytes]:
         self._places.pass_by("before the request")
-        answer = await super()._post(method, body)
+        answer = await super()._post_request(method, body)
         self._places.pass_by("after the request")
         return answer
 
@@ -364,11 +369,11 @@ def once(ground: Ground, node: Node, name: str) -> None:
 # --- the requests ---
 
 
-async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: LoginServer, calls: Rpc) -> None:
+async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: LoginServer, calls: RpcPool) -> None:
     server.before = answering(hash="0x12")
-    proxy = Proxy(config_of(ground, server), calls)
+    proxy = ProxySender(config_of(ground, server), calls)
     for command in (REGISTER, REWARD, WINNERS):
-        assert await proxy.send("Qmme", command, Prepared()) == "0x12"
+        assert await proxy.send_attempt("Qmme", command, SubmissionAttempt()) == "0x12"
     assert [(path, content) for path, content, _ in server.requests] == [
         ("/api/register-peer", b'{"orgId": "4f-org", "peerId": "Qmme"}'),
         (
@@ -384,10 +389,14 @@ async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: Logi
         assert headers["Content-Type"] == "application/json" and "Authorization" not in headers
 
 
-async def test_a_bearer_token_goes_along_and_is_in_no_error(ground: Ground, server: LoginServer, calls: Rpc) -> None:
+async def test_a_bearer_token_goes_along_and_is_in_no_error(
+    ground: Ground, server: LoginServer, calls: RpcPool
+) -> None:
     server.before = answering(401, error="no")
     with pytest.raises(SignerError) as error:
-        await Proxy(config_of(ground, server), calls, "s3cret-token").send("me", REGISTER, Prepared())
+        await ProxySender(config_of(ground, server), calls, "s3cret-token").send_attempt(
+            "me", REGISTER, SubmissionAttempt()
+        )
     assert server.requests[0][2]["Authorization"] == "Bearer s3cret-token"
     assert error.value.status == 401 and "chain.proxy.token" in str(error.value)
     assert "s3cret" not in str(error.value) and "/api" not in str(error.value)
@@ -406,7 +415,7 @@ def test_a_token_that_is_none_or_readable_by_others_is_refused(tmp_path: Any, co
 
 
 @pytest.mark.parametrize("url", ["localhost:3000/api", "ftp://x/y", "http://", "http://u:p@x/api", "http://x:99999/"])
-async def test_a_url_that_is_none_is_named(ground: Ground, calls: Rpc, tmp_path: Any, url: str) -> None:
+async def test_a_url_that_is_none_is_named(ground: Ground, calls: RpcPool, tmp_path: Any, url: str) -> None:
     config = settings(ground, sender="proxy", proxy=ProxyConfig(url=url, org="x"))
     with pytest.raises(ConfigError, match=r"chain\.proxy\.url"):
         make_sender(config, NodeDirectory(tmp_path), calls)
@@ -432,38 +441,42 @@ async def test_a_url_that_is_none_is_named(ground: Ground, calls: Rpc, tmp_path:
     ],
 )
 async def test_every_answer_is_a_typed_error(
-    ground: Ground, server: LoginServer, calls: Rpc, status: int, body: str, kind: type[Exception], words: str
+    ground: Ground, server: LoginServer, calls: RpcPool, status: int, body: str, kind: type[Exception], words: str
 ) -> None:
     server.before = answering(status, body)
     with pytest.raises(kind) as error:
-        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
+        await ProxySender(config_of(ground, server), calls).send_attempt("me", REGISTER, SubmissionAttempt())
     assert words in str(error.value) and len(str(error.value)) < 600 and str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("hash", ["0xab\\ud800", "0x\\u001b[2Jab"])
-async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: LoginServer, calls: Rpc, hash: str) -> None:
+async def test_what_a_hash_may_not_hold_is_left_out(
+    ground: Ground, server: LoginServer, calls: RpcPool, hash: str
+) -> None:
     """Half of a character fits into no log: the submission would have failed after it was sent."""
 
     server.before = answering(text=f'{{"hash":"{hash}"}}')
-    name = await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
+    name = await ProxySender(config_of(ground, server), calls).send_attempt("me", REGISTER, SubmissionAttempt())
     assert name is not None and name.isprintable() and name.startswith("0x")
     msgspec.msgpack.encode(SubmissionSent("register", name))
 
 
-async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, server: LoginServer, calls: Rpc) -> None:
+async def test_a_proxy_that_is_not_there_or_does_not_answer(
+    ground: Ground, server: LoginServer, calls: RpcPool
+) -> None:
     async def hang(request: web.BaseRequest) -> web.Response:
         request.transport.close() if request.transport else None
         return web.Response()
 
     server.before = hang
     with pytest.raises(EndpointFailed, match="broke off"):
-        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
+        await ProxySender(config_of(ground, server), calls).send_attempt("me", REGISTER, SubmissionAttempt())
     nowhere = ProxyConfig(url="http://127.0.0.1:1/api", org="x")
     with pytest.raises(SignerError, match="is it running"):
-        await Proxy(settings(ground, proxy=nowhere), calls).send("me", REGISTER, Prepared())
+        await ProxySender(settings(ground, proxy=nowhere), calls).send_attempt("me", REGISTER, SubmissionAttempt())
 
 
-async def test_a_proxy_without_end(ground: Ground, server: LoginServer, calls: Rpc) -> None:
+async def test_a_proxy_without_end(ground: Ground, server: LoginServer, calls: RpcPool) -> None:
     async def flood(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -475,11 +488,11 @@ async def test_a_proxy_without_end(ground: Ground, server: LoginServer, calls: R
 
     server.before = flood
     with pytest.raises(EndpointFailed):
-        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
+        await ProxySender(config_of(ground, server), calls).send_attempt("me", REGISTER, SubmissionAttempt())
 
 
 async def test_a_proxy_that_is_slow_is_given_up(
-    ground: Ground, server: LoginServer, calls: Rpc, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, server: LoginServer, calls: RpcPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy_module, "CALL_S", 0.1)
 
@@ -489,7 +502,7 @@ async def test_a_proxy_that_is_slow_is_given_up(
 
     server.before = dawdle
     with pytest.raises(EndpointFailed, match=r"did not answer within 0\.1 s"):
-        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
+        await ProxySender(config_of(ground, server), calls).send_attempt("me", REGISTER, SubmissionAttempt())
 
 
 # --- exactly once ---

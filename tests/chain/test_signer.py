@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from swarmd.chain.endpoints import Rpc
+from swarmd.chain.endpoints import RpcPool
 from swarmd.chain.senders import make_sender
 from swarmd.cli import run_command
 from swarmd.config import ProxyConfig
@@ -85,19 +85,19 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
     async with signing(tmp_path, *options(ground, token_file="token")) as signer:
         settings = ProxyConfig(url=f"{signer.url}/api", org=ORG, account=ADDRESS, token="token")
         config = ground.config(sender="proxy", proxy=settings)
-        rpc = Rpc(config.rpc, config.chain_id, 2.0)
+        rpc = RpcPool(config.rpc, config.chain_id, 2.0)
         sender = make_sender(config, NodeDirectory(tmp_path), rpc)
         for command in (
             Submit("a", "a", "register"),
             Submit("b", "b", "reward", reward=7),
             Submit("c", "c", "winners", winners=(PEER,)),
         ):
-            prepared = await sender.prepare(PEER, command, ())
+            prepared = await sender.prepare_attempt(PEER, command, ())
             assert prepared is not None
-            assert str(await sender.send(PEER, command, prepared)).startswith("0x")
+            assert str(await sender.send_attempt(PEER, command, prepared)).startswith("0x")
         ground.swarm.register(ground.swarm.alice, OTHER)
         with pytest.raises(ContractRefused) as caught:
-            await sender.send(OTHER, Submit("d", "d", "register"), prepared)
+            await sender.send_attempt(OTHER, Submit("d", "d", "register"), prepared)
         assert caught.value.code == "PeerIdAlreadyRegistered"
         await rpc.close()
     assert sent(ground) == 3

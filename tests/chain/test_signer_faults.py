@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain import signer as signer_module
-from swarmd.chain.signer import SignerBusy, SignerChain, SignerRequest
+from swarmd.chain.signer import NonceReservingClient, SignerBusy, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
@@ -39,7 +39,7 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, t
         fees = [int(line.fee_wei) for line in seat.lines if line.what == "signed"]
         assert nonces == {0} and fees == sorted(set(fees))
         assert await seat.signer.submit(REGISTER) != first  # the newest is what may be mined
-        await seat.until(lambda: int(seat.ledger.open()[0].attempts[-1].fee_wei) > 60 * 10**9)
+        await seat.until(lambda: int(seat.ledger.open_submissions()[0].attempts[-1].fee_wei) > 60 * 10**9)
         ground.mine(3)
         await seat.until(lambda: "confirmed" in seat.whats)
     assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 1)
@@ -59,7 +59,7 @@ async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Gr
         assert {line.nonce for line in seat.lines if line.what == "signed"} == {0}
         ground.mine()
         await seat.until(lambda: "ended" in seat.whats)
-        assert seat.ledger.open() == []
+        assert seat.ledger.open_submissions() == []
         with pytest.raises(ContractRefused, match="PeerIdAlreadyRegistered"):
             await seat.signer.submit(REGISTER)
     assert sent(ground) == 1
@@ -73,7 +73,7 @@ async def test_one_whose_nonce_goes_to_another_program_after_the_answer_gets_ano
         first = await seat.signer.submit(REGISTER)
         for nonce in (0, 1):
             take_nonce(ground, nonce)
-            await seat.until(lambda nonce=nonce: seat.ledger.open()[0].attempts[-1].nonce == nonce + 1)  # type: ignore[misc]
+            await seat.until(lambda nonce=nonce: seat.ledger.open_submissions()[0].attempts[-1].nonce == nonce + 1)  # type: ignore[misc]
         assert await seat.signer.submit(REGISTER) != first
         ground.mine(3)
         await seat.until(lambda: "confirmed" in seat.whats)
@@ -201,7 +201,7 @@ async def test_a_request_does_not_wait_for_ever(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signer_module, "TURN_S", 0.05)
-    async with seated(ground, tmp_path) as seat, seat.signer._turn():
+    async with seated(ground, tmp_path) as seat, seat.signer._exclusive_turn():
         with pytest.raises(SignerBusy, match="took longer"):
             await seat.signer.submit(REGISTER)
     assert sent(ground) == 0
@@ -209,7 +209,7 @@ async def test_a_request_does_not_wait_for_ever(
 
 @given(st.integers(0, 20), st.sets(st.integers(0, 30)))
 async def test_the_next_nonce_is_the_first_that_nothing_in_flight_has(count: int, held: set[int]) -> None:
-    chain, account = SignerChain(ScriptedRpc(lambda *_: hex(count)), lambda: held), "0x" + 40 * "1"
+    chain, account = NonceReservingClient(ScriptedRpc(lambda *_: hex(count)), lambda: held), "0x" + 40 * "1"
     given_nonce = await chain.nonce(account, "pending")
     assert given_nonce >= count and given_nonce not in held
     assert set(range(count, given_nonce)) <= held

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.chain import coordinator, standings
-from swarmd.chain.coordinator import OnchainStandings, read_out
-from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank
+from swarmd.chain.coordinator import OnchainStandings, read_onchain_standings
+from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank_standings
 from swarmd.core.events import (
     AnyChainLog,
     ChainBlock,
@@ -87,40 +87,44 @@ def test_the_fold_is_the_naive_sum_of_the_blocks_that_stand(
             fork = max(max(chain) - dropped + 3, 0)
             depth = max(chain) - fork
             chain = {number: block for number, block in chain.items() if number <= fork}
-            fold.apply(ChainReorged(BlockRef(fork, "0xf"), depth))
+            fold.apply_event(ChainReorged(BlockRef(fork, "0xf"), depth))
         number = max(chain, default=0) + gap
         chain[number] = ChainBlock(BlockRef(number, hex(next(hashes))), logs)
-        fold.apply(chain[number])
-        fold.apply(chain[max(chain)])  # told again after a restart
-    assert fold.standings() == naive(chain)
-    assert fold.standings(limit) == naive({number: block for number, block in chain.items() if number <= limit})
-    assert fold.last == max(chain, default=-1)
+        fold.apply_event(chain[number])
+        fold.apply_event(chain[max(chain)])  # told again after a restart
+    assert fold.standings_by_peer() == naive(chain)
+    assert fold.standings_by_peer(limit) == naive({number: block for number, block in chain.items() if number <= limit})
+    assert fold.last_block_number == max(chain, default=-1)
     assert fold.first == (chain[min(chain)].block if chain else None)
 
 
 def test_a_block_in_the_place_of_another_drops_it_and_what_follows() -> None:
     fold = ChainStandings()
     for number, hash, reward in ((1, "0x1", "5"), (2, "0x2", "7"), (3, "0x3", "9"), (2, "0x22", "100")):
-        fold.apply(ChainBlock(BlockRef(number, hash), (RewardLog(0, "0x", "0xA", "a", number, 0, reward),)))
-    assert fold.standings()["a"].reward == 105
+        fold.apply_event(ChainBlock(BlockRef(number, hash), (RewardLog(0, "0x", "0xA", "a", number, 0, reward),)))
+    assert fold.standings_by_peer()["a"].reward == 105
 
 
 def test_old_blocks_are_sealed_and_a_reorganisation_below_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standings, "OPEN_BLOCKS_MAX", 3)
     fold = ChainStandings()
     for number in range(10):
-        fold.apply(ChainBlock(BlockRef(number, hex(number)), (RewardLog(0, "0x", "0xA", "a", number, 0, "1"),)))
-    assert fold.standings()["a"] == PeerStanding("a", "0xA", 10, 10, 10)
-    fold.apply(ChainReorged(BlockRef(6, "0x6"), 3))
-    assert fold.standings()["a"] == PeerStanding("a", "0xA", 7, 7, 7)
+        fold.apply_event(ChainBlock(BlockRef(number, hex(number)), (RewardLog(0, "0x", "0xA", "a", number, 0, "1"),)))
+    assert fold.standings_by_peer()["a"] == PeerStanding("a", "0xA", 10, 10, 10)
+    fold.apply_event(ChainReorged(BlockRef(6, "0x6"), 3))
+    assert fold.standings_by_peer()["a"] == PeerStanding("a", "0xA", 7, 7, 7)
     with pytest.raises(ChainError, match="too many to undo"):
-        fold.apply(ChainReorged(BlockRef(5, "0x5"), 1))
+        fold.apply_event(ChainReorged(BlockRef(5, "0x5"), 1))
 
 
 def test_ranks_are_by_figure_and_ties_by_peer_id() -> None:
     rows = [PeerStanding("b", reward=3), PeerStanding("a", reward=3), PeerStanding("c", reward=2**256, wins=1)]
-    assert [row.peer for row in rank(rows)] == ["c", "a", "b"]
-    assert {order: [row.peer for row in rank(rows, order)] for order in get_args(Order)}["votes"] == ["a", "b", "c"]
+    assert [row.peer for row in rank_standings(rows)] == ["c", "a", "b"]
+    assert {order: [row.peer for row in rank_standings(rows, order)] for order in get_args(Order)}["votes"] == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
 # --- a real contract ---
@@ -169,7 +173,7 @@ class Played:
 
 
 def read(url: str, swarm: Swarm, from_block: int = 0) -> OnchainStandings:
-    return anyio.run(partial(read_out, [url], swarm.contract.address, from_block))
+    return anyio.run(partial(read_onchain_standings, [url], swarm.contract.address, from_block))
 
 
 def views(swarm: Swarm, peers: list[str]) -> list[tuple[str, int, int, int]]:
@@ -182,7 +186,7 @@ def views(swarm: Swarm, peers: list[str]) -> list[tuple[str, int, int, int]]:
 
 def check(url: str, played: Played) -> None:
     found = read(url, played.swarm)
-    counted = found.standings.standings()
+    counted = found.standings.standings_by_peer()
     assert counted == played.expected()
     assert [(row.peer, row.reward, row.wins, row.votes) for row in counted.values()] == views(
         played.swarm, list(counted)
@@ -203,7 +207,7 @@ def test_after_a_reorganisation_only_what_stands_is_counted(url: str, swarm: Swa
     dropped_from = swarm.w3.eth.block_number
     swarm.send(played.owners[ODD[0]], "submitReward(uint256,uint256,int256,string)", 0, 1, 10**9, ODD[0])
     swarm.send(played.owners[ODD[1]], "submitWinners", 0, ["x"], ODD[1])
-    assert "x" in read(url, swarm).standings.standings()
+    assert "x" in read(url, swarm).standings.standings_by_peer()
     answer = swarm.w3.provider.make_request("anvil_reorg", [swarm.w3.eth.block_number - dropped_from, []])  # type: ignore[arg-type]
     assert "error" not in answer
     check(url, played)
@@ -218,14 +222,16 @@ def test_reading_from_a_later_block_says_that_it_is_not_all(url: str, swarm: Swa
     played.play(1, first=1)
     found = read(url, swarm, late)
     assert not found.whole and found.differences is None
-    assert sum(row.stages for row in found.standings.standings().values()) == 4
+    assert sum(row.stages for row in found.standings.standings_by_peer().values()) == 4
 
 
 def test_sums_of_the_contract_that_differ_are_told(url: str, swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
     Played(swarm, 2).play(1)
-    count = standings._count
+    count = standings._add_logs
     monkeypatch.setattr(
-        standings, "_count", lambda counts, logs: count(counts, [log for log in logs if not isinstance(log, RewardLog)])
+        standings,
+        "_add_logs",
+        lambda counts, logs: count(counts, [log for log in logs if not isinstance(log, RewardLog)]),
     )
     differences = read(url, swarm).differences
     assert differences and all("its events add up to 0" in difference for difference in differences)
@@ -237,15 +243,15 @@ def test_a_contract_without_sums_is_not_compared(url: str, swarm: Swarm, monkeyp
     async def without(*arguments: Any, **options: Any) -> Any:
         raise ContractRefused("", "the contract has no getTotalRewards(string[])")
 
-    monkeypatch.setattr(coordinator, "read_call", without)
+    monkeypatch.setattr(coordinator, "call_view", without)
     assert read(url, swarm).differences is None
 
 
 def test_a_missing_contract_and_a_dead_endpoint_are_told(url: str) -> None:
     with pytest.raises(ChainMismatch, match="there is no contract"):
-        anyio.run(partial(read_out, [url], "0x" + "11" * 20, 0))
+        anyio.run(partial(read_onchain_standings, [url], "0x" + "11" * 20, 0))
     with pytest.raises(ChainError, match="cannot be reached"):
-        anyio.run(partial(read_out, ["http://127.0.0.1:9/secret-in-the-path"], "0x" + "11" * 20, 0))
+        anyio.run(partial(read_onchain_standings, ["http://127.0.0.1:9/secret-in-the-path"], "0x" + "11" * 20, 0))
 
 
 def test_a_chain_that_changes_while_it_is_read_is_read_again(
@@ -254,7 +260,7 @@ def test_a_chain_that_changes_while_it_is_read_is_read_again(
     played = Played(swarm, 3)
     played.play(1)
     reads: list[int] = []
-    real = coordinator._compare
+    real = coordinator._compare_with_contract
 
     async def disturbed(*arguments: Any) -> Any:
         reads.append(1)
@@ -262,6 +268,6 @@ def test_a_chain_that_changes_while_it_is_read_is_read_again(
             await anyio.to_thread.run_sync(swarm.w3.provider.make_request, "anvil_reorg", [1, []])
         return await real(*arguments)
 
-    monkeypatch.setattr(coordinator, "_compare", disturbed)
+    monkeypatch.setattr(coordinator, "_compare_with_contract", disturbed)
     assert read(url, swarm).differences == ()
     assert len(reads) == 2

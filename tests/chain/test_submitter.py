@@ -14,9 +14,9 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.chain.ethereum import Ethereum
+from swarmd.chain.ethereum import EthereumClient
 from swarmd.chain.ports import Price
-from swarmd.chain.senders import AccountKey, SignedTransaction, Wallet
+from swarmd.chain.senders import AccountSigner, SignedTransaction, Wallet
 from swarmd.core.events import (
     CommandFailed,
     RegistrationLog,
@@ -30,7 +30,7 @@ from swarmd.core.events import (
     SubmissionSent,
     VoteLog,
 )
-from swarmd.core.values import Prepared
+from swarmd.core.values import SubmissionAttempt
 from swarmd.errors import EndpointFailed
 from tests.anvil import running_anvil
 from tests.chain.faults import Node, account_named, attempts_of, nonce_of, settings, wallet_node
@@ -89,11 +89,13 @@ def mine_every(ground: Ground, node: Node, ticks: int) -> None:
     node.on_tick = lambda: None if node.ticks % ticks else ground.say("evm_mine")
 
 
-def outbid(ground: Ground, account: LocalAccount, prepared: Prepared, content: bytes = b"") -> str:
+def outbid(ground: Ground, account: LocalAccount, prepared: SubmissionAttempt, content: bytes = b"") -> str:
     """Another process's transaction with the nonce of this attempt, for three times the price."""
-    said = AccountKey.read(prepared)
+    said = AccountSigner.decode_signed(prepared)
     price = Price(said.price.fee_wei * 3, (said.price.tip_wei or 0) * 3)
-    other = AccountKey(account, 31337).sign(SignedTransaction(said.nonce, price, 100_000, account.address, content))
+    other = AccountSigner(account, 31337).sign_transaction(
+        SignedTransaction(said.nonce, price, 100_000, account.address, content)
+    )
     return "0x" + other.raw.hex()
 
 
@@ -231,7 +233,7 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, a
         ground.say("evm_mine")
         await node.run()
     check_once(ground, node, name, "register")
-    first, second = [AccountKey.read(each) for each in attempts_of(node, name)[:2]]
+    first, second = [AccountSigner.decode_signed(each) for each in attempts_of(node, name)[:2]]
     assert (first.nonce, second.nonce) == (0, 0)
     assert second.price.fee_wei >= first.price.fee_wei * 1.125
     assert (second.price.tip_wei or 0) >= (first.price.tip_wei or 0) * 1.125
@@ -325,11 +327,13 @@ def stingy_node(ground: Ground, account: LocalAccount, first_gas: int) -> Node:
     given = iter([first_gas])
 
     class Stingy(Wallet):
-        async def gas_for(self, *asked: Any) -> int:
-            return next(given, None) or await super().gas_for(*asked)
+        async def estimate_gas_limit(self, *asked: Any) -> int:
+            return next(given, None) or await super().estimate_gas_limit(*asked)
 
     config = settings(ground)
-    return Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
+    return Node(
+        ground, config, lambda calls: Stingy(config, EthereumClient(calls), AccountSigner(account, 31337, config.drive))
+    )
 
 
 async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground, account: LocalAccount) -> None:
@@ -346,7 +350,7 @@ async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground:
     name = wish(node, "register")
     await node.run(timeout_s=20.0)
     check_once(ground, node, name, "register")
-    first, second = (AccountKey.read(each) for each in attempts_of(node, name))
+    first, second = (AccountSigner.decode_signed(each) for each in attempts_of(node, name))
     assert first.nonce == second.nonce == 0 and first.gas == 9_000 < second.gas
     assert second.price == first.price, "it replaces nothing that anybody has"
     assert len(node.of(CommandFailed)) == 1, "it is told once"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from swarmd.chain import watcher
 from swarmd.chain.blocks import facts_from_logs
 from swarmd.chain.contract import encode_call
-from swarmd.chain.endpoints import BEHIND_BLOCKS, name_of
-from swarmd.chain.watcher import STILL_S, Finality
+from swarmd.chain.endpoints import BEHIND_BLOCKS, url_without_secrets
+from swarmd.chain.watcher import STILL_S, FinalityTracker
 from swarmd.cli.swarm import _read_peers
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
@@ -112,7 +112,7 @@ async def test_an_endpoint_that_lags_is_no_reorganisation(ground: Ground) -> Non
         between.act = frozen_at(ground, ground.height() - 2)
         ground.register()
         await watch.settle(ground)
-        assert watch.rpc.current == name_of(ground.url) and watch.seen(ChainReorged) == []
+        assert watch.rpc.current == url_without_secrets(ground.url) and watch.seen(ChainReorged) == []
         ground.register()
         await watch.settle(ground)
         assert watch.seen(ChainReorged) == []
@@ -128,7 +128,7 @@ async def test_an_endpoint_that_stands_still_is_left_for_another(
         ground.mine(BEHIND_BLOCKS)
         ground.register()
         await watch.settle(ground)
-        assert watch.seen(ChainReorged) == [] and watch.rpc.current == name_of(ground.url)
+        assert watch.seen(ChainReorged) == [] and watch.rpc.current == url_without_secrets(ground.url)
 
 
 UNHELPFUL = {
@@ -144,7 +144,7 @@ async def test_an_endpoint_that_answers_to_no_avail_is_left_for_another(ground: 
     async with watching_through(ground, act, ground.url) as (_, watch):
         await watch.expect(ChainUp)
         await watch.settle(ground)
-        assert watch.rpc.current == name_of(ground.url) and watch.fold() == ground.logs()
+        assert watch.rpc.current == url_without_secrets(ground.url) and watch.fold() == ground.logs()
 
 
 def spoil(ground: Ground, method: str, change: Callable[[Any], Any], tag: str = "") -> Act:
@@ -174,7 +174,7 @@ async def test_an_endpoint_that_gives_entries_unasked_is_left_for_another(ground
     async with watching_through(ground, spoil(ground, "eth_getLogs", UNASKED[odd]), ground.url) as (_, watch):
         await watch.expect(ChainUp)
         await watch.settle(ground)
-        assert watch.rpc.current == name_of(ground.url)
+        assert watch.rpc.current == url_without_secrets(ground.url)
 
 
 async def test_an_entry_that_is_given_twice_is_one(ground: Ground) -> None:
@@ -205,7 +205,7 @@ async def test_one_endpoint_of_another_chain_or_contract_does_not_end_a_node(gro
             ground.register()
             await watch.expect(ChainUp)
             await watch.until(lambda: watch.watcher.branch.tip.hash == ground.hash_of(ground.height()))
-            assert watch.rpc.current == name_of(ground.url) and watch.ended is None
+            assert watch.rpc.current == url_without_secrets(ground.url) and watch.ended is None
             assert watch.seen(ChainReorged) == []
 
 
@@ -512,11 +512,11 @@ class Chain:
 
     final, time = 10, 0.0
 
-    def finality(self) -> Finality:
+    def finality(self) -> FinalityTracker:
         config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=1, contract="0x" + "a1" * 20, finality="finalized")
-        return Finality(config, cast(Any, self), cast(Any, self))
+        return FinalityTracker(config, cast(Any, self), cast(Any, self))
 
-    async def at(self, block: str) -> Any:
+    async def get_block(self, block: str) -> Any:
         assert block == "finalized"
         return SimpleNamespace(number=self.final)
 
@@ -530,17 +530,19 @@ async def test_final_blocks_that_stand_still_are_told_once_until_they_move(caplo
     finality = chain.finality()
     for minutes in range(0, 120, 5):
         chain.time = 60.0 * minutes
-        assert await finality.confirmed(1000 + minutes) == 10
+        assert await finality.find_confirmed_number(1000 + minutes) == 10
         assert len(caplog.messages) == (chain.time > STILL_S), caplog.messages
     assert "the last finalized block is 10 since 35 minutes" in caplog.messages[0]
     chain.final = 11
-    assert await finality.confirmed(2000) == 11 and "block 11 is finalized" in caplog.messages[1]
+    assert await finality.find_confirmed_number(2000) == 11 and "block 11 is finalized" in caplog.messages[1]
     chain.time += STILL_S
-    assert await finality.confirmed(2000) == 11 and len(caplog.messages) == 2, "a new wait begins with each block"
+    assert await finality.find_confirmed_number(2000) == 11 and len(caplog.messages) == 2, (
+        "a new wait begins with each block"
+    )
 
 
 async def test_no_block_is_confirmed_that_was_not_read() -> None:
-    assert await Chain().finality().confirmed(7) == 7, "no further than what was read"
+    assert await Chain().finality().find_confirmed_number(7) == 7, "no further than what was read"
 
 
 COUNT = encode_call("stageSubmissionCount()").hex()
@@ -682,15 +684,15 @@ async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytes
 
 async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_does(ground: Ground) -> None:
     async with watching_through(ground, forgetting("extensionsVersion()")) as (between, watch):
-        await watch.watcher.look_for_extensions()  # before anything was told
+        await watch.watcher.check_for_extensions()  # before anything was told
         assert (await watch.expect(ChainUp)).extensions == 0
-        await watch.watcher.look_for_extensions()
+        await watch.watcher.check_for_extensions()
         await watch.settle(ground)
         assert len(watch.seen(ChainUp)) == 1, "it still seems to have none"
         between.act = between._pass_on
-        await watch.watcher.look_for_extensions()
+        await watch.watcher.check_for_extensions()
         assert (await watch.expect(ChainUp, since=len(watch.events))).extensions == 1
-        await watch.watcher.look_for_extensions()
+        await watch.watcher.check_for_extensions()
         await watch.settle(ground)
         assert len(watch.seen(ChainUp)) == 2
 
@@ -702,5 +704,5 @@ async def test_the_allow_list_of_a_contract_that_seemed_to_have_none_is_read_aft
         assert (await watch.expect(ChainUp)).extensions == 0
         await watch.until(lambda: not watch.watcher.membership._changes)
         between.act = between._pass_on
-        await watch.watcher.look_for_extensions()
+        await watch.watcher.check_for_extensions()
         assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))

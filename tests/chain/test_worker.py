@@ -9,7 +9,7 @@ import pytest
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, ReadClock, Submit, WatchChain
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp, CommandFailed, SubmissionRefused
-from swarmd.core.values import Prepared
+from swarmd.core.values import SubmissionAttempt
 from tests.chain.driver import ChainDriver
 from tests.chain.grounds import Ground
 
@@ -57,7 +57,7 @@ async def test_a_worker_without_a_sender_refuses_submissions(ground: Ground, sta
     await worker.do(Submit("submit/register", "register", "register"))
     refused = await worker.expect(SubmissionRefused, submission="register")
     assert refused.code == "follows-only" and not refused.permanent
-    await worker.do(Broadcast("broadcast/register", "register", Prepared()))
+    await worker.do(Broadcast("broadcast/register", "register", SubmissionAttempt()))
     await worker.expect(CommandFailed, command="broadcast/register")
     await worker.do(ReadClock("clock"))
     await worker.expect(CommandFailed, command="clock")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarmd.cli.bundle import _files
+from swarmd.cli.bundle import _list_files
 
 
 def test_files_that_a_running_node_removes_meanwhile_are_left_out(
@@ -30,5 +30,5 @@ def test_files_that_a_running_node_removes_meanwhile_are_left_out(
 
     monkeypatch.setattr(os, "stat", lstat)
     monkeypatch.setattr(os, "scandir", scandir)
-    told = {row[0] for row in json.loads(_files(tmp_path))}
+    told = {row[0] for row in json.loads(_list_files(tmp_path))}
     assert told == {"blobs", "blobs/kept", "checkpoints", "checkpoints/7"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.chart import chart_states, pick
+from swarmd.cli.chart import chart_states, find_chart
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import NodeStarted, WorkerStarted
 from swarmd.core.state import State, Submission
@@ -28,7 +28,7 @@ def node(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_drawn_page_is_not_stale(name: str) -> None:
-    assert (DRAWN / f"{name}.md").read_text(encoding="utf-8") == script("charts").page(pick(load_charts(), name))
+    assert (DRAWN / f"{name}.md").read_text(encoding="utf-8") == script("charts").page(find_chart(load_charts(), name))
 
 
 def test_the_submission_whose_turn_it_is_is_marked() -> None:

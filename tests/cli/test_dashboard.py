@@ -13,7 +13,7 @@ import httpx
 
 from swarmd.core.events import tag_of
 from swarmd.errors import ExitCode
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.reader import read_commits
 from swarmd.http_server import Address
 from swarmd.uvicorn_server import bind
@@ -68,7 +68,7 @@ def test_a_data_directory_is_shown(tmp_path: Path) -> None:
     ) as url:
         until(lambda: json_of(f"{url}/api/v1/here")["name"])
         here = json_of(f"{url}/api/v1/here")
-        assert (here["name"], here["live"]) == (load(FOLLOWER / "events")[0].settings.name, True)
+        assert (here["name"], here["live"]) == (load_state(FOLLOWER / "events")[0].settings.name, True)
         assert get(f"{url}/").headers["content-type"].startswith("text/html")
         assert get(f"{url}/api/v1/here", Host="x.example").status_code == 200
 

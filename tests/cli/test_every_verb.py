@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmd import errors
-from swarmd.cli import VERBS, load_verb, run_command
+from swarmd.cli import VERBS, load_command, run_command
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
 from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 
@@ -86,7 +86,7 @@ def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield from leaves(each, (*path, name))
 
 
-VERB_LEAVES = [leaf for name in VERBS for leaf in leaves(load_verb(name), (name,))]
+VERB_LEAVES = [leaf for name in VERBS for leaf in leaves(load_command(name), (name,))]
 
 
 def files_of(verb: str, command: Any) -> Iterator[str]:

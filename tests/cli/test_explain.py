@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from swarmd.cli.explain import latest_stories, story_of_round
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import Equivocated, Event
-from swarmd.dht.wire.evidence import open_evidence, pair_of
+from swarmd.dht.wire.evidence import decode_evidence, make_evidence
 from swarmd.dht.wire.records import sign
 from swarmd.errors import ExitCode
-from swarmd.eventlog.fold import fold, load, oldest_base
+from swarmd.eventlog.fold import fold_commits, load_state, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.story import StoryTeller, reached
+from swarmd.observe.story import StoryTeller, highest_known_round
 from tests.cli.owning import Shell
 from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
@@ -26,10 +26,10 @@ from tests.golden.test_golden import LOGS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NODE = str(GOLDEN / "crash")
-STATE = load(GOLDEN / "crash" / "events")[0]
+STATE = load_state(GOLDEN / "crash" / "events")[0]
 GAP = STATE.skips[-1]
 SIGNED_AT = time.time()
-PAIR = pair_of(sign(ALICE, REPORT, SIGNED_AT), sign(ALICE, replace(REPORT, reward=0.25), SIGNED_AT + 1))
+PAIR = make_evidence(sign(ALICE, REPORT, SIGNED_AT), sign(ALICE, replace(REPORT, reward=0.25), SIGNED_AT + 1))
 
 
 def test_without_a_round_the_last_gap_and_the_last_round_are_told(shell: Shell) -> None:
@@ -50,7 +50,7 @@ def test_chain_submissions_belong_to_their_round(shell: Shell) -> None:
         (("1", "2"), ExitCode.BAD_CONFIG, "one round at most is explained, not 1 and 2"),
         (("nowhere",), ExitCode.NO_INPUT, "nowhere"),
         ((".", "abc"), ExitCode.BAD_CONFIG, "'abc' is not a round"),
-        ((NODE, "99999"), ExitCode.BAD_CONFIG, f"its rounds go up to {reached(STATE)}"),
+        ((NODE, "99999"), ExitCode.BAD_CONFIG, f"its rounds go up to {highest_known_round(STATE)}"),
     ],
 )
 def test_bad_arguments_are_one_clear_error(args: tuple[str, ...], code: int, said: str, shell: Shell) -> None:
@@ -73,7 +73,7 @@ def test_evidence_is_shown_and_checked_offline(tmp_path: Path, shell: Shell) -> 
     assert "both signatures are genuine" in text and "reward 0.5" in text and "reward 0.25" in text
     (exhibit,) = json.loads(shell.well("explain", directory, "--evidence", "--json"))
     records = [base64.b64decode(each) for each in exhibit["signed"]]
-    assert open_evidence(*records)[1].peer == exhibit["peer"] == ALICE.peer_id
+    assert decode_evidence(*records)[1].peer == exhibit["peer"] == ALICE.peer_id
     story = " ".join(shell.well("explain", directory, "3").split())
     assert "signed two different reports of round 3 stage 0: nothing of it counts until round 67" in story
 
@@ -94,7 +94,7 @@ def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Pat
     if oldest_base(log).seq:
         pytest.skip("the log has lost its beginning")
     heard = with_snapshots(log, tmp_path / "events")
-    for round_ in range(reached(heard[-1].after) + 2):
+    for round_ in range(highest_known_round(heard[-1].after) + 2):
         whole = StoryTeller(round_)
         for applied in heard:
             whole.apply(applied)
@@ -110,7 +110,7 @@ def with_snapshots(log: Path, copy: Path) -> list[AppliedEvent]:
     with EventLog.open(copy, "node", "run", segment_bytes=2000) as event_log:
         for number, commit in enumerate(read_commits(log), 1):
             event_log.append(commit.at, commit.events, commit.commands_digest)
-            heard += fold([commit], heard[-1].after if heard else None)
+            heard += fold_commits([commit], heard[-1].after if heard else None)
             if number % 10 == 0:
                 event_log.write_snapshot(heard[-1].after)
     return heard
@@ -124,7 +124,7 @@ def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
     monkeypatch.setattr(
         "swarmd.cli.replay.commits_from", lambda log, base: begins.append(base.seq) or read_commits(log, base.seq)
     )
-    story_of_round(tmp_path, reached(heard[-1].after))
+    story_of_round(tmp_path, highest_known_round(heard[-1].after))
     assert begins and min(begins) > 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import handed_out
-from swarmd.cli.handed_out import find_questions, shared_options
+from swarmd.cli.handed_out import find_questions, options_for_manifest
 from swarmd.config import DIGEST, load_config
 from swarmd.errors import ExitCode, HubUnreachable, ModelError, SwarmdError
 from swarmd.swarms import dataset
@@ -157,7 +157,7 @@ def test_a_data_set_on_this_machine_is_tried_before_the_file_is_made_of_it(shell
 def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
-        shared_options({"data": "sums.txt"}, tmp_path)
+        options_for_manifest({"data": "sums.txt"}, tmp_path)
 
 
 @pytest.mark.parametrize("named", ["copy", "../copy", "/srv/copy", "~/copy", "."])
@@ -165,7 +165,7 @@ def test_a_directory_or_path_makes_no_swarm(tmp_path: Path, named: str) -> None:
     """The first node would not find it in its own directory, and `join` refuses a path."""
     (tmp_path / "copy").mkdir()
     with pytest.raises(SwarmdError, match=r"no manifest can name the directory or path .* ends in \.jsonl"):
-        shared_options({"data": named}, tmp_path)
+        options_for_manifest({"data": named}, tmp_path)
 
 
 def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
@@ -255,7 +255,7 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
 def test_of_a_data_set_on_this_machine_a_manifest_tells_nothing(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.jsonl")
     options = {"data": "sums.jsonl", "dataset": "../private/copy", "split": "test", "columns": {"prompt": "ask"}}
-    assert shared_options(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
+    assert options_for_manifest(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
 
 
 @pytest.mark.parametrize("dataset", ["../copy", "/srv/copy", "~/copy", 3, "here"])
@@ -342,7 +342,7 @@ def test_a_shipped_model_is_named_with_its_weights(shell: Shell) -> None:
 
 
 def test_a_model_of_the_hub_is_named_with_its_commit(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handed_out, "ask_hub", lambda name, revision, shipped: COMMIT)
+    monkeypatch.setattr(handed_out, "fetch_commit", lambda name, revision, shipped: COMMIT)
     shell.well(*with_model(shell, "org/name"))
     assert shell.manifest("a").recipe.revision == COMMIT
 
@@ -358,7 +358,7 @@ def test_where_the_hub_cannot_be_asked_it_is_said_that_no_commit_is_named(
     def unreachable(name: str, revision: str, shipped: tuple[str, ...]) -> str:
         raise HubUnreachable("the Hub cannot be asked")
 
-    monkeypatch.setattr(handed_out, "ask_hub", unreachable)
+    monkeypatch.setattr(handed_out, "fetch_commit", unreachable)
     assert "names no commit of org/name" in shell.well(*with_model(shell, "org/name"))
     assert shell.manifest("a").recipe.revision == ""
 
@@ -367,7 +367,7 @@ def test_a_model_that_the_hub_does_not_have_makes_no_swarm(shell: Shell, monkeyp
     def absent(name: str, revision: str, shipped: tuple[str, ...]) -> str:
         raise ModelError("the Hub shows none with this name")
 
-    monkeypatch.setattr(handed_out, "ask_hub", absent)
+    monkeypatch.setattr(handed_out, "fetch_commit", absent)
     assert "shows none" in shell.fails(ExitCode.NO_INPUT, *with_model(shell, "org/name"))
     assert not (shell.root / "a").exists()
 

@@ -172,7 +172,7 @@ def test_a_name_is_made_as_rl_swarm_makes_it(tmp_path: Path, monkeypatch: pytest
 def test_who_brings_an_identity_along_is_told_its_name_there(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swarmd.dht.identity.identity import known_name
+    from swarmd.dht.identity.identity import read_rl_swarm_name
 
     rsa_file(tmp_path / "swarm.pem")
     peer = load_identity(tmp_path / "swarm.pem").peer_id
@@ -184,7 +184,7 @@ def test_who_brings_an_identity_along_is_told_its_name_there(
     for key, options in (("b", ("--names", moved)), ("c", ())):
         code, out, err = home.run("import", tmp_path / "swarm.pem", tmp_path / key, *options)
         assert (code, out.strip()) == (0, peer) and f'`name = "{name}"`' in err
-        assert known_name(tmp_path / key, peer) == name, "`swarmd join --identity` takes it from there"
+        assert read_rl_swarm_name(tmp_path / key, peer) == name, "`swarmd join --identity` takes it from there"
         moved.rename(names) if key == "b" else None
     code, _, err = home.run("import", tmp_path / "swarm.pem", tmp_path / "d", "--names", tmp_path / "swarm.pem")
     assert code == ExitCode.BAD_DATA and "does not hold" in err and not (tmp_path / "d").exists()

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import init as init_verb
-from swarmd.cli.init import SMALL, ProfileFit, base_text, list_profiles, offer_answers, pick, weigh_profile
-from swarmd.cli.new import stage_seconds_of
+from swarmd.cli.init import (
+    SMALL,
+    ProfileFit,
+    estimate_profile_fit,
+    list_answer_forms,
+    list_profiles,
+    make_base_config_text,
+    select_profile,
+)
+from swarmd.cli.new import default_stage_seconds
 from swarmd.config import load_config, parse_config
 from swarmd.errors import ConfigError, ExitCode
 from tests.cli.owning import Shell, Terminal, files
@@ -181,7 +189,7 @@ def test_a_person_is_asked_and_the_token_is_not_shown(shell: Shell) -> None:
 @pytest.mark.parametrize(("truth", "answer"), [("1,024", "last-number"), ("#### 7", "last-number"), ("Oslo", "tags")])
 def test_ones_own_questions_are_asked_where_their_truth_is_paid(truth: str, answer: str, tmp_path: Path) -> None:
     path = questions(tmp_path, truth)
-    assert offer_answers(path)[0] == answer
+    assert list_answer_forms(path)[0] == answer
 
 
 def test_a_person_brings_questions_and_a_model(shell: Shell) -> None:
@@ -235,18 +243,18 @@ def test_who_goes_away_makes_nothing(shell: Shell) -> None:
 
 
 def test_a_profile_is_weighed_by_the_models_of_its_pool(tmp_path: Path) -> None:
-    small = weigh_profile(SMALL, None, "cpu")
+    small = estimate_profile_fit(SMALL, None, "cpu")
     assert (small.model, small.why) == ("embedded", "") and 0 < small.need < GIB
     path = tmp_path / "pool.toml"
     large, larger = "user/model-500B", "user/model-900B"
     text = 'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "auto"\ndevice = "cpu"\npool = '
     path.write_text(f'{text}["{larger}", "embedded", "{large}"]\n')
-    assert weigh_profile("pool", path, None) == small._replace(name="pool", path=path)
+    assert estimate_profile_fit("pool", path, None) == small._replace(name="pool", path=path)
     path.write_text(f'{text}["{larger}", "{large}"]\n')
-    fit = weigh_profile("pool", path, None)
+    fit = estimate_profile_fit("pool", path, None)
     assert fit.model == large and fit.why and fit.need > 500 * GIB
     path.write_text(f'{text}["user/model"]\n')
-    assert "the size of 'user/model' is neither" in weigh_profile("pool", path, None).why
+    assert "the size of 'user/model' is neither" in estimate_profile_fit("pool", path, None).why
 
 
 def test_the_largest_model_that_fits_is_taken() -> None:
@@ -256,31 +264,31 @@ def test_the_largest_model_that_fits_is_taken() -> None:
     weighed = [
         ProfileFit(name, path, name, needs[name], "too large" * (name == "cuda-7b")) for name, path in profiles.items()
     ]
-    assert pick("auto", weighed).name == "cuda-1.5b"
-    assert pick("0.5", weighed).name == "cpu-0.5b"
-    assert pick("cuda-0.5b", weighed).name == "cuda-0.5b"
+    assert select_profile("auto", weighed).name == "cuda-1.5b"
+    assert select_profile("0.5", weighed).name == "cpu-0.5b"
+    assert select_profile("cuda-0.5b", weighed).name == "cuda-0.5b"
     with pytest.raises(ConfigError, match="cannot be trained here: too large"):
-        pick("7", weighed)
+        select_profile("7", weighed)
     with pytest.raises(ConfigError, match="there is no model '3'"):
-        pick("3", weighed)
+        select_profile("3", weighed)
 
 
 @pytest.mark.parametrize("kind", ["digits", "reasoning-gym", "gsm8k", "math-hard", "code", "proposer-solver"])
 def test_every_profile_makes_a_coordinators_configuration_with_one_model(kind: str) -> None:
     for name, path in list_profiles(kind).items():
-        config = parse_config(base_text(kind, ProfileFit(name, path, "user/model-1B"), device="cpu"), name)
+        config = parse_config(make_base_config_text(kind, ProfileFit(name, path, "user/model-1B"), device="cpu"), name)
         assert (config.role, config.swarm.kind, config.swarm.coordinator) == ("coordinator", kind, "")
         assert (config.training.model, config.training.pool) == ("user/model-1B", ())
         assert config.name == "", "the profile's name is another node's"
         assert config.dht.bootstrap == () and config.training.device == "cpu"
-        assert stage_seconds_of(config) >= 300
+        assert default_stage_seconds(config) >= 300
 
 
 def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def weigh(name: str, path: Path | None, device: str | None) -> ProfileFit:
         return ProfileFit(name, path, "Gensyn/Qwen2.5-0.5B-Instruct", 2 * GIB)
 
-    monkeypatch.setattr(init_verb, "weigh_profile", weigh)
+    monkeypatch.setattr(init_verb, "estimate_profile_fit", weigh)
     init(shell, "--kind", "gsm8k", "--model", "0.5", "--device", "cpu")
     config = load_config(shell.root / "node" / "config.toml")
     assert (config.training.model, config.training.prompt_tokens) == ("Gensyn/Qwen2.5-0.5B-Instruct", 3072)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from swarmd.animals import animal_name
-from swarmd.config import load_config, settings_of
-from swarmd.dht.identity.identity import create_identity, known_name, load_identity, note_name
+from swarmd.config import load_config, make_core_settings
+from swarmd.dht.identity.identity import create_identity, load_identity, read_rl_swarm_name, write_rl_swarm_name
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ExitCode
 from tests.anvil import running_anvil
@@ -41,15 +41,15 @@ def test_an_identity_from_rl_swarm_keeps_its_name_there_where_it_is_known(shell:
     shown = shell.well("join", manifest, "--dir", shell.root / "b", "--identity", key)
     assert f"name: {own}; its name in RL Swarm is not known here, {own} by swarmd's own words" in shown
     assert "--name" in shown and load_config(shell.root / "b" / "config.toml").name == ""
-    note_name(key, peer, "tall stubby worm")
+    write_rl_swarm_name(key, peer, "tall stubby worm")
     shown = shell.well("join", manifest, "--dir", shell.root / "c", "--identity", key)
     assert f"name: tall stubby worm; tall stubby worm in RL Swarm, {own} by swarmd's own words" in shown
     assert load_config(shell.root / "c" / "config.toml").name == "tall stubby worm"
     shown = shell.well("join", manifest, "--dir", shell.root / "d", "--identity", key, "--name", "bob")
     assert f"name: bob; tall stubby worm in RL Swarm, {own}" in shown
     assert load_config(shell.root / "d" / "config.toml").name == "bob"
-    note_name(key, "another", "tall stubby worm")
-    assert known_name(key, peer) == ""
+    write_rl_swarm_name(key, "another", "tall stubby worm")
+    assert read_rl_swarm_name(key, peer) == ""
 
 
 def test_the_commands_that_are_named_can_be_run_where_a_path_has_blanks(shell: Shell) -> None:
@@ -330,7 +330,7 @@ def test_a_swarm_whose_nodes_average_their_weights(shell: Shell) -> None:
     assert "average_weights_every = 0" in shown and "(coordinator, credited)" in shown
     for directory in (a, b):
         config = load_config(directory / "config.toml")
-        assert settings_of(config, "me").average_rounds == 2
+        assert make_core_settings(config, "me").average_rounds == 2
         assert shell("config", "check", directory / "config.toml").code == 0
     own = (b / "config.toml").read_text().replace("average_weights_every = 2", "average_weights_every = 0")
     (b / "config.toml").write_text(own)

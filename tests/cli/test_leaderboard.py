@@ -26,7 +26,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.values import BlockRef, ChainSettings, Standing
 from swarmd.dht.identity.identity import create_identity
-from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings
+from swarmd.dht.wire.bodies import LeaderboardBody, save_standings
 from swarmd.dht.wire.records import ReportRecord, sign
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import EventLog
@@ -91,7 +91,7 @@ def test_a_follower_has_the_standings_that_its_coordinator_told(
     assert "has read no leaderboard yet" in capsys.readouterr().err
     standings = NodeDirectory(directory).standings
     standings.parent.mkdir()
-    keep_standings(standings, "sim", LeaderboardBody(4, (Standing("peer-001", "b", 2.5, 5, 4),)))
+    save_standings(standings, "sim", LeaderboardBody(4, (Standing("peer-001", "b", 2.5, 5, 4),)))
     assert run_command(["leaderboard", str(directory)]) == ExitCode.OK
     shown = capsys.readouterr().out
     assert "leaderboard after round 4" in shown and "2.500" in shown
@@ -224,7 +224,7 @@ def test_the_chain_is_read_and_compared(url: str, swarm: Swarm, shell: Shell) ->
 def test_sums_that_differ_end_with_a_code_of_their_own(
     url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarmd.chain.coordinator._nothing_before", _yes)
+    monkeypatch.setattr("swarmd.chain.coordinator._was_created_since", _yes)
     late = str(swarm.w3.eth.block_number)
     asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--from-block", late]
     assert run_command(asked) == ExitCode.DIFFERENCE

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.local_swarm import LocalSwarm, node_places, read_history
+from swarmd.cli.local_swarm import LocalSwarm, local_node_directories, read_history
 from swarmd.config import load_config
-from swarmd.eventlog.fold import load
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.fold import load_state
+from swarmd.eventlog.replay import verify_log
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -48,7 +48,7 @@ def run_local(directory: Path, *arguments: str) -> str:
 def nothing_is_left(directory: Path) -> None:
     """No process, socket or port of the swarm."""
     swarm = LocalSwarm(directory, nodes=1)
-    assert swarm.leftovers() == []
+    assert swarm.find_leftover_pids() == []
     for place in swarm.places:
         assert [path for path in place.root.rglob("*") if path.is_socket()] == []
     port = int(load_config(swarm.places[0].config).dht.listen[0].rpartition("/")[2])
@@ -59,7 +59,7 @@ def nothing_is_left(directory: Path) -> None:
 def test_it_trains_tells_and_continues(tmp_path: Path) -> None:
     first = run_local(tmp_path, "--rounds", "2")
     nothing_is_left(tmp_path)
-    (place,) = node_places(tmp_path, 1)
+    (place,) = local_node_directories(tmp_path, 1)
     assert [row.round for row in read_history(place.events)] == [0, 1]
     assert "reward by round" in first
     assert "held-out accuracy" in first
@@ -72,8 +72,8 @@ def test_it_trains_tells_and_continues(tmp_path: Path) -> None:
     nothing_is_left(tmp_path)
     assert [row.round for row in read_history(place.events)] == [0, 1, 2]
     assert re.search(r"^│ +2 │ +0\.\d{3} │", second, re.MULTILINE)
-    assert verify(place.events).events > 0
-    state, _ = load(place.events)
+    assert verify_log(place.events).events > 0
+    state, _ = load_state(place.events)
     assert (state.chart, state.exit_code, state.rounds_skipped) == ("stopped", 0, 0)
 
 

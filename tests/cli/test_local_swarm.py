@@ -13,22 +13,22 @@ from rich.console import Console
 
 from swarmd.bounds import Backoff
 from swarmd.cli import run_command
-from swarmd.cli.local import check_ends, line_printer, print_report
+from swarmd.cli.local import check_exits, make_line_printer, print_report
 from swarmd.cli.local_swarm import (
     OUTPUT_BYTES_MAX,
     RESTARTS_MAX,
     DaemonProcess,
     LocalSwarm,
-    lay_out,
-    node_places,
+    get_or_make_peer_id,
+    local_node_directories,
     parse_setting,
-    peer_of,
+    prepare_nodes,
     restart_may_help,
-    stop_all,
+    stop_daemons,
 )
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ExitCode, LocalSwarmFailed, ModelError, SwarmdError
-from swarmd.files import held_alone
+from swarmd.files import hold_directory_lock
 from swarmd.observe.panel import NodeRow
 from swarmd.paths import configs_directory
 from swarmd.training.models.source import EMBEDDED_DIR
@@ -37,8 +37,8 @@ from tests.web.serving import until
 
 
 def test_the_nodes_find_each_other(tmp_path: Path) -> None:
-    places = node_places(tmp_path, 3)
-    assert lay_out(places, rounds=8) == 8
+    places = local_node_directories(tmp_path, 3)
+    assert prepare_nodes(places, rounds=8) == 8
     coordinator, *followers = (load_config(place.config) for place in places)
     assert (coordinator.role, coordinator.coordinator.min_peers, coordinator.coordinator.rounds_max) == (
         "coordinator",
@@ -47,27 +47,27 @@ def test_the_nodes_find_each_other(tmp_path: Path) -> None:
     )
     for follower in followers:
         assert follower.role == "follower"
-        assert follower.swarm.coordinator == peer_of(places[0])
-        assert follower.dht.bootstrap == (f"{coordinator.dht.listen[0]}/p2p/{peer_of(places[0])}",)
+        assert follower.swarm.coordinator == get_or_make_peer_id(places[0])
+        assert follower.dht.bootstrap == (f"{coordinator.dht.listen[0]}/p2p/{get_or_make_peer_id(places[0])}",)
     assert [config.name for config in (coordinator, *followers)] == ["node-1", "node-2", "node-3"]
 
 
 def test_a_second_run_keeps_identities_and_port(tmp_path: Path) -> None:
-    places = node_places(tmp_path, 2)
-    lay_out(places, rounds=1)
-    before = [load_config(places[0].config).dht.listen, *(peer_of(place) for place in places)]
-    lay_out(places, rounds=1)
-    assert [load_config(places[0].config).dht.listen, *(peer_of(place) for place in places)] == before
+    places = local_node_directories(tmp_path, 2)
+    prepare_nodes(places, rounds=1)
+    before = [load_config(places[0].config).dht.listen, *(get_or_make_peer_id(place) for place in places)]
+    prepare_nodes(places, rounds=1)
+    assert [load_config(places[0].config).dht.listen, *(get_or_make_peer_id(place) for place in places)] == before
 
 
 def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
-    places = node_places(tmp_path, 1)
-    lay_out(places, rounds=1)
+    places = local_node_directories(tmp_path, 1)
+    prepare_nodes(places, rounds=1)
     kept = load_config(places[0].config).dht.listen[0]
     with socket.socket() as other:
         other.bind(("127.0.0.1", int(kept.rpartition("/")[2])))
         other.listen()
-        lay_out(places, rounds=1)
+        prepare_nodes(places, rounds=1)
         assert load_config(places[0].config).dht.listen[0] != kept
 
 
@@ -76,33 +76,33 @@ def test_a_relative_model_directory_is_the_same_from_wherever_a_node_is_started(
 ) -> None:
     shutil.copytree(EMBEDDED_DIR, tmp_path / "models" / "tiny")
     monkeypatch.chdir(tmp_path)
-    places = node_places(tmp_path / "swarm", 2)
-    lay_out(places, rounds=1, settings={"training.model": "models/tiny"})
+    places = local_node_directories(tmp_path / "swarm", 2)
+    prepare_nodes(places, rounds=1, settings={"training.model": "models/tiny"})
     assert [load_config(place.config).training.model for place in places] == [str(tmp_path / "models" / "tiny")] * 2
 
 
 def test_a_model_that_is_not_there_is_found_before_any_node_starts(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="ships no model 'embedded-large'"):
-        lay_out(node_places(tmp_path, 2), rounds=1, settings={"training.model": "embedded-large"})
+        prepare_nodes(local_node_directories(tmp_path, 2), rounds=1, settings={"training.model": "embedded-large"})
 
 
 def test_the_kind_file_brings_its_questions_along(tmp_path: Path) -> None:
-    places = node_places(tmp_path, 2)
-    lay_out(places, rounds=1, swarm="file")
+    places = local_node_directories(tmp_path, 2)
+    prepare_nodes(places, rounds=1, swarm="file")
     shipped = configs_directory() / "file" / "data" / "questions.jsonl"
     assert [(place.root / "questions.jsonl").read_bytes() for place in places] == [shipped.read_bytes()] * 2
 
 
 def test_rounds_are_added_to_those_that_were_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = node_places(tmp_path, 1)
-    monkeypatch.setattr("swarmd.cli.local_swarm.rounds_run", lambda place: 5)
-    assert lay_out(places, rounds=8) == 13
-    assert lay_out(places, rounds=0) == 0
+    places = local_node_directories(tmp_path, 1)
+    monkeypatch.setattr("swarmd.cli.local_swarm.count_closed_rounds", lambda place: 5)
+    assert prepare_nodes(places, rounds=8) == 13
+    assert prepare_nodes(places, rounds=0) == 0
 
 
 def test_settings_reach_every_node_and_comments_stay(tmp_path: Path) -> None:
-    places = node_places(tmp_path, 2)
-    lay_out(places, 1, {"training.steps": 3, "swarm.tasks": [{"name": "chain_sum", "config": {"min_terms": 2}}]})
+    places = local_node_directories(tmp_path, 2)
+    prepare_nodes(places, 1, {"training.steps": 3, "swarm.tasks": [{"name": "chain_sum", "config": {"min_terms": 2}}]})
     for place in places:
         config = load_config(place.config)
         assert config.training.steps == 3
@@ -125,16 +125,16 @@ def test_a_setting_is_a_key_and_a_toml_value(text: str, key: str, value: object)
 
 
 def test_a_kind_has_its_own_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = node_places(tmp_path / "nodes", 2)
-    lay_out(places, 1, swarm="reasoning-gym")
+    places = local_node_directories(tmp_path / "nodes", 2)
+    prepare_nodes(places, 1, swarm="reasoning-gym")
     first, second = (load_config(place.config) for place in places)
     assert first.swarm.kind == second.swarm.kind == "reasoning-gym"
     assert first.dht.listen[0].startswith("/ip4/127.0.0.1/") and second.dht.listen == ("/ip4/127.0.0.1/tcp/0",)
-    assert second.swarm.coordinator == peer_of(places[0]) and first.data == second.data == "."
+    assert second.swarm.coordinator == get_or_make_peer_id(places[0]) and first.data == second.data == "."
     assert first.logs.format == second.logs.format == "text", "for people who read daemon.log"
     monkeypatch.setattr("swarmd.cli.local_swarm.configs_directory", lambda: tmp_path)
     with pytest.raises(ConfigError, match="no configurations of the kind 'gsm8k'") as caught:
-        lay_out(places, 1, swarm="gsm8k")
+        prepare_nodes(places, 1, swarm="gsm8k")
     assert "swarmd swarm scaffold" in caught.value.fix
 
 
@@ -148,7 +148,7 @@ def test_a_kind_has_its_own_configurations(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_what_no_local_swarm_can_be_made_from(tmp_path: Path, swarm: str, told: str) -> None:
     with pytest.raises(SwarmdError) as caught:
-        lay_out(node_places(tmp_path, 1), 1, swarm=swarm)
+        prepare_nodes(local_node_directories(tmp_path, 1), 1, swarm=swarm)
     assert told in str(caught.value)
     assert not (tmp_path / "node-1").exists()
 
@@ -156,38 +156,38 @@ def test_what_no_local_swarm_can_be_made_from(tmp_path: Path, swarm: str, told: 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     """One node by itself, laid out and not started."""
-    places = node_places(tmp_path, 1)
-    lay_out(places, rounds=1)
+    places = local_node_directories(tmp_path, 1)
+    prepare_nodes(places, rounds=1)
     daemon = DaemonProcess(places[0])
     yield daemon
-    stop_all([daemon], 5.0)
+    stop_daemons([daemon], 5.0)
 
 
 def test_a_daemon_that_hangs_is_killed(daemon: DaemonProcess) -> None:
     daemon.start()
     until(daemon.place.control.exists)
-    daemon.send(signal.SIGSTOP)
+    daemon.send_signal(signal.SIGSTOP)
     begun = time.monotonic()
-    stop_all([daemon], 0.5)
+    stop_daemons([daemon], 0.5)
     assert daemon.exit_code == -signal.SIGKILL
     assert time.monotonic() - begun < 20.0, "it is stopped for ever"
 
 
 def test_a_killed_daemon_leaves_no_worker(tmp_path: Path) -> None:
     swarm = LocalSwarm(tmp_path, nodes=1)
-    swarm.lay_out(rounds=1)
+    swarm.prepare_nodes(rounds=1)
     swarm.start()
-    until(lambda: bool(swarm.leftovers()))
-    swarm.daemons[0].send(signal.SIGKILL)
+    until(lambda: bool(swarm.find_leftover_pids()))
+    swarm.daemons[0].send_signal(signal.SIGKILL)
     assert swarm.stop() == {"node-1": -signal.SIGKILL}
-    assert swarm.leftovers() == []
+    assert swarm.find_leftover_pids() == []
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[LocalSwarm]:
     """A swarm of one node, which answers."""
     swarm = LocalSwarm(tmp_path, nodes=1)
-    swarm.lay_out(rounds=1)
+    swarm.prepare_nodes(rounds=1)
     swarm.start()
     try:
         until(lambda: swarm.status(1) is not None)
@@ -198,12 +198,12 @@ def alone(tmp_path: Path) -> Iterator[LocalSwarm]:
 
 def test_a_node_that_is_killed_is_started_again(alone: LocalSwarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swarmd.cli.local_swarm.RESTART", Backoff(0.1, 0.1))
-    assert alone.keep_up() == []
-    alone.daemons[0].send(signal.SIGKILL)
-    alone.daemons[0].wait(5.0)
-    assert alone.keep_up() == ["node-1 was killed by SIGKILL; it is started again in 0 s"]
-    assert alone.goes_on and alone.rows()[0].state == "exited"
-    until(lambda: alone.keep_up() == [] and alone.status(1) is not None)
+    assert alone.restart_ended_nodes() == []
+    alone.daemons[0].send_signal(signal.SIGKILL)
+    alone.daemons[0].wait_for_exit(5.0)
+    assert alone.restart_ended_nodes() == ["node-1 was killed by SIGKILL; it is started again in 0 s"]
+    assert alone.can_continue and alone.rows()[0].state == "exited"
+    until(lambda: alone.restart_ended_nodes() == [] and alone.status(1) is not None)
 
 
 def test_a_node_that_dies_again_and_again_stays_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_a_node_that_dies_again_and_again_stays_down(tmp_path: Path, monkeypatch
     follower.start()
 
     def is_down() -> bool:
-        said.extend(swarm.keep_up())
+        said.extend(swarm.restart_ended_nodes())
         return follower.stays_down
 
     until(is_down)
@@ -224,8 +224,8 @@ def test_a_node_that_dies_again_and_again_stays_down(tmp_path: Path, monkeypatch
         *["node-2 ended with exit code 1; it is started again in 0 s"] * RESTARTS_MAX,
         f"node-2 ended with exit code 1, and stays down after {RESTARTS_MAX} restarts",
     ]
-    assert swarm.goes_on, "the coordinator does not wait for it"
-    assert swarm.keep_up() == []
+    assert swarm.can_continue, "the coordinator does not wait for it"
+    assert swarm.restart_ended_nodes() == []
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(tmp_path: Path, s
 
 def test_two_local_swarms_do_not_share_a_directory(tmp_path: Path, shell: Shell) -> None:
     """The second one would write the configurations of nodes that start, and kill their workers at its end."""
-    with held_alone(tmp_path):
+    with hold_directory_lock(tmp_path):
         told = shell.fails(ExitCode.IN_USE, "local", "--nodes", 1, "--dir", tmp_path)
     assert f"another command is at work in {tmp_path}" in told
     assert list(tmp_path.iterdir()) == []
@@ -278,15 +278,15 @@ def test_long_output_is_set_aside(daemon: DaemonProcess) -> None:
 
 
 def test_the_ends_of_nodes_are_judged() -> None:
-    check_ends((), {"node-1": 0, "node-2": -signal.SIGTERM}, [])
+    check_exits((), {"node-1": 0, "node-2": -signal.SIGTERM}, [])
     with pytest.raises(LocalSwarmFailed, match="exit codes node-2: -9"):
-        check_ends((), {"node-1": 0, "node-2": -signal.SIGKILL}, [])
+        check_exits((), {"node-1": 0, "node-2": -signal.SIGKILL}, [])
     with pytest.raises(LocalSwarmFailed, match="left behind: 7"):
-        check_ends((), {"node-1": 0}, [7])
+        check_exits((), {"node-1": 0}, [7])
 
 
 def test_a_line_is_printed_for_a_change_and_not_for_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    show = line_printer(Console())
+    show = make_line_printer(Console())
     show("", (NodeRow("node-1", "waiting", 0, done=1, total=20),))
     show("", (NodeRow("node-1", "waiting", 0, done=2, total=20),))
     show("", (NodeRow("node-1", "waiting", 1),))
@@ -298,7 +298,7 @@ def test_a_line_is_printed_for_a_change_and_not_for_progress(capsys: pytest.Capt
 
 def test_a_long_silence_is_ended_by_how_far_all_are(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    show = line_printer(Console(), lambda: now)
+    show = make_line_printer(Console(), lambda: now)
     for seconds in range(8):
         now = float(seconds)
         doing = f"training {seconds} of 20: drawing 3 of 9 tokens"

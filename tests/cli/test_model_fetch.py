@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from swarmd.cli.model import fetch, take, tell_in_lines, write_model
+from swarmd.cli.model import fetch, fetch_weights, make_line_reporter, write_model
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.core.commands import Register
 from swarmd.core.events import Registered, WeightsFetched
@@ -23,7 +23,7 @@ from swarmd.errors import LogWriteFailed, NoSpaceLeft, WeightsUnavailable
 from swarmd.manifest import sign_manifest, write_manifest
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.model import load_policy
-from swarmd.training.peer_weights import DTYPE, digest_policy, digest_tokenizer, write_announced
+from swarmd.training.peer_weights import DTYPE, digest_policy_architecture, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
 from tests.test_manifest import signed
@@ -44,11 +44,11 @@ async def test_the_coordinators_weights_become_a_model_and_none_are_an_error(
         await boss.expect(Registered)
         manifest = manifest_of(boss, address)
         with pytest.raises(WeightsUnavailable, match="no peer that is trusted offers weights"):
-            await take(manifest, made(tmp_path / "early"), (), policy, 60.0)
+            await fetch_weights(manifest, made(tmp_path / "early"), (), policy, 60.0)
         taught = {name: weight * 1.5 for name, weight in policy.copy_weights().items()}
         shelf = OfferedWeights(boss.paths.weights)
-        write_announced(taught, shelf.announced)
-        shelf.offer(digest_policy(policy), digest_tokenizer(policy.tokenizer), 7, DTYPE, 0.5)
+        write_announced(taught, shelf.announced_path)
+        shelf.offer(digest_policy_architecture(policy), digest_tokenizer(policy.tokenizer), 7, DTYPE, 0.5)
         await boss.do(Register("register"))
         await boss.expect(Registered, since=len(boss.events))
         path = tmp_path / "swarm.toml"
@@ -138,7 +138,7 @@ def test_a_place_that_cannot_be_made_is_told_before_anything_is_fetched(
 
 def test_how_far_it_is_is_told_in_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 0.0, 1.0, 9.0, 9.0])
-    tell = tell_in_lines(lambda: next(times))
+    tell = make_line_reporter(lambda: next(times))
     for chunks in (1, 2, 3):
         tell(FetchProgress(chunks * 1000, 4000, chunks, 4, 1))
     assert capsys.readouterr().err.splitlines() == [

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.local_swarm import lay_out, node_places
-from swarmd.config import load_config, settings_of
+from swarmd.cli.local_swarm import local_node_directories, prepare_nodes
+from swarmd.config import load_config, make_core_settings
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import load_identity
-from swarmd.errors import ExitCode, OtherSwarm
+from swarmd.errors import ExitCode, SwarmMismatch
 from swarmd.eventlog.store import EventLog
 from swarmd.units import ServicePaths, refuse_other_log
 from tests.cli.owning import Shell
@@ -23,7 +23,7 @@ def begin_log(config: Path) -> None:
     data = config.parent / loaded.data
     peer = load_identity(data / "identity.key").peer_id
     with EventLog.open(data / "events", peer, "run") as log:
-        write_planned(log, [NodeStarted(settings_of(loaded, peer), "run")], State())
+        write_planned(log, [NodeStarted(make_core_settings(loaded, peer), "run")], State())
 
 
 @pytest.fixture
@@ -50,15 +50,15 @@ def refused(shell: Shell, place: Path, *arguments: object) -> str:
 
 
 def test_local_does_not_mix_two_kinds(tmp_path: Path) -> None:
-    places = node_places(tmp_path / "here", 2)
-    lay_out(places, rounds=1)
+    places = local_node_directories(tmp_path / "here", 2)
+    prepare_nodes(places, rounds=1)
     begin_log(places[1].config)
     before = contents(tmp_path / "here")
-    with pytest.raises(OtherSwarm, match=r"swarm local .*swarm school ") as caught:
-        lay_out(node_places(tmp_path / "here", 3), rounds=1, swarm="gsm8k")
+    with pytest.raises(SwarmMismatch, match=r"swarm local .*swarm school ") as caught:
+        prepare_nodes(local_node_directories(tmp_path / "here", 3), rounds=1, swarm="gsm8k")
     assert f"--dir {tmp_path / 'here-school'}" in caught.value.fix
     assert contents(tmp_path / "here") == before and not (tmp_path / "here" / "node-3").exists()
-    assert lay_out(places, rounds=1) == 1, "the same swarm goes on"
+    assert prepare_nodes(places, rounds=1) == 1, "the same swarm goes on"
 
 
 def test_join_needs_a_directory_of_its_own(shell: Shell, ran: Path, other: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_service_keeps_to_its_swarm(shell: Shell, ran: Path, other: Path) -> N
     place.data.parent.mkdir(parents=True)
     ran.rename(place.data)
     theirs = other.with_name("config.toml")
-    with pytest.raises(OtherSwarm, match="swarm digits-"):
+    with pytest.raises(SwarmMismatch, match="swarm digits-"):
         refuse_other_log(theirs, load_config(theirs), place)
 
 

@@ -47,28 +47,28 @@ def apart(root: Path) -> Path:
 
 
 def test_the_present_directory_comes_before_data(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert options.locate(None) == (None, Path("data"))
+    assert options.locate_node(None) == (None, Path("data"))
     monkeypatch.chdir(apart(shell.root / "b"))
-    assert options.locate(None) == (Path("config.toml"), Path("data"))
+    assert options.locate_node(None) == (Path("config.toml"), Path("data"))
 
 
 def test_the_configuration_says_where_the_data_lies(shell: Shell) -> None:
     root = apart(shell.root / "b")
-    assert options.locate(root) == (root / "config.toml", root / "data")
+    assert options.locate_node(root) == (root / "config.toml", root / "data")
     (root / "events").mkdir()
-    assert options.locate(root) == (root / "config.toml", root), "a restored one holds the log itself"
+    assert options.locate_node(root) == (root / "config.toml", root), "a restored one holds the log itself"
 
 
 def test_a_log_that_is_not_there_is_told_with_the_next_command(shell: Shell, made: Path) -> None:
     with pytest.raises(NeverStarted) as caught:
-        options.log_of(made)
+        options.find_log_directory(made)
     assert f"`swarmd run {made}`" in caught.value.fix
     with pytest.raises(NeverStarted) as caught:
-        options.log_of(None, made / "config.toml")
+        options.find_log_directory(None, made / "config.toml")
     with pytest.raises(NotFoundError, match="no node here"):
-        options.log_of(None)
+        options.find_log_directory(None)
     with pytest.raises(NotFoundError, match="no node in nowhere"):
-        options.log_of(Path("nowhere"))
+        options.find_log_directory(Path("nowhere"))
 
 
 READERS = (

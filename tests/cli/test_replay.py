@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.long_log import write_long_log
-from swarmd.core.chart import GAPS, shipped_directory
+from swarmd.core.chart import GAPS, shipped_charts_directory
 from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
 from swarmd.errors import ExitCode
@@ -122,7 +122,7 @@ def test_verify_names_the_first_difference(tmp_path: Path, shell: Shell) -> None
 
 
 def other_charts(place: Path, name: str, old: str, new: str) -> Path:
-    shutil.copytree(shipped_directory(), place)
+    shutil.copytree(shipped_charts_directory(), place)
     path = place / f"{name}.yaml"
     text = path.read_text()
     assert old in text
@@ -164,7 +164,7 @@ def test_another_setting_is_compared(slow: Path, shell: Shell) -> None:
     assert found["first"]["seq"] == 8 and found["decisions"] >= 1
     for same in ("round.behind=finish-stage", "workers.restarts_max=3"):
         assert "go the same way" in shell.well("replay", str(slow), "--against", same)
-    both = ("--against", "round.train_s=60", "--against", str(shipped_directory()))
+    both = ("--against", "round.train_s=60", "--against", str(shipped_charts_directory()))
     assert "they part at seq 6:" in shell("replay", str(slow), *both).out
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from swarmd.cli import app
-from swarmd.core.state import Skip
+from swarmd.core.state import SkippedRounds
 from swarmd.core.values import Skill, SkipCause
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
 from swarmd.results.history import Restart, StageResult, TrainingHistory, read_history
@@ -122,7 +122,7 @@ def history(place: int, rounds: int = 3, cause: SkipCause = "fault", name: str =
     stages = tuple(
         StageResult(r, 0, 0.0, float("nan") if r == 1 else 0.5, None, 1, 1, 1.0, 0, 0) for r in range(rounds)
     )
-    skips = (Skip(rounds, 10**9, cause, 0.0),)
+    skips = (SkippedRounds(rounds, 10**9, cause, 0.0),)
     return TrainingHistory(f"peer-{place}", name, "test", stages=stages, skips=skips, restarts=(Restart(1, 0.0),))
 
 
@@ -140,7 +140,9 @@ def test_nodes_of_one_name_are_told_apart() -> None:
 
 
 def test_a_picture_marks_every_skip_with_its_cause_and_every_restart() -> None:
-    one = msgspec.structs.replace(history(0), skips=(Skip(3, 5, "late", 0.0), Skip(6, 6, "slow", 0.0)))
+    one = msgspec.structs.replace(
+        history(0), skips=(SkippedRounds(3, 5, "late", 0.0), SkippedRounds(6, 6, "slow", 0.0))
+    )
     lane = make_figure([one]).axes[2]
     marks = {line.get_marker(): list(line.get_xdata()) for line in lane.lines}
     assert marks[">"] == [4.0] and marks["d"] == [6.0] and marks[7] == [1]
@@ -150,7 +152,7 @@ def test_a_node_that_came_late_to_an_old_swarm_is_shown_where_it_trained() -> No
     late = msgspec.structs.replace(
         history(0),
         stages=(StageResult(100_000, 0, 0.0, 0.5, 0.5, 1, 1, 1.0, 0, 0),),
-        skips=(Skip(0, 99_999, "late", 0.0), Skip(100_001, 10**9, "slow", 0.0)),
+        skips=(SkippedRounds(0, 99_999, "late", 0.0), SkippedRounds(100_001, 10**9, "slow", 0.0)),
         restarts=(),
     )
     low, high = make_figure([late]).axes[2].get_xlim()

@@ -32,7 +32,7 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], No
         module = ModuleType("probe_verb")
         module.__dict__["probe"] = action
         monkeypatch.setitem(sys.modules, "swarmd.cli.probe", module)
-        monkeypatch.setitem(cli.VERBS, "probe", cli.Verb("Do what the test says.", "swarmd probe"))
+        monkeypatch.setitem(cli.VERBS, "probe", cli.CommandHelp("Do what the test says.", "swarmd probe"))
 
     return install
 
@@ -47,7 +47,7 @@ def test_help_lists_every_verb() -> None:
 def test_every_verb_has_an_example_that_it_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     example = shlex.split(cli.VERBS[name].example.removeprefix("sudo "))
     assert example[:2] == ["swarmd", name]
-    command, given = cli.load_verb(name), example[2:]
+    command, given = cli.load_command(name), example[2:]
     if hasattr(command, "commands"):
         command, given = command.commands[given[0]], given[1:]
     command.make_context(name, given)
@@ -65,7 +65,7 @@ def commands_of(command: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", sorted(cli.VERBS))
 def test_no_word_of_a_help_is_taken_for_markup(name: str) -> None:
-    for command in commands_of(cli.load_verb(name)):
+    for command in commands_of(cli.load_command(name)):
         for text in (command.help or "", *(getattr(param, "help", None) or "" for param in command.params)):
             assert not re.search(r"(?<!\\)\[[a-z][a-z_ ]*\]", text), text
 

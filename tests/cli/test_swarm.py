@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.chain.operator import Journal
+from swarmd.chain.operator import OrderJournal
 from swarmd.cli.new import swarm_id
 from swarmd.cli.swarm import QUESTIONS
 from swarmd.config import Config, load_config
@@ -25,7 +25,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode
-from swarmd.files import held_alone
+from swarmd.files import hold_directory_lock
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import BUILT_IN, find_kind, make_plan
 from swarmd.training.embedded import find_recipe
@@ -344,7 +344,7 @@ def test_bootnodes_without_a_chain(shell: Shell) -> None:
 def test_a_manifest_is_changed_by_one_command_at_a_time(shell: Shell, change: tuple[str, ...]) -> None:
     path = shell.root / "a" / "swarm.toml"
     shell.well("swarm", "new", "a", "--dir", shell.root / "a")
-    with held_alone(path.parent):
+    with hold_directory_lock(path.parent):
         told = shell.fails(ExitCode.IN_USE, "swarm", change[0], path, *change[1:])
     assert "another command is at work" in told
 
@@ -366,9 +366,9 @@ def test_check_needs_no_network_and_finds_a_change(shell: Shell) -> None:
 
 
 def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
-    from swarmd.cli.directory import NewNode
+    from swarmd.cli.directory import NodeCreator
 
-    with NewNode(shell.root / "a").held():
+    with NodeCreator(shell.root / "a").hold_lock():
         told = shell.fails(ExitCode.IN_USE, "swarm", "new", "a", "--dir", shell.root / "a")
     assert "another command is at work" in told
 
@@ -460,9 +460,9 @@ def test_a_closed_swarm_admits_its_creator_and_whom_he_names(shell: Shell, chain
 def test_a_creation_that_dies_at_every_step_goes_on(
     shell: Shell, chain: OwnChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note = Journal.note
+    note = OrderJournal.add_attempt
 
-    def die_after(self: Journal, *given: object) -> None:
+    def die_after(self: OrderJournal, *given: object) -> None:
         note(self, *given)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
@@ -472,7 +472,7 @@ def test_a_creation_that_dies_at_every_step_goes_on(
     chain.fund(a)
     for _ in range(OPEN_STEPS):
         with monkeypatch.context() as patched:
-            patched.setattr(Journal, "note", die_after)
+            patched.setattr(OrderJournal, "add_attempt", die_after)
             shell.fails(ExitCode.INTERRUPTED, *command)
     assert "going on with what" in shell.well(*command)
     assert chain.sent_by(a) == OPEN_STEPS

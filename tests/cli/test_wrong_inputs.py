@@ -12,7 +12,7 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.dht.wire.addresses import suggest_address
-from swarmd.files import write_failure
+from swarmd.files import make_write_error
 from swarmd.training.models.source import EMBEDDED_DIR
 
 MANIFEST = "swarm.toml"
@@ -380,7 +380,7 @@ def test_what_was_given_and_what_would_do_are_named(
 
 def test_a_file_that_cannot_be_written_where_it_was_asked_for(tmp_path: Path) -> None:
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
-    assert "make the directory" in write_failure(missing, tmp_path / "gone" / "x.jsonl", "export").fix
+    assert "make the directory" in make_write_error(missing, tmp_path / "gone" / "x.jsonl", "export").fix
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from swarmd.core.applied import AppliedEvent, advance
+from swarmd.core.applied import AppliedEvent, apply_facts
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -115,7 +115,7 @@ class Story:
         """Let events happen now; the commands that they cause."""
         commands: tuple[Command, ...] = ()
         for observed in events:
-            for applied in advance(self.state, self.seq, self.at, (observed,)):
+            for applied in apply_facts(self.state, self.seq, self.at, (observed,)):
                 self.state = applied.after
                 self.seq += 1
                 self.recorded.append(applied.event)

@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from swarmd.core.by_peer import STALE_MIN, ByPeer
+from swarmd.core.by_peer import STALE_MIN, ValuesByPeer
 from swarmd.core.state import NO_MEMBERS, NO_REPORTS, Coordination, Member, Members, Report, State
 from swarmd.eventlog.snapshot import decode_state, encode_state
 
@@ -37,7 +37,7 @@ def test_every_version_is_what_a_list_would_be(seed: int) -> None:
         members, plain = versions[-1] if random.random() < 0.9 else random.choice(versions)
         if random.random() < 0.2:
             peer = random.choice(PEERS)
-            versions.append((members.without(peer), without(plain, peer)))
+            versions.append((members.without_peer(peer), without(plain, peer)))
         else:
             member = invent(random)
             versions.append((members.put(member), put_last(plain, member)))
@@ -58,11 +58,11 @@ def test_what_grows_is_one_version_until_it_is_closed(seed: int) -> None:
     for _ in range(5 * STALE_MIN):
         before, size = growing, growing.size
         member = invent(random)
-        growing, plain = growing.grow(member), put_last(plain, member)
+        growing, plain = growing.put_in_place(member), put_last(plain, member)
         fresh = before is closed[-1][0] or growing.size <= size  # the first after one that is closed, or a copy
         assert fresh or growing is before
         if random.random() < 0.3:
-            growing.close()
+            growing.freeze()
             closed.append((growing, plain))
     assert len(closed) > STALE_MIN
     for members, values in closed:
@@ -72,17 +72,17 @@ def test_what_grows_is_one_version_until_it_is_closed(seed: int) -> None:
 
 
 def test_a_version_made_of_a_growing_one_leaves_it_as_it_is() -> None:
-    growing = NO_MEMBERS.grow(Member("a", "", 0))
-    fewer = growing.without("a")
+    growing = NO_MEMBERS.put_in_place(Member("a", "", 0))
+    fewer = growing.without_peer("a")
     assert list(growing) == [Member("a", "", 0)] and fewer is NO_MEMBERS
-    again = growing.grow(Member("b", "", 0))
+    again = growing.put_in_place(Member("b", "", 0))
     assert again is not growing and len(growing) == 1 and len(again) == 2
 
 
 def test_a_put_copies_nothing_however_many_there_are() -> None:
-    members = Members.of([Member(f"peer {number}", "", 0) for number in range(1000)])
-    assert members.put(Member("one more", "", 0)).follows(members)
-    assert not members.put(Member("another", "", 0)).follows(members.put(Member("one more", "", 0)))
+    members = Members.from_values([Member(f"peer {number}", "", 0) for number in range(1000)])
+    assert members.put(Member("one more", "", 0)).is_successor_of(members)
+    assert not members.put(Member("another", "", 0)).is_successor_of(members.put(Member("one more", "", 0)))
 
 
 def test_a_member_that_changes_for_ever_takes_no_more_room() -> None:
@@ -94,16 +94,16 @@ def test_a_member_that_changes_for_ever_takes_no_more_room() -> None:
 
 def test_nothing_is_always_the_same_object() -> None:
     """msgspec leaves out a field that has its default, which it tells by that."""
-    assert reports_of([Report("a", 1.0, b"")]).without("a") is NO_REPORTS
-    assert Members.of([]) is NO_MEMBERS is Members.none() and ByPeer.none() is not NO_MEMBERS
+    assert reports_of([Report("a", 1.0, b"")]).without_peer("a") is NO_REPORTS
+    assert Members.from_values([]) is NO_MEMBERS is Members.empty() and ValuesByPeer.empty() is not NO_MEMBERS
 
 
-def reports_of(reports: list[Report]) -> ByPeer[Report]:
-    return type(NO_REPORTS).of(reports)
+def reports_of(reports: list[Report]) -> ValuesByPeer[Report]:
+    return type(NO_REPORTS).from_values(reports)
 
 
 def test_a_state_reads_back_with_its_members_and_reports() -> None:
-    members, reports = Members.of([Member("a", "Ann", 1)]), reports_of([Report("a", float("nan"), b"r")])
+    members, reports = Members.from_values([Member("a", "Ann", 1)]), reports_of([Report("a", float("nan"), b"r")])
     state = State(coordination=Coordination(members=members, reports=reports))  # type: ignore[arg-type]
     again = decode_state(encode_state(state))
     assert encode_state(again) == encode_state(state)

@@ -30,8 +30,8 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX
-from swarmd.core.submissions import TURNS, find
-from swarmd.core.values import Prepared, SkipCause
+from swarmd.core.submissions import TURNS, find_submission
+from swarmd.core.values import SkipCause, SubmissionAttempt
 from swarmd.errors import ExitCode
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, ids, said, trained
 
@@ -285,7 +285,7 @@ def test_a_stage_manager_needs_no_policy() -> None:
 
 def test_a_stage_that_somebody_else_moved_on_is_not_moved_twice(overdue: Story) -> None:
     overdue.tell(said(9, StageLog(0, "0xt", 1, 0)))
-    moved = find(overdue.state, "advance/0/0")
+    moved = find_submission(overdue.state, "advance/0/0")
     assert moved is not None and (moved.chart, moved.code) == ("refused", "moved-on")
 
 
@@ -293,13 +293,13 @@ def test_an_advance_that_came_too_late_is_looked_at_again(overdue: Story) -> Non
     """The worker may know of a block that a reorganisation takes back before it is reported."""
     overdue.tell(SubmissionRefused("advance/0/0", "moved-on", "the contract is at a later stage"))
     overdue.wait("drive")
-    again = find(overdue.state, "advance/0/0")
+    again = find_submission(overdue.state, "advance/0/0")
     assert again is not None and again.chart == "intended"
 
 
 def test_a_step_that_moved_another_stage_is_made_again(overdue: Story) -> None:
     """`advance()` names no stage: after a reorganisation it may be mined at the one before."""
-    first = Prepared("0xa", 4, b"signed", "9")
+    first = SubmissionAttempt("0xa", 4, b"signed", "9")
     (before,) = overdue.tell(SubmissionPrepared("advance/0/0", first))
     overdue.tell(SubmissionSent("advance/0/0", "0xa"), SubmissionIncluded("advance/0/0", block(7), "0xa"))
     overdue.wait("drive")
@@ -318,7 +318,7 @@ def test_an_advance_that_is_not_allowed_yet_blocks_nothing() -> None:
     commands = story.tell(CommandFailed(submit.id, "AdvanceNotAllowed"))
     assert any(command.id.startswith("submit/reward/0/0/") for command in commands)
     story.wait("drive")
-    again = find(story.state, "advance/0/0")
+    again = find_submission(story.state, "advance/0/0")
     assert again is not None and again.chart == "intended"
 
 

@@ -15,9 +15,9 @@ from swarmd.core.coordination import (
     REPORT_BYTES_MAX,
     ROUNDS_KEPT,
     SHARDS_MAX,
-    place_records,
+    decide_shards,
     reports_bytes_max,
-    shards_for,
+    shard_count_for,
 )
 from swarmd.core.events import (
     CommandFailed,
@@ -35,7 +35,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Coordination, Member, Members
+from swarmd.core.state import MEMBERS_MAX, Coordination, CoordinationBase, Member, Members
 from swarmd.core.values import Settings, Standing
 from swarmd.core.waiting import OWN_SILENT_STAGES, is_expected
 from swarmd.worker.messages import FRAME_BYTES_MAX
@@ -233,7 +233,7 @@ def test_a_leaderboard_fits_into_a_frame(monkeypatch: pytest.MonkeyPatch, node: 
 def test_the_greatest_leaderboard_is_no_larger_than_a_frame() -> None:
     longest = "\N{SNAKE}" * 64
     rows = [Standing("p" * 52, longest, 0.5, 2**31, 2**31)] * MEMBERS_MAX
-    standings = tuple(rules._with_names_that_fit(rows))
+    standings = tuple(rules._drop_excess_names(rows))
     reports = (b"r" * REPORT_BYTES_MAX,) * (reports_bytes_max(standings) // REPORT_BYTES_MAX)
     board = PublishLeaderboard("leaderboard/1", 1, standings, reports)
     assert len(msgspec.msgpack.encode(board)) < FRAME_BYTES_MAX - 4096
@@ -541,26 +541,26 @@ UNDIVIDED = Placement()
 
 def placed(count: int, each: int, round: int, before: Placement = UNDIVIDED) -> Placement:
     """Where they lie from a round on, with so many members."""
-    members = Members.of(Member(f"peer-{number}", "", 0) for number in range(count))
-    coordination = AnyCoordination(round=round, members=members)
+    members = Members.from_values(Member(f"peer-{number}", "", 0) for number in range(count))
+    coordination = CoordinationBase(round=round, members=members)
     coordination.shards, coordination.sharded_since, coordination.shards_before = before
-    place_records(coordination, each)
+    decide_shards(coordination, each)
     return Placement(coordination.shards, coordination.sharded_since, coordination.shards_before)
 
 
 @given(st.integers(0, 200_000), st.integers(1, 4096))
 def test_the_number_is_a_power_of_two_and_shards_hold_about_what_is_asked(members: int, each: int) -> None:
-    shards = shards_for(members, each)
+    shards = shard_count_for(members, each)
     if members <= each:
         assert shards == 0
     elif shards < SHARDS_MAX:
         assert shards >= 2 and shards & (shards - 1) == 0
         assert each / 2 <= members / shards <= each * math.sqrt(2.0001) or shards == 2
-    assert shards_for(members, 0) == 0
+    assert shard_count_for(members, 0) == 0
 
 
 def test_small_swarms_have_none_and_ten_thousand_have_128() -> None:
-    assert [shards_for(members, 64) for members in (1, 64, 65, 100, 1000, 10_000)] == [0, 0, 2, 2, 16, 128]
+    assert [shard_count_for(members, 64) for members in (1, 64, 65, 100, 1000, 10_000)] == [0, 0, 2, 2, 16, 128]
 
 
 def test_the_number_grows_at_once_and_shrinks_later() -> None:

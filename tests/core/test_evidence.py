@@ -4,7 +4,7 @@ import pytest
 
 from swarmd.core.commands import NoteEvidence, Train
 from swarmd.core.events import Equivocated, Event, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
-from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, banned_peers_in, current_equivocations
 from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.core.waiting import is_expected
 from swarmd.eventlog.snapshot import encode_state
@@ -73,8 +73,8 @@ def test_it_comes_back_after_so_many_rounds_and_what_it_had_stays(boss: Story) -
 def test_what_a_coordinator_signed_twice_bars_nobody_and_stops_nothing() -> None:
     node = Story.joined(settings())
     node.tell(announced(3), gathered(3), lied("boss", 3, "clock"), lied("boss", 2, "leaderboard"))
-    assert [each.kind for each in in_force(node.state)] == ["leaderboard", "clock"]
-    assert barred_in(node.state, 3) == ()
+    assert [each.kind for each in current_equivocations(node.state)] == ["leaderboard", "clock"]
+    assert banned_peers_in(node.state, 3) == ()
     assert node.state.chart == "round.training"
 
 
@@ -115,7 +115,7 @@ def test_the_same_again_changes_nothing_and_later_evidence_counts_anew(boss: Sto
     boss.tell(lied("anna", 5), lied("anna", 2), lied("anna", 5 + APART_ROUNDS - 1))
     assert boss.state.equivocations is known
     boss.tell(lied("anna", 5 + APART_ROUNDS))
-    assert "anna" in barred_in(boss.state, 5 + APART_ROUNDS + BARRED_ROUNDS - 1)
+    assert "anna" in banned_peers_in(boss.state, 5 + APART_ROUNDS + BARRED_ROUNDS - 1)
 
 
 def test_what_is_kept_is_bounded_and_the_earliest_goes() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transitions import MachineError
 
-from swarmd.core.applied import advance, missed
+from swarmd.core.applied import apply_facts, find_skipped_rounds
 from swarmd.core.chart import GAPS, NAMES, AnyChart, build_machine, compile_ignored, default_charts
 from swarmd.core.events import (
     ChainBlock,
@@ -62,18 +62,18 @@ from swarmd.core.state import (
     SKIPS_KEPT,
     State,
     Submission,
-    to_plain,
+    state_enc_hook,
 )
 from swarmd.core.step import StateFold, step
-from swarmd.core.turn import PENDING_MAX, Turn
+from swarmd.core.turn import PENDING_MAX, StepContext
 from swarmd.core.values import (
     BlockRef,
     ChainSettings,
     CoordinatorSettings,
     PeerWeights,
-    Prepared,
     RolloutsRef,
     Settings,
+    SubmissionAttempt,
 )
 from swarmd.errors import ChartError
 from swarmd.eventlog.snapshot import decode_state
@@ -158,7 +158,8 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "max_stage_s": st.integers(0, 60), "min_submissions": st.integers(0, 2), "model": words, "name": words,
     "opened_at": times, "parameters": st.integers(0, 9), "peer": peers, "peers": st.integers(0, 3),
     "permanent": seldom, "pid": st.integers(1, 9), "planned": st.booleans(),
-    "prepared": st.builds(Prepared, hashes, st.integers(0, 3)), "reason": words, "restored": seldom, "reward": rewards,
+    "prepared": st.builds(SubmissionAttempt, hashes, st.integers(0, 3)), "reason": words, "restored": seldom,
+    "reward": rewards,
     "round": rounds, "run": words, "settings": node_settings(), "stage": stages, "stages": st.just(1),
     "step_s": st.floats(-7200.0, 7200.0), "submission": submission_ids, "transaction": hashes,
     "wanted_bytes": st.just(10), "weights": peer_weights, "worker": workers,
@@ -222,7 +223,7 @@ openings = st.builds(
     drawn(ChainUp),
 )
 plots = st.lists(st.one_of(events, st.just("next timer"), st.just("answer")), max_size=60)
-_encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=to_plain).encode
+_encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=state_enc_hook).encode
 
 
 def answer_to(state: State, position: int) -> Event:
@@ -252,7 +253,7 @@ def submission_news(submission: Submission) -> Event:
     """The next thing that a chain worker would report."""
     block = BlockRef(30, "0xc")
     if submission.chart in ("intended", "lost"):
-        return SubmissionPrepared(submission.id, Prepared("0xa", 1, b"raw"))
+        return SubmissionPrepared(submission.id, SubmissionAttempt("0xa", 1, b"raw"))
     if submission.chart == "prepared":
         return SubmissionSent(submission.id, "0xa")
     if submission.chart == "sent":
@@ -273,7 +274,7 @@ def play(opening: tuple[Event, ...], plot: list[Any]) -> list[tuple[State, Envel
             event = TimerFired(first.name, first.due_at) if first else NoRoundYet()
             at = max(at, first.due_at if first else at)
         at += 0.25
-        for applied in advance(state, seq, at, (event,)):
+        for applied in apply_facts(state, seq, at, (event,)):
             told.append((applied.before, applied.envelope))
             state = applied.after
             seq += 1
@@ -364,7 +365,7 @@ def test_a_step_that_leaves_rounds_behind_is_preceded_by_their_skip(
     for state, envelope in play(opening, invented):
         after, _ = step(state, envelope)
         if not isinstance(envelope.event, RoundsSkipped):
-            assert missed(state, after) is None
+            assert find_skipped_rounds(state, after) is None
 
 
 @thorough
@@ -419,7 +420,7 @@ def asked(name: str, place: str, trigger: str) -> bool:
     """Whether a chart follows a trigger; what it does not follow has changed nothing."""
     state = standing_at(name, place)
     before = _encode(state)
-    turn = Turn(state, default_charts(), lasting=False)
+    turn = StepContext(state, default_charts(), lasting=False)
     turn.at = 9.0
     moved = _move(turn, name, trigger)
     assert moved or (_encode(turn.freeze()) == before and turn.commands == ())
@@ -462,14 +463,14 @@ def test_a_node_lives_on_with_a_trigger_that_no_chart_lists(monkeypatch: pytest.
     monkeypatch.setattr(GAPS, "raises", False)
     monkeypatch.setattr(GAPS, "seen", Counter())
     assert asked("round", "joining", "gathered") is False
-    assert GAPS.told() == ["round: gathered in joining, 1 times"]
-    assert GAPS.told() == []
+    assert GAPS.take_lines() == ["round: gathered in joining, 1 times"]
+    assert GAPS.take_lines() == []
 
 
-def _move(turn: Turn, name: str, trigger: Any) -> bool:
+def _move(turn: StepContext, name: str, trigger: Any) -> bool:
     if name == "submission":
-        return turn.move_submission(turn.state.submissions[0], trigger)
-    assert turn.coordinates() == (name == "coordinator")
+        return turn.fire_submission_trigger(turn.state.submissions[0], trigger)
+    assert turn.open_if_coordinating() == (name == "coordinator")
     return bool(getattr(turn, MOVES[name])(trigger))
 
 

@@ -23,11 +23,11 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Submission
-from swarmd.core.submissions import SETTLED, find
-from swarmd.core.values import Prepared
+from swarmd.core.submissions import SETTLED, find_submission
+from swarmd.core.values import SubmissionAttempt
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, said, trained
 
-ATTEMPT = Prepared("0xa", 4, b"signed", "9")
+ATTEMPT = SubmissionAttempt("0xa", 4, b"signed", "9")
 
 
 def joined(*events: Event, **fields: object) -> Story:
@@ -61,8 +61,8 @@ def at_round(story: Story, round: int) -> None:
     story.tell(said(10 * round, StageLog(0, "0xt", round, 0)), gathered(round), trained(round))
 
 
-def costing(hash: str, nonce: int, cost_wei: int) -> Prepared:
-    return Prepared(hash, nonce, b"signed", "9", str(cost_wei))
+def costing(hash: str, nonce: int, cost_wei: int) -> SubmissionAttempt:
+    return SubmissionAttempt(hash, nonce, b"signed", "9", str(cost_wei))
 
 
 def spent(story: Story) -> tuple[int, int]:
@@ -117,9 +117,9 @@ def test_a_stages_reward_goes_all_the_way() -> None:
     story.tell(SubmissionSent("reward/0/0", "0xa"))
     assert charts(story) == {"reward/0/0": "sent"}
     story.tell(SubmissionIncluded("reward/0/0", block(3), "0xa"), SubmissionConfirmed("reward/0/0", block(3)))
-    settled = find(story.state, "reward/0/0")
+    settled = find_submission(story.state, "reward/0/0")
     assert settled is not None and settled.chart == "confirmed"
-    assert settled.prepared == (Prepared("0xa", 4, b"", "9"),), "what was signed is not kept for ever"
+    assert settled.prepared == (SubmissionAttempt("0xa", 4, b"", "9"),), "what was signed is not kept for ever"
     assert "submission" not in story.waits
 
 
@@ -171,7 +171,7 @@ def test_what_is_wanted_again_keeps_what_was_tried() -> None:
     story.tell(SubmissionSent("register", "0xa"), SubmissionRefused("register", "PeerNotAllowed", "not on the list"))
     submit = submit_of(story.wait("register"))
     assert submit.prepared == (ATTEMPT,)
-    (second,) = story.tell(SubmissionPrepared("register", Prepared("0xb", 5, b"signed", "9")))
+    (second,) = story.tell(SubmissionPrepared("register", SubmissionAttempt("0xb", 5, b"signed", "9")))
     assert (first.id, second.id) == ("broadcast/register/1", "broadcast/register/2")
 
 
@@ -267,7 +267,7 @@ def test_failures_wait_longer_and_longer() -> None:
         story.wait("submission")
         waits.append(story.at - began)
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    waiting = find(story.state, "reward/0/0")
+    waiting = find_submission(story.state, "reward/0/0")
     assert waiting is not None and waiting.reason == "insufficient funds"
 
 
@@ -283,7 +283,7 @@ def test_a_refusal_is_on_record_and_the_next_one_goes() -> None:
     story.tell(trained(0), ReportPublished("report/0/0", 0, 0))
     at_round(story, 1)
     commands = story.tell(SubmissionRefused("reward/0/0", "InvalidRoundNumber", "too late"))
-    refused = find(story.state, "reward/0/0")
+    refused = find_submission(story.state, "reward/0/0")
     assert refused is not None and (refused.chart, refused.code) == ("refused", "InvalidRoundNumber")
     assert submits(commands) == ["winners/0"]
 
@@ -351,9 +351,9 @@ def test_what_lies_ahead_of_the_contract_holds_up_nothing() -> None:
 def test_a_replaced_attempt_is_remembered_with_the_first() -> None:
     story = joined(trained(0))
     for number in range(PREPARED_KEPT + 3):
-        story.tell(SubmissionPrepared("reward/0/0", Prepared(f"0x{number}", 4, b"signed", str(number))))
+        story.tell(SubmissionPrepared("reward/0/0", SubmissionAttempt(f"0x{number}", 4, b"signed", str(number))))
         story.tell(SubmissionSent("reward/0/0", f"0x{number}"))
-    kept = find(story.state, "reward/0/0")
+    kept = find_submission(story.state, "reward/0/0")
     assert kept is not None and kept.attempts == PREPARED_KEPT + 3
     assert [each.hash for each in kept.prepared] == [f"0x{number}" for number in range(3, PREPARED_KEPT + 3)]
 
@@ -364,26 +364,30 @@ def dropped_and_signed_again(story: Story, times: int) -> Submission:
     for number in range(3, 3 + times + 1):
         put_on_chain(story, "reward/0/0", number)
         story.tell(SubmissionConfirmed("reward/0/0", block(number)), ChainReorged(block(2), 1))
-    found = find(story.state, "reward/0/0")
+    found = find_submission(story.state, "reward/0/0")
     assert found is not None
     return found
 
 
 def test_a_transaction_that_is_signed_again_is_remembered_once() -> None:
     story = joined(trained(0))
-    story.tell(SubmissionPrepared("reward/0/0", Prepared("0xold", 3, b"other", "9")))
+    story.tell(SubmissionPrepared("reward/0/0", SubmissionAttempt("0xold", 3, b"other", "9")))
     found = dropped_and_signed_again(story, times=PREPARED_KEPT)
     assert [each.hash for each in found.prepared] == ["0xold", "0xa"], "it pushes out none of the others"
     (broadcast,) = story.tell(SubmissionPrepared("reward/0/0", ATTEMPT))
     assert broadcast == Broadcast(f"broadcast/reward/0/0/{found.attempts + 1}", "reward/0/0", ATTEMPT)
-    kept = find(story.state, "reward/0/0")
+    kept = find_submission(story.state, "reward/0/0")
     assert kept is not None and kept.prepared[-1] == ATTEMPT, "with the bytes to send"
 
 
 def test_requests_to_a_proxy_are_remembered_one_by_one() -> None:
     story = joined()
-    story.tell(trained(0), SubmissionPrepared("reward/0/0", Prepared()), SubmissionPrepared("reward/0/0", Prepared()))
-    found = find(story.state, "reward/0/0")
+    story.tell(
+        trained(0),
+        SubmissionPrepared("reward/0/0", SubmissionAttempt()),
+        SubmissionPrepared("reward/0/0", SubmissionAttempt()),
+    )
+    found = find_submission(story.state, "reward/0/0")
     assert found is not None and len(found.prepared) == 2
 
 
@@ -393,7 +397,7 @@ def test_a_full_outbox_refuses_and_says_so() -> None:
     waiting = tuple(Submission(f"reward/{n}/9", "reward", round=n, stage=9) for n in range(OUTBOX_MAX))
     story.state = replace(story.state, submissions=waiting)
     story.tell(trained(0))
-    refused = find(story.state, "reward/0/0")
+    refused = find_submission(story.state, "reward/0/0")
     assert refused is not None and (refused.chart, refused.code) == ("refused", "outbox-full")
 
 
@@ -417,8 +421,8 @@ def test_what_was_settled_last_is_not_forgotten_first_after_a_clock_was_set_back
         at_round(story, round)
         put_on_chain(story, f"reward/{round}/0", 10 * round + 3)
         story.tell(SubmissionConfirmed(f"reward/{round}/0", block(10 * round + 3)))
-    assert find(story.state, f"reward/{SETTLED_KEPT}/0") is not None
-    assert find(story.state, "reward/0/0") is None
+    assert find_submission(story.state, f"reward/{SETTLED_KEPT}/0") is not None
+    assert find_submission(story.state, "reward/0/0") is None
 
 
 # --- the vote ---
@@ -429,7 +433,7 @@ def seen(peer: str, reward: float, round: int = 0, stage: int = 0) -> ReportSeen
 
 
 def vote_of(story: Story, round: int) -> tuple[str, ...] | None:
-    found = find(story.state, f"winners/{round}")
+    found = find_submission(story.state, f"winners/{round}")
     return None if found is None else found.winners
 
 

@@ -12,7 +12,7 @@ from eth_account import Account
 
 from swarmd.animals import ANIMALS
 from swarmd.chain.keystore import import_key
-from swarmd.daemon.process import tag_of
+from swarmd.daemon.process import read_process_tag
 
 END_CHARACTERS = 10  # of a canary, in front or at the back, that must not be seen either
 
@@ -134,5 +134,5 @@ def files_below(root: Path, but: Iterable[Path]) -> Iterator[Path]:
 
 def processes_of(root: Path) -> Mapping[int, str]:
     """Pids of a node's processes beside the daemon, and which each is: network, trainer, chain, web."""
-    tagged = [each for each in psutil.process_iter() if tag_of(each).endswith(f"@{root}")]
+    tagged = [each for each in psutil.process_iter() if read_process_tag(each).endswith(f"@{root}")]
     return {each.pid: "web" if "swarmd.web" in each.cmdline() else each.cmdline()[-1] for each in tagged}

@@ -16,9 +16,9 @@ from pathlib import Path
 import anyio
 
 from swarmd.core import commands, events
-from swarmd.errors import ModelError, OutOfRoom
-from swarmd.worker.child import Inbox, Outbox, serve
-from swarmd.worker.messages import Perform, Start, Stop
+from swarmd.errors import ModelError, WorkerLimitExceeded
+from swarmd.worker.child import Inbox, Outbox, run_worker
+from swarmd.worker.messages import PerformMessage, StartMessage, StopMessage
 
 WORKER, MODE = (*sys.argv[1:3], "", "")[:2]  # nothing, where a test only imports this
 ONCE = "once" in sys.argv[3:]
@@ -26,7 +26,7 @@ DIGEST = "0" * 64
 CANARY = "hf_" + "CANARY" * 5
 
 
-def misbehaves(start: Start) -> bool:
+def misbehaves(start: StartMessage) -> bool:
     marker = Path(start.data_dir) / f"misbehaved-{WORKER}"
     if ONCE and marker.exists():
         return False
@@ -34,13 +34,13 @@ def misbehaves(start: Start) -> bool:
     return True
 
 
-async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
     mode = MODE if misbehaves(start) else "ok"
     print(f"[INFO] fake {WORKER} worker for {start.peer[-6:]}, mode {mode}", file=sys.stderr)
     if mode == "fault":
         raise ModelError("there is no model in /nowhere", "Name another")
     if mode == "full":
-        raise OutOfRoom("the worker takes 900 MiB, and may take 600")
+        raise WorkerLimitExceeded("the worker takes 900 MiB, and may take 600")
     if mode == "crash":
         raise ValueError("a plain bug")
     ready(outbox)
@@ -62,7 +62,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def follow_clock(start: Start, outbox: Outbox) -> None:
+async def follow_clock(start: StartMessage, outbox: Outbox) -> None:
     """Announce each round that a test writes down."""
     known = round_of(start)
     while True:
@@ -72,24 +72,24 @@ async def follow_clock(start: Start, outbox: Outbox) -> None:
         await anyio.sleep(0.02)
 
 
-def round_of(start: Start) -> int:
+def round_of(start: StartMessage) -> int:
     return int((Path(start.data_dir) / "round").read_text())
 
 
 def announce(round: int, outbox: Outbox) -> None:
-    outbox.observe(events.RoundAnnounced(round, 0, time.time(), time.time() + 60, False))
+    outbox.report_event(events.RoundAnnounced(round, 0, time.time(), time.time() + 60, False))
 
 
-async def obey(start: Start, outbox: Outbox, inbox: Inbox, mode: str) -> None:
+async def obey(start: StartMessage, outbox: Outbox, inbox: Inbox, mode: str) -> None:
     async for message in inbox:
-        if isinstance(message, Stop):
+        if isinstance(message, StopMessage):
             if mode == "hang":
                 continue
             return
-        assert isinstance(message, Perform)
+        assert isinstance(message, PerformMessage)
         if mode == "gated" and isinstance(message.command, commands.Train):
             while not is_trained(start, message.command.round):
-                if any(isinstance(waiting, Stop) for waiting in drain(inbox)):
+                if any(isinstance(waiting, StopMessage) for waiting in drain(inbox)):
                     return
                 await anyio.sleep(0.02)
         if mode == "clock" and isinstance(message.command, commands.ReadClock):
@@ -97,15 +97,15 @@ async def obey(start: Start, outbox: Outbox, inbox: Inbox, mode: str) -> None:
         else:
             await perform(message.command, start.peer, outbox)
         if mode == "retire" and isinstance(message.command, commands.Train):
-            outbox.retire("recycled")
+            outbox.report_retirement("recycled")
             return
 
 
-def is_trained(start: Start, round: int) -> bool:
+def is_trained(start: StartMessage, round: int) -> bool:
     return (Path(start.data_dir) / f"trained-{round}").exists()
 
 
-def drain(inbox: Inbox) -> list[Perform | Stop]:
+def drain(inbox: Inbox) -> list[PerformMessage | StopMessage]:
     """What has come meanwhile."""
     with suppress(anyio.WouldBlock):
         return [inbox.receive_nowait()]
@@ -114,9 +114,9 @@ def drain(inbox: Inbox) -> list[Perform | Stop]:
 
 def ready(outbox: Outbox) -> None:
     if WORKER == "network":
-        outbox.observe(events.LinkUp(1, ("/ip4/127.0.0.1/tcp/1",)))
+        outbox.report_event(events.LinkUp(1, ("/ip4/127.0.0.1/tcp/1",)))
     else:
-        outbox.observe(events.TrainerReady("cpu", "fake", 1))
+        outbox.report_event(events.TrainerReady("cpu", "fake", 1))
 
 
 def chatter() -> None:
@@ -130,34 +130,34 @@ async def perform(command: commands.Command, peer: str, outbox: Outbox) -> None:
     reference = events.RolloutsRef(peer, 0, 0, DIGEST, 1, 1)
     match command:
         case commands.Register():
-            outbox.observe(events.Registered(command.id))
+            outbox.report_event(events.Registered(command.id))
         case commands.ReadClock():
-            outbox.observe(events.NoRoundYet())
+            outbox.report_event(events.NoRoundYet())
         case commands.Announce():
-            outbox.observe(events.RoundPublished(command.id, command.round, command.stage))
+            outbox.report_event(events.RoundPublished(command.id, command.round, command.stage))
             announced = events.RoundAnnounced(
                 command.round, command.stage, command.opened_at, command.deadline_at, command.final
             )
-            outbox.observe(announced)
+            outbox.report_event(announced)
         case commands.Gather():
-            outbox.observe(events.RolloutsGathered(command.id, command.round, command.stage))
+            outbox.report_event(events.RolloutsGathered(command.id, command.round, command.stage))
         case commands.PublishReport():
-            outbox.observe(events.ReportPublished(command.id, command.round, command.stage))
-            outbox.observe(events.ReportSeen(peer, command.round, command.stage, command.reward, DIGEST, b"r"))
+            outbox.report_event(events.ReportPublished(command.id, command.round, command.stage))
+            outbox.report_event(events.ReportSeen(peer, command.round, command.stage, command.reward, DIGEST, b"r"))
         case commands.PublishLeaderboard():
-            outbox.observe(events.LeaderboardPublished(command.id, command.round))
+            outbox.report_event(events.LeaderboardPublished(command.id, command.round))
         case commands.Train() if MODE == "busy":  # and never done
-            outbox.progress("training", 1, 20, figures={"tokens_per_s": 100.0})
+            outbox.report_progress("training", 1, 20, figures={"tokens_per_s": 100.0})
         case commands.Train():
             for done in range(5):
-                outbox.progress("training", done, 5, figures={"tokens_per_s": 100.0})
+                outbox.report_progress("training", done, 5, figures={"tokens_per_s": 100.0})
                 await anyio.sleep(0.02)
-            outbox.observe(
+            outbox.report_event(
                 events.StageTrained(command.id, command.round, command.stage, 0.25 + command.round / 100, reference)
             )
         case commands.CancelTraining():
-            outbox.observe(events.TrainingCancelled(command.train, 0, 0))
+            outbox.report_event(events.TrainingCancelled(command.train, 0, 0))
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main)
+    anyio.run(run_worker, main)

@@ -15,7 +15,7 @@ import psutil
 
 from swarmd.core.events import Event
 from swarmd.eventlog.reader import read_commits
-from swarmd.observe.control import ControlError, ask
+from swarmd.observe.control import ControlError, send_request
 from swarmd.paths import NodeDirectory
 
 PATIENCE_S = 60.0  # longest wait where no time is what is looked at: other tests run beside
@@ -85,7 +85,7 @@ class FakeNode:
     def status(self) -> dict[str, Any]:
         """The daemon's status; empty when it does not answer."""
         try:
-            answer: dict[str, Any] = json.loads(ask(self.paths.control, "status"))
+            answer: dict[str, Any] = json.loads(send_request(self.paths.control, "status"))
         except ControlError:
             return {}
         return answer

@@ -19,7 +19,7 @@ from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.logs import configure, log_fatal
+from swarmd.observe.logs import log_fatal, set_up_logging
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from tests.forked import Forked, order_fork
@@ -60,7 +60,7 @@ def main() -> int:
     config = load_config(Path(sys.argv[1]))
     if size := os.environ.get("SEGMENT_BYTES"):
         EventLog.open = partial(EventLog.open, segment_bytes=int(size))
-    configure(config.logs.level, "json", secrets=known_secrets(config, Path(sys.argv[2]), signing=True))
+    set_up_logging(config.logs.level, "json", secrets=known_secrets(config, Path(sys.argv[2]), signing=True))
     programs: dict[Worker, tuple[str, ...]] = {
         "network": program("network", sys.argv[3]),
         "trainer": program("trainer", sys.argv[4]),

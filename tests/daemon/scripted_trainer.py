@@ -20,13 +20,13 @@ from swarmd.core.commands import CancelTraining, Train
 from swarmd.core.events import StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import RecordRejected
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Material, Outcome, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, decode_rollouts, encode_rollouts
-from swarmd.worker.child import Inbox, Outbox, serve
-from swarmd.worker.messages import Start, Stop
+from swarmd.worker.child import Inbox, Outbox, run_worker
+from swarmd.worker.messages import StartMessage, StopMessage
 
 STEP_S = 0.1  # the time that an optimiser step takes, in which it can be cancelled or killed
 
@@ -38,7 +38,7 @@ class ScriptedTrainer:
         self._config = config
         self._peer = peer
         self._plan = make_plan(config.swarm, config.training, paths.root)
-        self._blobs = Blobs(paths.blobs)
+        self._blobs = BlobStore(paths.blobs)
         self._kept = paths.root / "scripted"
         self._kept.mkdir(exist_ok=True)
 
@@ -131,22 +131,22 @@ async def train(
     event = trainer.recall(order)
     with cancelled:
         for done in range(0 if event else steps):
-            outbox.progress("training", done, steps, figures={"tokens_per_s": 1.0})
+            outbox.report_progress("training", done, steps, figures={"tokens_per_s": 1.0})
             await anyio.sleep(STEP_S)
     if cancelled.cancelled_caught:
-        outbox.observe(TrainingCancelled(order.id, order.round, order.stage))
+        outbox.report_event(TrainingCancelled(order.id, order.round, order.stage))
     else:
-        outbox.observe(event or await anyio.to_thread.run_sync(trainer.make, order))
+        outbox.report_event(event or await anyio.to_thread.run_sync(trainer.make, order))
 
 
-async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
     config = decode(start.config)
     trainer = ScriptedTrainer(config, NodeDirectory(Path(start.data_dir)), start.peer)
-    outbox.observe(TrainerReady("cpu", "scripted", 1))
+    outbox.report_event(TrainerReady("cpu", "scripted", 1))
     running: dict[str, anyio.CancelScope] = {}
     async with anyio.create_task_group() as tasks:
         async for message in inbox:
-            if isinstance(message, Stop):
+            if isinstance(message, StopMessage):
                 tasks.cancel_scope.cancel()
                 return
             if isinstance(message.command, CancelTraining):
@@ -157,4 +157,4 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main)
+    anyio.run(run_worker, main)

@@ -18,15 +18,15 @@ import msgspec
 from swarmd.config import decode
 from swarmd.core import events
 from swarmd.core.values import BlockRef
-from swarmd.worker.child import Inbox, Outbox, serve
-from swarmd.worker.messages import Perform, Start, Stop
+from swarmd.worker.child import Inbox, Outbox, run_worker
+from swarmd.worker.messages import PerformMessage, StartMessage, StopMessage
 
 WORKER = sys.argv[1] if __name__ == "__main__" else ""  # nothing, where a test only imports this
 FILES = "SWARMD_TEST_FILES"  # the directory of the secrets' files
 LINE = 4096
 
 
-def secrets(start: Start) -> Iterator[str]:
+def secrets(start: StartMessage) -> Iterator[str]:
     """What lies in files, in the environment and in the configuration; keys as people write them."""
     for path in sorted(Path(os.environ[FILES]).iterdir()):
         yield from path.read_text().split("\n")
@@ -57,23 +57,23 @@ def tell(text: str, outbox: Outbox) -> None:
     except ValueError:
         traceback.print_exc()
     reason = f"no access with {text}"
-    outbox.progress(f"fetching with {text}", 1, 2, note=reason)
+    outbox.report_progress(f"fetching with {text}", 1, 2, note=reason)
     if WORKER == "network":
-        outbox.observe(events.LinkUp(1, (f"/dns4/{text}/tcp/1",)))
-        outbox.observe(events.LinkDegraded(reason))
-        outbox.observe(events.LinkUp(1, ("/ip4/127.0.0.1/tcp/1",)))
+        outbox.report_event(events.LinkUp(1, (f"/dns4/{text}/tcp/1",)))
+        outbox.report_event(events.LinkDegraded(reason))
+        outbox.report_event(events.LinkUp(1, ("/ip4/127.0.0.1/tcp/1",)))
     elif WORKER == "trainer":
-        outbox.observe(events.ModelPushed(0, f"https://{text}@hub.example/a/b", error=reason))
-        outbox.observe(events.TrainerReady("cpu", f"/models/{text}", 1, numbers=text))
+        outbox.report_event(events.ModelPushed(0, f"https://{text}@hub.example/a/b", error=reason))
+        outbox.report_event(events.TrainerReady("cpu", f"/models/{text}", 1, numbers=text))
     else:
-        outbox.observe(events.ChainDegraded(reason))
+        outbox.report_event(events.ChainDegraded(reason))
 
 
 def ready(outbox: Outbox) -> None:
     if WORKER == "network":
-        outbox.observe(events.LinkUp(1, ("/ip4/127.0.0.1/tcp/1",)))
+        outbox.report_event(events.LinkUp(1, ("/ip4/127.0.0.1/tcp/1",)))
     elif WORKER == "trainer":
-        outbox.observe(events.TrainerReady("cpu", "fake", 1))
+        outbox.report_event(events.TrainerReady("cpu", "fake", 1))
 
 
 def chain_up() -> events.ChainUp:
@@ -90,7 +90,7 @@ def die(told: list[str], outbox: Outbox) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
     marker = Path(start.data_dir) / f"told-{WORKER}"
     ready(outbox)
     if not marker.exists():
@@ -100,15 +100,15 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
             tell(text, outbox)
         with anyio.move_on_after(0.5):
             message = await inbox.receive()
-            if isinstance(message, Perform):
-                outbox.observe(events.CommandFailed(message.command.id, f"refused: {told}"))
+            if isinstance(message, PerformMessage):
+                outbox.report_event(events.CommandFailed(message.command.id, f"refused: {told}"))
         die(told, outbox)
     if WORKER == "chain":
-        outbox.observe(chain_up())
+        outbox.report_event(chain_up())
     async for later in inbox:
-        if isinstance(later, Stop):
+        if isinstance(later, StopMessage):
             return
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main)
+    anyio.run(run_worker, main)

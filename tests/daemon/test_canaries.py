@@ -197,7 +197,7 @@ def test_a_bundle_is_made_and_holds_none(
     outside: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: bool
 ) -> None:
     if not examined:
-        monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
+        monkeypatch.setattr("swarmd.cli.bundle._run_doctor", lambda place, config: b"{}")  # they take seconds
     config, out = str(outside.node.config), tmp_path / "bundle.tar.gz"
     assert run_command(["bundle", "--config", config, "--out", str(out), "--unit", ""]) == ExitCode.OK
     with tarfile.open(out) as archive:
@@ -210,7 +210,7 @@ def test_a_bundle_is_made_and_holds_none(
 def test_no_bundle_is_made_where_one_stands_in_the_log(
     outside: Scene, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
+    monkeypatch.setattr("swarmd.cli.bundle._run_doctor", lambda place, config: b"{}")  # they take seconds
     told(tmp_path / "data", [LinkDegraded(f"refused {outside.canaries.all['pass']}")])
     config, out = shutil.copy(outside.node.config, tmp_path), tmp_path / "bundle.tar.gz"
     call = ["bundle", "--config", str(config), "--out", str(out), "--unit", ""]

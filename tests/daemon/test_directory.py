@@ -20,16 +20,16 @@ from swarmd.core.state import State
 from swarmd.core.values import BlockRef, Settings
 from swarmd.daemon.directory import (
     LAYOUT,
-    SwarmName,
-    claim_layout,
-    node_identity,
+    SwarmIdentity,
     read_layout,
+    read_or_make_identity,
     refuse_other_swarm,
     swarm_of_config,
     swarm_of_log,
+    write_layout_if_absent,
 )
 from swarmd.dht.identity.identity import create_identity, generate_identity
-from swarmd.errors import ExitCode, IdentityError, LogDamaged, NotFoundError, OtherSwarm, OtherVersion
+from swarmd.errors import ExitCode, IdentityError, LogDamaged, NotFoundError, OtherVersion, SwarmMismatch
 from swarmd.eventlog.store import LOCK_NAME, LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
 from tests.core.story import settings
@@ -49,12 +49,12 @@ def test_another_layout_is_refused(tmp_path: Path, text: str, error: type[Except
     data = NodeDirectory(tmp_path)
     data.layout.write_text(text)
     with pytest.raises(error, match=told):
-        claim_layout(data)
+        write_layout_if_absent(data)
 
 
 def test_a_new_directory_is_given_the_present_layout(tmp_path: Path) -> None:
     data = NodeDirectory(tmp_path)
-    claim_layout(data)
+    write_layout_if_absent(data)
     assert data.layout.exists() and read_layout(data) == LAYOUT
 
 
@@ -89,7 +89,7 @@ def up() -> ChainUp:
 
 def test_the_log_keeps_what_the_configuration_names(tmp_path: Path) -> None:
     config = parse_config(CHAIN, "test")
-    assert swarm_of_config(config) == SwarmName("test", "gsm8k", f"31337:{CONTRACT.lower()}")
+    assert swarm_of_config(config) == SwarmIdentity("test", "gsm8k", f"31337:{CONTRACT.lower()}")
     data = logged(tmp_path, settings(kind="gsm8k", contract=f"31337:{CONTRACT.lower()}"))
     assert swarm_of_log(data) == swarm_of_config(config)
     refuse_other_swarm(data, swarm_of_config(config))
@@ -97,12 +97,12 @@ def test_the_log_keeps_what_the_configuration_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [SwarmName("other"), SwarmName("test", "gsm8k", ""), SwarmName("test", "digits", "31337:0x1")],
+    [SwarmIdentity("other"), SwarmIdentity("test", "gsm8k", ""), SwarmIdentity("test", "digits", "31337:0x1")],
     ids=["id", "kind", "contract"],
 )
-def test_another_swarm_is_refused_with_both_names_and_the_way_out(tmp_path: Path, asked: SwarmName) -> None:
+def test_another_swarm_is_refused_with_both_names_and_the_way_out(tmp_path: Path, asked: SwarmIdentity) -> None:
     data = logged(tmp_path, settings(kind="digits"))
-    with pytest.raises(OtherSwarm) as caught:
+    with pytest.raises(SwarmMismatch) as caught:
         refuse_other_swarm(data, asked)
     assert "test (kind digits, no chain)" in caught.value.message and str(asked) in caught.value.message
     assert f"swarmd join MANIFEST --dir NEW --identity {tmp_path / 'identity.key'}" in caught.value.fix
@@ -110,7 +110,7 @@ def test_another_swarm_is_refused_with_both_names_and_the_way_out(tmp_path: Path
 
 def test_a_directory_without_a_log_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
-    refuse_other_swarm(NodeDirectory(tmp_path), SwarmName("any"))
+    refuse_other_swarm(NodeDirectory(tmp_path), SwarmIdentity("any"))
     assert swarm_of_log(NodeDirectory(tmp_path)) is None
 
 
@@ -146,14 +146,14 @@ def begin_log(data: NodeDirectory, peer: str) -> None:
 
 
 def test_a_new_directory_gets_an_identity_once(tmp_path: Path) -> None:
-    made = node_identity(config(), NodeDirectory(tmp_path))
-    assert node_identity(config(), NodeDirectory(tmp_path)).peer_id == made.peer_id
-    assert node_identity(config(peer=made.peer_id), NodeDirectory(tmp_path)).peer_id == made.peer_id
+    made = read_or_make_identity(config(), NodeDirectory(tmp_path))
+    assert read_or_make_identity(config(), NodeDirectory(tmp_path)).peer_id == made.peer_id
+    assert read_or_make_identity(config(peer=made.peer_id), NodeDirectory(tmp_path)).peer_id == made.peer_id
 
 
 def test_a_pinned_identity_is_never_made(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=OTHER.peer_id) as missing:
-        node_identity(config(peer=OTHER.peer_id), NodeDirectory(tmp_path))
+        read_or_make_identity(config(peer=OTHER.peer_id), NodeDirectory(tmp_path))
     assert "swarmd identity restore" in missing.value.fix
     assert list(tmp_path.iterdir()) == []
 
@@ -161,7 +161,7 @@ def test_a_pinned_identity_is_never_made(tmp_path: Path) -> None:
 def test_another_identity_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     made = create_identity(tmp_path / "identity.key")
     with pytest.raises(IdentityError) as wrong:
-        node_identity(config(peer=OTHER.peer_id), NodeDirectory(tmp_path))
+        read_or_make_identity(config(peer=OTHER.peer_id), NodeDirectory(tmp_path))
     assert made.peer_id in wrong.value.message and OTHER.peer_id in wrong.value.message
 
 
@@ -170,17 +170,17 @@ def test_a_damaged_public_half_is_found_before_a_log_begins(tmp_path: Path) -> N
     create_identity(key)
     flip(key, -1)
     with pytest.raises(IdentityError, match="does not belong to its secret"):
-        node_identity(config(), NodeDirectory(tmp_path))
+        read_or_make_identity(config(), NodeDirectory(tmp_path))
 
 
 def test_a_missing_key_is_not_replaced(tmp_path: Path) -> None:
     data = NodeDirectory(tmp_path / "data")
     data.root.mkdir()
     with pytest.raises(NotFoundError, match="there is no identity"):
-        node_identity(config(identity="../elsewhere.key"), data)
+        read_or_make_identity(config(identity="../elsewhere.key"), data)
     begin_log(data, OTHER.peer_id)
     with pytest.raises(NotFoundError, match="holds the log of a node"):
-        node_identity(config(), data)
+        read_or_make_identity(config(), data)
 
 
 def test_a_node_with_a_log_loads_no_cryptography(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.daemon.engine import Engine
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.errors import LogWriteFailed, NoSpaceLeft
-from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
+from swarmd.shell.loop import INBOX_FACTS_MAX, NodeLoop
 from tests.log_capture import capture_logs
 from tests.shell.test_loop import MemoryLog
 
@@ -24,7 +24,7 @@ class Pulse(ServiceNotifier):
     pulse_s = 0.05
     count = 0
 
-    def alive(self) -> None:
+    def notify_alive(self) -> None:
         self.count += 1
 
 
@@ -36,8 +36,8 @@ class Bench:
         self.pulse = Pulse()
         self.now = 1000.0
         self.log = MemoryLog()
-        loop = Loop(self.log, State(), (self,))
-        loop.connect(self.perform)
+        loop = NodeLoop(self.log, State(), (self,))
+        loop.set_command_handler(self.perform)
         self.engine = Engine(loop, lambda: self.now, self.pulse)
 
     def perform(self, command: Command) -> None:
@@ -96,10 +96,10 @@ def test_a_snapshot_that_cannot_be_kept_is_told_and_the_node_goes_on() -> None:
         anyio.run(bench.engine.commit, [MemberSeen("anna")])
     assert [each["log_level"] for each in told] == ["warning", "warning"]
     assert "2 times one after another" in told[1]["event"] and "Free some" in told[1]["event"]
-    assert bench.engine.loop.snapshots.note == told[1]["event"]
+    assert bench.engine.loop.snapshots.failure_note == told[1]["event"]
     bench.log.snapshot_fails = None
     anyio.run(bench.engine.commit, [MemberSeen("otto")])
-    assert bench.engine.loop.snapshots.note == ""
+    assert bench.engine.loop.snapshots.failure_note == ""
 
 
 def test_a_full_inbox_makes_the_bringer_wait() -> None:

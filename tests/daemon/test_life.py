@@ -24,10 +24,10 @@ from swarmd.core.events import (
     StopRequested,
     WorkerExited,
 )
-from swarmd.dht.p2p.sockets import socket_place
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import load
-from swarmd.eventlog.replay import check_log, verify
+from swarmd.dht.p2p.sockets import socket_directory
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import load_state
+from swarmd.eventlog.replay import check_log, verify_log
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from tests.daemon.node import FakeNode, fake_node, is_alive
 from tests.tmpfs import tmpfs
@@ -47,7 +47,7 @@ def test_a_node_runs_its_rounds_and_stops_in_order(tmp_path: Path) -> None:
         assert not node.paths.control.exists()
         assert node.events()[-1] == NodeStopped("signal SIGTERM")
         assert "heavy modules: []" in node.output.read_text()
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 def test_a_log_that_nobody_reads_stops_no_round(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_short_place_for_sockets_goes_with_the_node(tmp_path: Path, monkeypatc
     scratch = tmp_path / "scratch"
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     with fake_node(tmp_path, data=tmp_path / ("x" * 100)) as node:
-        place = socket_place(node.paths.sockets)
+        place = socket_directory(node.paths.sockets)
         place.mkdir(parents=True)
         node.start(TMPDIR=str(scratch))
         node.worker_pid("network")
@@ -88,7 +88,7 @@ def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path) -> None:
         assert node.stop() == 0
         rounds = [trained.round for trained in node.events_of(StageTrained)]
         assert rounds == sorted(set(rounds)), "a stage was trained twice or out of order"
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 def test_a_signal_during_the_start_has_it_stop_in_order(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         node.signal(signal.SIGINT)
         assert node.wait(30) == 128 + signal.SIGINT, "half of what an orderly stop would have waited"
         node.until(lambda: not any(is_alive(pid) for pid in workers))
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 def test_a_hanging_worker_does_not_delay_the_stop_beyond_its_limit(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
         for _ in range(3):
             node.run_rounds()
             assert node.stop() == 0
-        state, _ = load(node.paths.events)
+        state, _ = load_state(node.paths.events)
         assert state.training.exits == ()
 
 
@@ -204,7 +204,7 @@ def test_a_node_that_can_keep_no_snapshot_works_on_and_says_so(tmp_path: Path) -
         in_the_way.unlink()
         node.until(lambda: not node.status().get("notes"))
         assert list_snapshots(node.paths.events) and node.stop() == 0
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 @pytest.fixture
@@ -222,13 +222,13 @@ def test_a_full_disk_ends_the_node_with_its_log_whole(tmp_path: Path, small_disk
         assert node.wait() == 73
         assert node.lines()[-1]["error"] == "NoSpaceLeft"
         node.until(lambda: not any(is_alive(pid) for pid in workers))
-        verify(node.paths.events)
+        verify_log(node.paths.events)
         trained = len(node.events_of(StageTrained))
         (small_disk / "filler").unlink()
         node.start()
         node.until(lambda: len(node.events_of(StageTrained)) > trained)
         assert node.stop() == 0
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 def fill(disk: Path, left_bytes: int = 0) -> None:
@@ -248,7 +248,7 @@ def test_a_disk_that_fills_up_suddenly_ends_the_node_in_order(tmp_path: Path, sm
         stopped = node.events()[-1]
         assert isinstance(stopped, NodeStopped) and stopped.code == 73
         assert re.search(r"only 0\.\d MiB are free", stopped.reason)
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 @pytest.fixture
@@ -282,8 +282,8 @@ def test_a_node_on_100_megabytes_pauses_and_goes_on(tmp_path: Path, disk: Path) 
         assert len(node.events_of(SpaceFreed)) == 1 and not paused(node)
         assert node.stop() == 0
         check_log(node.paths.events)
-        verify(node.paths.events)
-        state, _ = load(node.paths.events)
+        verify_log(node.paths.events)
+        state, _ = load_state(node.paths.events)
         assert {skip.cause for skip in node.events_of(RoundsSkipped)} <= {"fault"}
         assert state.low_space is None
 
@@ -292,7 +292,7 @@ def test_old_rollouts_go_before_a_node_pauses(tmp_path: Path, disk: Path) -> Non
     with fake_node(tmp_path, data=disk / "data", rounds=0, free_bytes_min=32 * MIB) as node:
         node.start()
         node.worker_pid("network")
-        blobs = Blobs(node.paths.blobs)
+        blobs = BlobStore(node.paths.blobs)
         digest = blobs.put(b"x" * (30 * MIB))
         fill(disk, 20 * MIB)
         node.until(lambda: not blobs.has(digest))

@@ -21,11 +21,11 @@ import pytest
 from swarmd.config import StorageConfig
 from swarmd.core.commands import PublishReport, Train
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
-from swarmd.core.state import Result, State, Work
+from swarmd.core.state import StageResult, StageWork, State
 from swarmd.core.values import RolloutsRef
 from swarmd.daemon import control
-from swarmd.daemon.control import Control, bind_control
-from swarmd.daemon.directory import SpaceBounds, SpaceGuard, bounds_of
+from swarmd.daemon.control import ControlServer, bind_control
+from swarmd.daemon.directory import SpaceBounds, SpaceGuard, make_space_bounds
 from swarmd.daemon.engine import watch_clock
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.process import (
@@ -39,11 +39,11 @@ from swarmd.daemon.process import (
     level_of,
     worker_environment,
 )
-from swarmd.daemon.service import Node, digests_in_use, program_of
+from swarmd.daemon.service import Node, digests_in_use, make_worker_program
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.blobs import Blobs
-from swarmd.observe.control import NoDaemon, StopReply, ask
-from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.observe.control import DaemonNotRunning, StopReply, send_request
+from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, variables_withheld_from
 from swarmd.worker import runtime
 from tests.log_capture import capture_logs
 
@@ -86,15 +86,15 @@ def test_the_service_manager_is_told(tmp_path: Path, kind: str) -> None:
         manager.bind(address.replace("@", "\0", 1) if kind == "abstract" else address)
         manager.settimeout(2)
         notifier = ServiceNotifier.from_environment({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "4000000"})
-        notifier.ready("fine")
-        notifier.status("fine")  # unchanged: not sent
-        notifier.status("better")
-        notifier.alive()
-        notifier.alive()  # too soon: not sent
-        notifier.stopping(10)
+        notifier.notify_ready("fine")
+        notifier.notify_status("fine")  # unchanged: not sent
+        notifier.notify_status("better")
+        notifier.notify_alive()
+        notifier.notify_alive()  # too soon: not sent
+        notifier.notify_stopping(10)
         got = [manager.recv(4096).decode() for _ in range(4)]
     assert got == ["READY=1\nSTATUS=fine", "STATUS=better", "WATCHDOG=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=10000000"]
-    assert notifier.pulse_s == 2.0
+    assert notifier.pulse_interval_s == 2.0
 
 
 def test_what_a_busy_service_manager_had_no_room_for_is_told_again(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_what_a_busy_service_manager_had_no_room_for_is_told_again(tmp_path: Pat
             while True:
                 crowd.sendto(b"another's", address)
         notifier = ServiceNotifier(address, watchdog_s=60.0)
-        notifier.ready("fine")
-        notifier.status("better")
-        notifier.alive()
+        notifier.notify_ready("fine")
+        notifier.notify_status("better")
+        notifier.notify_alive()
         told = _drain(manager)
         assert set(told) == {"another's"}
-        notifier.alive()
-        notifier.status("better")
-        notifier.alive()  # nothing is owed any more
+        notifier.notify_alive()
+        notifier.notify_status("better")
+        notifier.notify_alive()  # nothing is owed any more
         assert _drain(manager) == ["READY=1\nSTATUS=fine", "WATCHDOG=1", "STATUS=better"]
 
 
@@ -132,8 +132,8 @@ def _drain(manager: socket.socket) -> list[str]:
 def test_a_dead_service_manager_does_no_harm(tmp_path: Path) -> None:
     with capture_logs() as told:
         notifier = ServiceNotifier(str(tmp_path / "nobody"))
-        notifier.ready("fine")
-        notifier.status("better")
+        notifier.notify_ready("fine")
+        notifier.notify_status("better")
     assert [line["event"] for line in told] == ["the service manager cannot be reached"], "told once"
 
 
@@ -148,7 +148,7 @@ async def _with_control(path: Path, body: object, facts: list[Event], status: Ca
     async def observe(event: Event) -> None:
         facts.append(event)
 
-    served = Control(path, status, observe, lambda for_s: StopReply(error="nothing is known"))
+    served = ControlServer(path, status, observe, lambda for_s: StopReply(error="nothing is known"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(served.serve, bind_control(path))
         await anyio.to_thread.run_sync(body)  # type: ignore[arg-type]
@@ -163,10 +163,10 @@ def test_the_socket_answers_even_under_a_long_path(tmp_path: Path, depth: int) -
     def body() -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert ask(path, "status") == b'{"state":"well"}'
-        assert ask(path, "stop") == b'{"stopping":true}'
-        assert b"nothing is known" in ask(path, "stop_when_safe")
-        assert b"unknown verb" in ask(path, "dance")
+        assert send_request(path, "status") == b'{"state":"well"}'
+        assert send_request(path, "stop") == b'{"stopping":true}'
+        assert b"nothing is known" in send_request(path, "stop_when_safe")
+        assert b"unknown verb" in send_request(path, "dance")
 
     anyio.run(_with_control, path, body, facts)
     assert facts == [StopRequested("the operator asked for it")]
@@ -176,8 +176,8 @@ def test_the_socket_answers_even_under_a_long_path(tmp_path: Path, depth: int) -
 def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     bind_control(path).close()
-    with pytest.raises(NoDaemon):
-        ask(path, "status")
+    with pytest.raises(DaemonNotRunning):
+        send_request(path, "status")
     bind_control(path).close()
 
 
@@ -224,7 +224,7 @@ def test_a_status_that_cannot_be_told_ends_no_daemon(tmp_path: Path, error: Exce
 
     def body() -> None:
         for _ in range(2):
-            assert ask(path, "status").startswith(b'{"error":"the status cannot be told: ')
+            assert send_request(path, "status").startswith(b'{"error":"the status cannot be told: ')
 
     anyio.run(_with_control, path, body, [], fail)
 
@@ -235,7 +235,7 @@ def test_a_status_that_cannot_be_told_ends_no_daemon(tmp_path: Path, error: Exce
 def lines(*chunks: bytes) -> list[tuple[str, str]]:
     reader = LineReader()
     found = [line for chunk in chunks for line in reader.feed(chunk)]
-    return [(line.level, line.text) for line in (*found, *reader.end())]
+    return [(line.level, line.text) for line in (*found, *reader.finish())]
 
 
 def test_letters_come_whole_whatever_the_chunks() -> None:
@@ -297,8 +297,8 @@ def test_levels(text: str, level: str) -> None:
 
 
 def test_bounds_leave_room_for_the_next_checkpoint_and_to_end_in_order() -> None:
-    assert bounds_of(StorageConfig(free_bytes_min=100), 20) == SpaceBounds(low=120, wanted=150, stop=12)
-    assert bounds_of(StorageConfig(free_bytes_min=0), 20) == SpaceBounds(0, 0, 0)
+    assert make_space_bounds(StorageConfig(free_bytes_min=100), 20) == SpaceBounds(low=120, wanted=150, stop=12)
+    assert make_space_bounds(StorageConfig(free_bytes_min=0), 20) == SpaceBounds(0, 0, 0)
 
 
 class Disk:
@@ -323,7 +323,7 @@ class Disk:
     def look(self, free: int) -> list[Event]:
         self.free = free
         self.facts = []
-        self.goes_on = anyio.run(self.guard._look)
+        self.goes_on = anyio.run(self.guard._measure_and_report)
         return self.facts
 
 
@@ -383,9 +383,9 @@ def test_in_every_trainer_sets_of_texts_have_the_same_order(monkeypatch: pytest.
     orders = set()
     for seed in ("1", "2", "random"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        trainer = program_of("trainer", argv, "tag")
+        trainer = make_worker_program("trainer", argv, "tag")
         orders.add(subprocess.run(trainer.argv, env=dict(trainer.environment), capture_output=True, check=True).stdout)
-        assert program_of("network", argv, "tag").environment["PYTHONHASHSEED"] == seed, "peers could guess it"
+        assert make_worker_program("network", argv, "tag").environment["PYTHONHASHSEED"] == seed, "peers could guess it"
     assert len(orders) == 1
 
 
@@ -393,7 +393,10 @@ def test_a_process_gets_no_secret_that_is_none_of_its_business() -> None:
     environ = {"HF_TOKEN": "a", "WANDB_API_KEY": "b", "HTTPS_PROXY": "c", PUSH_HEADERS[0]: "d", "HOME": "e"}
     environ |= {"TOKENIZERS_PARALLELISM": "false", "CREDENTIALS_DIRECTORY": "/run/f"}
     parts: tuple[Part, ...] = ("network", "trainer", "chain", "web")
-    got = {part: set(worker_environment(environ, "tag", withheld_from(part, environ))) & set(environ) for part in parts}
+    got = {
+        part: set(worker_environment(environ, "tag", variables_withheld_from(part, environ))) & set(environ)
+        for part in parts
+    }
     harmless = {"HOME", "TOKENIZERS_PARALLELISM", "CREDENTIALS_DIRECTORY"}
     assert got["network"] == harmless
     assert got["chain"] == harmless | {"HTTPS_PROXY"}
@@ -437,13 +440,13 @@ def ref(name: str, stage: int) -> RolloutsRef:
 
 def test_what_a_stage_and_later_ones_are_made_of_is_kept() -> None:
     """In rounds of several stages a question names answers of every earlier one."""
-    work = Work(
+    work = StageWork(
         3,
         1,
         0.0,
         rollouts=(ref("peer", 0),),
         context=(ref("own", 0), ref("peer", 2)),
-        result=Result(0.5, ref("own", 1)),
+        result=StageResult(0.5, ref("own", 1)),
     )
     pending = (Train("t", 3, 1, (ref("other", 0),)), PublishReport("r", 3, 0, 0.5, ref("mine", 0)))
     kept = digests_in_use(State(work=work, pending=pending))
@@ -453,7 +456,7 @@ def test_what_a_stage_and_later_ones_are_made_of_is_kept() -> None:
 
 def test_rollouts_that_cannot_be_removed_end_no_node(tmp_path: Path) -> None:
     (tmp_path / "aa" / ("a" * 64)).mkdir(parents=True)
-    node: Any = SimpleNamespace(_blobs=Blobs(tmp_path), engine=SimpleNamespace(state=State()))
+    node: Any = SimpleNamespace(_blobs=BlobStore(tmp_path), engine=SimpleNamespace(state=State()))
     with capture_logs() as lines:
         anyio.run(Node._prune_blobs, node, 0)
     assert [line["event"] for line in lines] == ["not all old rollouts can be removed"]

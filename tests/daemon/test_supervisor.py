@@ -18,7 +18,7 @@ from swarmd.daemon import supervisor as supervisor_module
 from swarmd.daemon.process import Child, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.worker.messages import Start
+from swarmd.worker.messages import StartMessage
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
 NOTHING = ("/nonexistent/program",)
@@ -53,7 +53,7 @@ def supervise(argv: tuple[str, ...], body: Body) -> list[Event]:
 
         async with send, receive, anyio.create_task_group() as tasks:
             programs: dict[Worker, Program] = {"trainer": Program(argv, worker_environment({}, "test"))}
-            await body(Supervisor(programs, Start(b"", ""), WorkersConfig(), observe, tasks), next_fact)
+            await body(Supervisor(programs, StartMessage(b"", ""), WorkersConfig(), observe, tasks), next_fact)
 
     anyio.run(run)
     return told

@@ -63,6 +63,6 @@ def test_status_of_a_node_that_stopped_tells_its_exit_code(tmp_path: Path) -> No
 
 def test_an_answer_of_another_version_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "events").mkdir()
-    monkeypatch.setattr("swarmd.observe.control.ask", lambda path, verb, within_s: b'{"at": null}')
+    monkeypatch.setattr("swarmd.observe.control.send_request", lambda path, verb, within_s: b'{"at": null}')
     status = read_status(NodeDirectory(tmp_path))
     assert status.process.state == "mute" and "another version" in status.process.reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 from tests.daemon.fake_worker import CANARY
 from tests.daemon.node import FakeNode, fake_node, is_alive
 
@@ -26,7 +26,7 @@ def test_a_killed_worker_is_started_again_and_the_stage_goes_on(tmp_path: Path) 
         assert "fake trainer worker" in exited.reason, "the last output belongs to the reason"
         rounds = [trained.round for trained in node.events_of(StageTrained)]
         assert rounds == sorted(set(rounds))
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 def test_what_a_worker_started_dies_with_it(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_worker_that_others_fill_or_kill_never_spends_the_budget(tmp_path: Pat
         worker = node.status()["training"]["worker"]
         assert worker["outside"] >= 2 and worker["restarts"] == 0
         assert node.stop() == 0
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 def ends_of(node: FakeNode, worker: str) -> list[WorkerExited]:

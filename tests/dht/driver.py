@@ -15,8 +15,8 @@ from swarmd.core.commands import Register
 from swarmd.core.events import Event, LinkUp, Registered
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.identity import create_identity, read_identity
-from swarmd.dht.p2p.sockets import socket_place
-from swarmd.eventlog.blobs import Blobs
+from swarmd.dht.p2p.sockets import socket_directory
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from tests.driver import WorkerDriver
 from tests.forked import NETWORK
@@ -40,7 +40,7 @@ class Driver(WorkerDriver):
     def __init__(self, root: Path, coordinator: str = "", bootstrap: tuple[str, ...] = (), **dht: Any) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.paths = NodeDirectory(root)
-        self.blobs = Blobs(self.paths.blobs)
+        self.blobs = BlobStore(self.paths.blobs)
         key = root / "identity.key"
         config = Config(
             swarm=SwarmConfig(id=SWARM, coordinator=coordinator),
@@ -70,7 +70,7 @@ class Driver(WorkerDriver):
 
     def p2pd(self) -> int:
         """Pid of the worker's p2pd."""
-        note = msgspec.json.decode((socket_place(self.paths.sockets) / "p2pd.json").read_bytes())
+        note = msgspec.json.decode((socket_directory(self.paths.sockets) / "p2pd.json").read_bytes())
         return int(note["pid"])
 
     def put(self, body: object, groups: int = 1, place: tuple[int, int] = (0, 0)) -> RolloutsRef:

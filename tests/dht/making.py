@@ -23,7 +23,7 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
     check_record,
-    owner_of,
+    decode_owner,
     sign,
     signed_message,
 )
@@ -65,7 +65,7 @@ def judge(signed: SignedRecord, key: str = "", policy: RecordPolicy = POLICY, **
         "expiration": signed.expiration,
     } | changes
     try:
-        check_record(policy, owner=owner_of(parts.pop("subkey")), **parts)
+        check_record(policy, owner=decode_owner(parts.pop("subkey")), **parts)
     except RecordRejected as error:
         return error.reason
     return ""

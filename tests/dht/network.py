@@ -54,12 +54,12 @@ class VirtualTime:
 
 
 class Kept(NamedTuple):
-    """What a look-up has brought, see `swarmd.dht.ports.Findings`."""
+    """What a look-up has brought, see `swarmd.dht.ports.LookupResult`."""
 
     records: Mapping[str, Record]
     answered: bool = True
 
-    def has(self, wanted: Mapping[str, float]) -> bool:
+    def has_all(self, wanted: Mapping[str, float]) -> bool:
         return wanted.keys() <= self.records.keys()
 
 
@@ -82,32 +82,34 @@ class KeptRecords(RecordStore):
         self.kept.setdefault(record.content.key, {})[record.owner] = record
         return str(record.content.key)
 
-    async def wait_up(self) -> None:
+    async def wait_until_up(self) -> None:
         """It is."""
 
-    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Kept:
+    async def find_records(self, name: str, wanted: Mapping[str, float] | None = None) -> Kept:
         self.read.append(name)
         return Kept(dict(self.kept.get(name, {})))
 
-    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Kept:
+    async def find_records_by_owners(
+        self, name: str, owners: Collection[str], wanted: Collection[str] | None = None
+    ) -> Kept:
         """They lie here already: nobody is asked for them."""
         return Kept({owner: self.kept[name][owner] for owner in owners}, answered=False)
 
-    async def find_of(self, name: str, owner: str) -> Kept:
+    async def find_record_by_owner(self, name: str, owner: str) -> Kept:
         self.asked.append(name)
         found = self.kept.get(name, {})
         return Kept({owner: found[owner]} if owner in found else {})
 
-    def hold(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: Record) -> None:
         """Nobody asks this node."""
 
-    def judge(self, name: str, record: Record) -> Record:
+    def check_gossiped_record(self, name: str, record: Record) -> Record:
         return record
 
-    async def answers(self, peer: str) -> bool:
+    async def ping_peer(self, peer: str) -> bool:
         return True
 
-    def spent_s(self) -> float:
+    def cpu_time_s(self) -> float:
         return 0.0
 
 

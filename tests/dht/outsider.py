@@ -11,14 +11,14 @@ from typing import Any
 import msgpack
 
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
-from swarmd.dht.p2p.limits import Unreached
+from swarmd.dht.p2p.limits import UnreachablePeers
 from swarmd.dht.p2p.p2pd import P2pDaemon, SocketDirectory
 from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import split_address
 from swarmd.dht.wire.records import SignedRecord
 
 
-class Tireless(Unreached):
+class Tireless(UnreachablePeers):
     """Calls again at once, whoever does not answer."""
 
     def rests(self, peer: str) -> bool:

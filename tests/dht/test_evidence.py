@@ -18,7 +18,7 @@ from swarmd.core.events import Equivocated
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
 from swarmd.dht import evidence as evidence_module
-from swarmd.dht.adapters import HiveTopic
+from swarmd.dht.adapters import HivemindTopic
 from swarmd.dht.evidence import (
     ALL,
     KEPT,
@@ -26,12 +26,12 @@ from swarmd.dht.evidence import (
     SENDER,
     SIGNER_BURST,
     EvidenceGossip,
-    EvidenceTold,
+    EvidenceMessage,
 )
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
-from swarmd.dht.wire.evidence import Evidence, pair_of
+from swarmd.dht.wire.evidence import Evidence, make_evidence
 from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, sign
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, REPORT, SWARM
 from tests.dht.network import Network
@@ -50,7 +50,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.attendants: list[Any] = []
-        self.sent: list[EvidenceTold] = []
+        self.sent: list[EvidenceMessage] = []
 
     @property
     def p2p(self) -> Wire:
@@ -61,7 +61,7 @@ class Wire:
 
     async def publish(self, topic: str, message: bytes) -> None:
         assert topic == f"swarmd/{SWARM}/evidence"
-        self.sent.append(evidence_module.decode_message(message))
+        self.sent.append(evidence_module.decode_evidence_message(message))
 
 
 class Listener:
@@ -72,12 +72,12 @@ class Listener:
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
         network = Network(config, seniority=lambda always: Seniority(peers.__contains__))
         self.view, self.events, self.wire = network.view, network.events, Wire()
-        self.view.policy.announce(3)
-        self.view.note_members(3)
-        topic = HiveTopic(self.wire, names.evidence_topic(SWARM))  # type: ignore[arg-type]
+        self.view.policy.set_round(3)
+        self.view.set_member_count(3)
+        topic = HivemindTopic(self.wire, names.evidence_topic(SWARM))  # type: ignore[arg-type]
         self.gossip = EvidenceGossip(self.view, topic)
 
-    async def hear(self, message: EvidenceTold | bytes, sender: str = "somebody") -> None:
+    async def hear(self, message: EvidenceMessage | bytes, sender: str = "somebody") -> None:
         """A message comes by gossip."""
         encoded = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
 
@@ -107,16 +107,16 @@ def lie(identity: Identity, round: int = 3) -> Evidence:
 
 def pair(identity: Identity, one: Payload, other: Payload) -> Evidence:
     now = time.time()
-    return pair_of(sign(identity, one, now + 100), sign(identity, other, now + 101))
+    return make_evidence(sign(identity, one, now + 100), sign(identity, other, now + 101))
 
 
 async def test_evidence_is_told_by_who_found_it_and_kept_once_by_who_hears_it() -> None:
     finder, listener = Listener(ALICE), Listener(ALICE)
     evidence = lie(ALICE)
-    finder.gossip.found(evidence)
-    finder.gossip.found(evidence)
+    finder.gossip.on_evidence_found(evidence)
+    finder.gossip.on_evidence_found(evidence)
     await anyio.sleep(0.01)
-    assert finder.wire.sent == [EvidenceTold(evidence)]
+    assert finder.wire.sent == [EvidenceMessage(evidence)]
     for _ in range(3):
         await listener.hear(finder.wire.sent[0])
     assert finder.found == listener.found == [("report", ALICE.peer_id, 3)]
@@ -124,24 +124,24 @@ async def test_evidence_is_told_by_who_found_it_and_kept_once_by_who_hears_it() 
     assert isinstance(event, Equivocated)
     assert (event.first, event.second) == (evidence.first.encode(), evidence.second.encode())
     assert listener.wire.sent == [], "it was heard, so others have heard it too"
-    assert listener.gossip.bans(ALICE.peer_id, 3) and listener.gossip.bans(ALICE.peer_id, 2 + BARRED_ROUNDS)
-    assert not listener.gossip.bans(ALICE.peer_id, 3 + BARRED_ROUNDS)
-    assert not listener.gossip.bans(ALICE.peer_id, 2) and not listener.gossip.bans(BOB.peer_id, 3)
+    assert listener.gossip.is_banned(ALICE.peer_id, 3) and listener.gossip.is_banned(ALICE.peer_id, 2 + BARRED_ROUNDS)
+    assert not listener.gossip.is_banned(ALICE.peer_id, 3 + BARRED_ROUNDS)
+    assert not listener.gossip.is_banned(ALICE.peer_id, 2) and not listener.gossip.is_banned(BOB.peer_id, 3)
 
 
 async def test_what_the_log_holds_is_not_told_again() -> None:
     listener = Listener(ALICE)
-    await listener.gossip.note(NoteEvidence("evidence/1", (KnownEvidence("report", ALICE.peer_id, 3),)))
-    await listener.hear(EvidenceTold(lie(ALICE)))
-    assert listener.events == [] and listener.gossip.bans(ALICE.peer_id, 3)
+    await listener.gossip.note_evidence(NoteEvidence("evidence/1", (KnownEvidence("report", ALICE.peer_id, 3),)))
+    await listener.hear(EvidenceMessage(lie(ALICE)))
+    assert listener.events == [] and listener.gossip.is_banned(ALICE.peer_id, 3)
 
 
 async def test_forged_unrelated_and_huge_evidence_is_refused_and_counted() -> None:
     listener, good = Listener(ALICE), lie(ALICE)
     forged = replace(good, second=replace(good.second, signature=bytes(64)))
-    await listener.hear(EvidenceTold(forged), "a")
-    await listener.hear(EvidenceTold(pair(ALICE, REPORT, replace(REPORT, stage=1))), "b")
-    await listener.hear(EvidenceTold(pair(BOB, CLOCK, replace(CLOCK, round=1))), "c")
+    await listener.hear(EvidenceMessage(forged), "a")
+    await listener.hear(EvidenceMessage(pair(ALICE, REPORT, replace(REPORT, stage=1))), "b")
+    await listener.hear(EvidenceMessage(pair(BOB, CLOCK, replace(CLOCK, round=1))), "c")
     await listener.hear(b"\xc1", "d")
     await listener.hear(bytes(evidence_module.MESSAGE_BYTES_MAX + 1), "e")
     expected = {"bad-signature": 1, "no-evidence": 1, "not-the-coordinator": 1, "malformed": 1, "oversized": 1}
@@ -149,7 +149,7 @@ async def test_forged_unrelated_and_huge_evidence_is_refused_and_counted() -> No
     for _ in range(int(SENDER.burst) + 5):
         await listener.hear(b"\xc1", "h")
     assert listener.refused["quota"] >= 4
-    await listener.hear(EvidenceTold(good), "i")
+    await listener.hear(EvidenceMessage(good), "i")
     assert listener.found == [("report", ALICE.peer_id, 3)]
 
 
@@ -157,13 +157,13 @@ async def test_a_flood_of_true_evidence_is_bounded() -> None:
     listener = Listener(ALICE)
     crowd = [generate_identity() for _ in range(int(NEWCOMERS_BURST) + 8)]
     for number, identity in enumerate(crowd):
-        await listener.hear(EvidenceTold(lie(identity)), str(number))
+        await listener.hear(EvidenceMessage(lie(identity)), str(number))
     assert len(listener.found) == NEWCOMERS_BURST and listener.refused["full"] == 8
-    await listener.hear(EvidenceTold(lie(ALICE)), "a member's is taken all the same")
+    await listener.hear(EvidenceMessage(lie(ALICE)), "a member's is taken all the same")
     assert listener.found[-1][1] == ALICE.peer_id
     for number in range(1, int(SIGNER_BURST) + 4):
         listener.view.policy.round = 3 + number * APART_ROUNDS
-        await listener.hear(EvidenceTold(lie(ALICE, listener.view.policy.round)), f"later-{number}")
+        await listener.hear(EvidenceMessage(lie(ALICE, listener.view.policy.round)), f"later-{number}")
     assert sum(peer == ALICE.peer_id for _, peer, _ in listener.found) == SIGNER_BURST
     assert len(listener.gossip._pairs) <= KEPT
 
@@ -175,22 +175,24 @@ async def test_evidence_that_the_core_has_no_room_for_is_not_logged_again(monkey
     listener = Listener(*liars)
     lies = [lie(each) for each in liars]
     for evidence in lies * 3:
-        await listener.hear(EvidenceTold(evidence))
+        await listener.hear(EvidenceMessage(evidence))
     assert listener.found == [("report", each.peer_id, 3) for each in liars]
-    await listener.gossip.note(NoteEvidence("c", (KnownEvidence("report", liars[0].peer_id, 3 + APART_ROUNDS),)))
+    await listener.gossip.note_evidence(
+        NoteEvidence("c", (KnownEvidence("report", liars[0].peer_id, 3 + APART_ROUNDS),))
+    )
     listener.view.policy.round = 3 + 2 * APART_ROUNDS
-    await listener.hear(EvidenceTold(lie(liars[0], 2 + 2 * APART_ROUNDS)), "another")
+    await listener.hear(EvidenceMessage(lie(liars[0], 2 + 2 * APART_ROUNDS)), "another")
     assert len(listener.found) == len(liars)
-    await listener.hear(EvidenceTold(lie(liars[1], 2 + 2 * APART_ROUNDS)), "another")
+    await listener.hear(EvidenceMessage(lie(liars[1], 2 + 2 * APART_ROUNDS)), "another")
     assert len(listener.found) == len(liars) + 1, "later lies of another are news"
 
 
 async def test_evidence_about_rounds_that_are_far_off_is_refused_and_counted() -> None:
     """Kept, it would outlast all other evidence and take its place, for ever."""
     listener = Listener(ALICE)
-    await listener.hear(EvidenceTold(lie(ALICE, 2**31 - 1)))
+    await listener.hear(EvidenceMessage(lie(ALICE, 2**31 - 1)))
     assert listener.events == [] and listener.refused == {"wrong-round": 1}
-    await listener.hear(EvidenceTold(lie(ALICE, 3 + ROUNDS_AHEAD)))
+    await listener.hear(EvidenceMessage(lie(ALICE, 3 + ROUNDS_AHEAD)))
     assert listener.found == [("report", ALICE.peer_id, 3 + ROUNDS_AHEAD)]
 
 
@@ -198,5 +200,5 @@ async def test_a_crowd_that_talks_without_end_does_not_drown_a_members_evidence(
     listener = Listener(ALICE, BOB)
     for number in range(2 * int(ALL.burst)):
         await listener.hear(b"\xc1", f"stranger-{number}")
-    await listener.hear(EvidenceTold(lie(ALICE)), BOB.peer_id)
+    await listener.hear(EvidenceMessage(lie(ALICE)), BOB.peer_id)
     assert listener.found == [("report", ALICE.peer_id, 3)]

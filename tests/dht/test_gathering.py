@@ -14,14 +14,14 @@ from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Standing
 from swarmd.dht import gather
-from swarmd.dht.adapters import HiveBodies
+from swarmd.dht.adapters import HivemindBodies
 from swarmd.dht.gather import FAILED_S, FORGOTTEN_AFTER, IDLE_MAX, TIMED_OUT_MAX, UNTRIED_S, WaitPolicy
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
 from swarmd.dht.store.seniority import ALWAYS, Rank
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from tests.dht.driver import SWARM
 from tests.dht.making import signed_by
 from tests.dht.network import Network, take_anybody
@@ -39,11 +39,11 @@ class Swarm(Network):
 
     def __init__(self, root: Path, config: Config | None = None) -> None:
         super().__init__(config or Config(SwarmConfig(id=SWARM), role="coordinator"))
-        self.view.note_members(2)
+        self.view.set_member_count(2)
         self.view.started_at = 0.0
         self.answering: set[str] = set()
         self.asked: list[str] = []
-        self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
+        self.bodies = HivemindBodies(cast(Any, None), BlobStore(root / "blobs"))
         self.wait_policy, self.must_be_member = WaitPolicy(), take_anybody
 
     async def body(self, peer: str, *rest: Any) -> bytes:
@@ -101,7 +101,7 @@ async def test_the_rollouts_of_many_are_not_read_with_all_that_lies_under_their_
     joined = {swarm.join(worked=True, answering=True) for _ in range(peers)}
     with anyio.fail_after(60.0):
         assert await swarm.gather() == joined
-    assert (names.rollouts(SWARM, 0, 0) in swarm.store.read) == whole
+    assert (names.rollouts_key(SWARM, 0, 0) in swarm.store.read) == whole
 
 
 async def test_newcomers_with_large_bodies_leave_room_to_those_with_credit(
@@ -116,7 +116,7 @@ async def test_newcomers_with_large_bodies_leave_room_to_those_with_credit(
     assert len(first) == 4 and first <= newcomers
     assert swarm.view.rejections.total == {"oversized": 4}
     known = {swarm.join(worked=True, answering=True) for _ in range(4)}
-    swarm.view.seniority.learn([Standing(peer, "", 1.0, 1, 0) for peer in known])
+    swarm.view.seniority.update_standings([Standing(peer, "", 1.0, 1, 0) for peer in known])
     with anyio.fail_after(60.0):
         assert known < await swarm.gather()
 
@@ -136,7 +136,7 @@ async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_a
     assert await swarm.gather() == {honest}
     swarm.wait_policy.strangers_s = FAILED_S / 16
     absent = swarm.join(worked=True)
-    del swarm.store.kept[names.rollouts(SWARM, 0, 0)][absent]
+    del swarm.store.kept[names.rollouts_key(SWARM, 0, 0)][absent]
     with anyio.fail_after(60.0):
         assert await swarm.gather() == {honest}
     assert swarm.wait_policy.strangers_s == 0.0
@@ -148,16 +148,20 @@ def test_those_who_gave_are_waited_for_and_strangers_as_long_as_it_was_worth_it(
     ranks = {name: Rank(rounds, WORK_BITS, True, b"") for name, rounds in (("a", 0), ("b", 3), ("boss", ALWAYS))}
     ranks["idle"] = Rank(3, 0, True, b"")
     wait_policy, all_ = WaitPolicy(), {"a", "b", "boss"}
-    assert wait_policy.awaited(ranks, UNTRIED_S / 2) == all_, "credit without work is to be had for nothing"
-    wait_policy.judge(ranks, {"a", "boss", "idle"}, ())
-    assert wait_policy.strangers_s == FAILED_S and wait_policy.awaited(ranks, 2 * FAILED_S) == {"a", "boss", "idle"}
+    assert wait_policy.expected_peers(ranks, UNTRIED_S / 2) == all_, "credit without work is to be had for nothing"
+    wait_policy.record_outcome(ranks, {"a", "boss", "idle"}, ())
+    assert wait_policy.strangers_s == FAILED_S and wait_policy.expected_peers(ranks, 2 * FAILED_S) == {
+        "a",
+        "boss",
+        "idle",
+    }
     for _ in range(5):
-        wait_policy.judge(ranks, {"a", "boss"}, ())
-    assert wait_policy.strangers_s == 0.0 and wait_policy.awaited(ranks, 0.0) == {"a", "boss"}
-    wait_policy.judge(ranks, {"a", "boss"}, {"b"})
+        wait_policy.record_outcome(ranks, {"a", "boss"}, ())
+    assert wait_policy.strangers_s == 0.0 and wait_policy.expected_peers(ranks, 0.0) == {"a", "boss"}
+    wait_policy.record_outcome(ranks, {"a", "boss"}, {"b"})
     assert wait_policy.strangers_s == 0.0, "what is no rollouts costs no waiting, and shows nothing"
-    wait_policy.judge(ranks, {"a", "b"}, ())
-    assert 0.0 < wait_policy.strangers_s < FAILED_S and wait_policy.awaited(ranks, FAILED_S) == all_
+    wait_policy.record_outcome(ranks, {"a", "b"}, ())
+    assert 0.0 < wait_policy.strangers_s < FAILED_S and wait_policy.expected_peers(ranks, FAILED_S) == all_
 
 
 def gather_by_turns(wait_policy: WaitPolicy, turns: int, gatherings: int) -> tuple[int, int]:
@@ -170,10 +174,10 @@ def gather_by_turns(wait_policy: WaitPolicy, turns: int, gatherings: int) -> tup
     vain = hasty = 0
     for number in range(gatherings):
         got = honest | {each for place, each in enumerate(crowd) if number % turns != place}
-        awaited = wait_policy.awaited(ranks, UNTRIED_S)
+        awaited = wait_policy.expected_peers(ranks, UNTRIED_S)
         vain += bool(awaited - got)
         hasty += number > 0 and not honest <= awaited
-        wait_policy.judge(ranks, got, ())
+        wait_policy.record_outcome(ranks, got, ())
     return vain, hasty
 
 

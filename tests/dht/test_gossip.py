@@ -18,10 +18,10 @@ from swarmd.dht.gossip import ALL, HINT_BYTES_MAX, ClockGossip, Hint, HintGossip
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.limits import HINTS, REFUSALS_MAX, PeerLimits
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.wire.evidence import pair_of
+from swarmd.dht.wire.evidence import make_evidence
 from swarmd.dht.wire.records import LeaderboardRecord, Record, sign
 from swarmd.errors import RecordRejected
-from swarmd.sim.network import check_unsigned
+from swarmd.sim.network import check_unsigned_evidence
 from tests.dht.making import ALICE, CLOCK, COORDINATOR, Topic
 from tests.dht.network import Network, VirtualTime
 
@@ -49,7 +49,7 @@ class HintListener:
 
 def test_a_peer_whose_hints_somebody_repeats_is_not_disconnected_for_it() -> None:
     listener = HintListener()
-    listener.peer_limits.release_call_slot(listener.peer_limits.caller("alice"), 0, 0.0)
+    listener.peer_limits.release_call_slot(listener.peer_limits.remote_peer_of("alice"), 0, 0.0)
     listener.hear(HINT, SENT)
     assert len(listener.hints) < 2 * HINTS.burst and set(listener.refused) == {"hints"}
     assert not listener.peer_limits.unwanted and listener.peer_limits.is_served("alice")
@@ -69,7 +69,7 @@ class ClockListener:
         known = {COORDINATOR.peer_id, ALICE.peer_id}
         self.topic, self.heard = Topic(), list[Record]()
         self.view = Network(seniority=lambda always: Seniority(known.__contains__)).view
-        ClockGossip(self.view, self.topic).follow(self._hear)  # type: ignore[arg-type]
+        ClockGossip(self.view, self.topic).set_listener(self._hear)  # type: ignore[arg-type]
 
     def _hear(self, record: Record) -> None:
         if record.owner != COORDINATOR.peer_id:
@@ -112,9 +112,9 @@ class Node:
         known: Any = lambda always: Seniority(lambda peer: True)  # noqa: E731
         network = Network(config, crowd.time.runtime, known)
         self.events, network.view.random = network.events, crowd.random
-        network.view.policy.announce(ROUND + 1)
-        network.view.note_members(SIZE)
-        self.gossip = EvidenceGossip(network.view, self, check_unsigned)
+        network.view.policy.set_round(ROUND + 1)
+        network.view.set_member_count(SIZE)
+        self.gossip = EvidenceGossip(network.view, self, check_unsigned_evidence)
         crowd.time.runtime.start(self.gossip.run())
 
     @property
@@ -148,14 +148,14 @@ def test_a_lie_with_several_pairs_is_told_few_times() -> None:
     crowd = Crowd()
     for number, node in enumerate(crowd.nodes):
         one = replace(ONE, expiration=ONE.expiration + number / SIZE)
-        crowd.time.later(0.0, node.gossip.found, pair_of(one, OTHER))
+        crowd.time.later(0.0, node.gossip.on_evidence_found, make_evidence(one, OTHER))
     crowd.time.run(30.0)
     assert 1 <= crowd.told <= 4
 
 
 def test_evidence_is_told_again_and_by_few() -> None:
     crowd = Crowd()
-    crowd.time.later(0.0, crowd.nodes[0].gossip.found, pair_of(ONE, OTHER))
+    crowd.time.later(0.0, crowd.nodes[0].gossip.on_evidence_found, make_evidence(ONE, OTHER))
     crowd.time.run(30.0)
     assert crowd.told == 1 and all(node.found for node in crowd.nodes)
     crowd.time.run(970.0)

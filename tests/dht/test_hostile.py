@@ -30,7 +30,7 @@ from tests.dht.outsider import Outsider, bomb, dictionary_of
 
 pytestmark = pytest.mark.anyio
 
-KEY = names.reports(SWARM, 0, 0)
+KEY = names.reports_key(SWARM, 0, 0)
 REPORT = ReportRecord(SWARM, 0, 0, 0.5, DIGEST, 10, 1)
 
 
@@ -100,11 +100,11 @@ async def test_every_kind_of_bad_record_is_refused_and_counted(scene: Scene) -> 
             *_parts(forged(ALICE, {**msgspec.to_builtins(REPORT), "kind": "report", "round": 1}, key=KEY)),
         ),
         "wrong-swarm": (
-            names.reports("other", 0, 0),
+            names.reports_key("other", 0, 0),
             *_parts(signed_by(ALICE, msgspec.structs.replace(REPORT, swarm="other"))),
         ),
         "wrong-round": (
-            names.reports(SWARM, 50, 0),
+            names.reports_key(SWARM, 50, 0),
             *_parts(signed_by(ALICE, msgspec.structs.replace(REPORT, round=50))),
         ),
         "not-the-coordinator": (clock.key, *_parts(signed_by(ALICE, clock))),
@@ -195,9 +195,9 @@ async def test_a_poisoned_holder_is_not_believed(scene: Scene, expiration: float
 
 async def test_hints_of_others_and_floods_of_hints_lead_to_nothing(scene: Scene, tmp_path: Path) -> None:
     outsider, victim = scene.outsider, scene.victim
-    topic = names.hints(SWARM)
+    topic = names.hints_topic(SWARM)
     listening = asyncio.ensure_future(_drain(outsider, topic))
-    clock = names.clock(SWARM)
+    clock = names.clock_key(SWARM)
     messages = [
         msgspec.msgpack.encode(Hint("clock", clock, math.nan, victim.peer_id)),  # in another's name
         msgspec.msgpack.encode(Hint("clock", clock, math.inf, outsider.peer_id)),

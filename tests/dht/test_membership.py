@@ -10,12 +10,12 @@ import pytest
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
-from swarmd.dht.membership import POLLS_BETWEEN_READS, MemberKeys, MemberLookups
+from swarmd.dht.membership import POLLS_BETWEEN_READS, MemberLookups, MembershipWatcher
 from swarmd.dht.ports import RecordsSink
 from swarmd.dht.publisher import RENEWALS
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, member_shard_of
+from swarmd.dht.wire.names import EPOCH_ROUNDS, MemberSharding, member_shard_of
 from swarmd.dht.wire.records import ClockRecord, Membership, Record
 from swarmd.errors import NetworkDown
 from tests.dht.driver import Driver
@@ -53,25 +53,25 @@ class Watcher:
         config = Config(swarm, role="coordinator" if coordinating else "follower")
         self.view = Network(config, self.time.runtime).view
         self.store = Watching(self.view)
-        self.keys = MemberKeys(self.view, self.store, lambda records: None)
+        self.keys = MembershipWatcher(self.view, self.store, lambda records: None)
         self.keys.watch()
 
     def announce(self, round: int, shards: int) -> None:
-        self.view.shards.note(ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards))
+        self.view.shards.apply_clock(ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards))
 
 
 def own_key(shards: int, epoch: int) -> str:
-    place = MembersPlace(shards, epoch)
-    return names.members(SWARM, *place, member_shard_of(SWARM, ME, place))
+    place = MemberSharding(shards, epoch)
+    return names.members_key(SWARM, *place, member_shard_of(SWARM, ME, place))
 
 
 def test_a_follower_watches_its_own_shard_wherever_it_lies() -> None:
     node = Watcher(coordinating=False)
-    assert node.store.watched == {names.members(SWARM): POLLS_BETWEEN_READS}
+    assert node.store.watched == {names.members_key(SWARM): POLLS_BETWEEN_READS}
     for round, shards in ((1, 8), (2, 16), (EPOCH_ROUNDS, 16)):
         node.announce(round, shards)
         assert node.store.watched == {own_key(shards, round // EPOCH_ROUNDS): POLLS_BETWEEN_READS}
-    node.keys.look()
+    node.keys.read_own_shard_now()
     assert node.store.looked == [own_key(16, 1)]
 
 
@@ -100,13 +100,13 @@ class Peers:
         self.time = VirtualTime(1000.0)
         network = Network(runtime=self.time.runtime)
         self.view, self.store = network.view, network.store
-        self.view.shards.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
+        self.view.shards.apply_clock(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
         self.seen: dict[str, Record] = {}
         self.lookups = MemberLookups(self.view, self.store, self._see)
 
     def _see(self, records: Mapping[str, Record]) -> None:
         self.seen |= records
-        self.lookups.note(records)
+        self.lookups.remember_members(records)
 
     def join(self, peer: str, leaving: bool = False) -> str:
         """A peer with a membership where these lie now. Returns its key."""
@@ -123,11 +123,11 @@ async def test_a_membership_is_looked_for_in_its_owners_shard_and_kept_until_it_
     peers = Peers()
     name = peers.join("anna")
     for _ in range(3):
-        await peers.lookups.must_be_member("anna")
+        await peers.lookups.require_member("anna")
     assert peers.store.asked == [name] and list(peers.seen) == ["anna"]
     peers.time.now += LIVES_S + 1
     peers.join("anna")
-    await peers.lookups.must_be_member("anna")
+    await peers.lookups.require_member("anna")
     assert peers.store.asked == [name, name]
 
 
@@ -135,24 +135,24 @@ async def test_who_has_no_membership_or_has_left_is_none() -> None:
     peers = Peers()
     peers.join("otto", leaving=True)
     peers.join("lena")
-    await peers.lookups.must_be_member("lena")
-    peers.lookups.note({"lena": peers.record("lena", leaving=True)})
+    await peers.lookups.require_member("lena")
+    peers.lookups.remember_members({"lena": peers.record("lena", leaving=True)})
     for peer in ("nobody", "otto"):
         with pytest.raises(NetworkDown, match="no membership"):
-            await peers.lookups.must_be_member(peer)
+            await peers.lookups.require_member(peer)
     peers.join("lena", leaving=True)
     with pytest.raises(NetworkDown, match="no membership"):
-        await peers.lookups.must_be_member("lena")
+        await peers.lookups.require_member("lena")
 
 
 async def test_a_membership_that_has_expired_is_none_where_no_other_is_found() -> None:
     peers = Peers()
     peers.join("anna")
-    await peers.lookups.must_be_member("anna")
+    await peers.lookups.require_member("anna")
     peers.time.now += LIVES_S + 1
     peers.store.kept = {}
     with pytest.raises(NetworkDown, match="no membership"):
-        await peers.lookups.must_be_member("anna")
+        await peers.lookups.require_member("anna")
 
 
 __all__ = ["swarm"]

@@ -17,7 +17,7 @@ from swarmd.dht.p2p import body_streams as fetch
 from swarmd.dht.p2p.body_streams import DIGEST_BYTES, BodyServer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.limits import PeerLimits
-from swarmd.dht.publisher import FAILED_S, RENEWALS, Kept, OwnRecordFile, OwnRecords, Publisher
+from swarmd.dht.publisher import FAILED_S, RENEWALS, KeptRecord, OwnRecordFile, OwnRecords, Publisher
 from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
 from swarmd.dht.wire.records import Payload, ReportRecord
 from swarmd.errors import NetworkDown, RecordRejected
@@ -40,11 +40,11 @@ def test_a_record_expires_after_one_of_a_clock_that_was_ahead_as_soon_as_peers_t
     time, records = VirtualTime(NOW), OwnRecords(SWARM)
     publisher = publisher_to(None, time, records)
     ahead = NOW + 3000.0 + TTL_S
-    records.keep(MEMBERSHIP, ahead)
-    records.keep(MEMBERSHIP, publisher._expiration(MEMBERSHIP.key))
-    assert records.floors(MEMBERSHIP.key) == (NOW + TTL_S, ahead), "nobody would take a later one"
+    records.keep_record(MEMBERSHIP, ahead)
+    records.keep_record(MEMBERSHIP, publisher._next_expiration(MEMBERSHIP.key))
+    assert records.used_expirations(MEMBERSHIP.key) == (NOW + TTL_S, ahead), "nobody would take a later one"
     time.now += 300.0
-    assert publisher._expiration(MEMBERSHIP.key) > ahead
+    assert publisher._next_expiration(MEMBERSHIP.key) > ahead
 
 
 class Enough(Exception):
@@ -58,9 +58,9 @@ class RenewingNetwork:
         self.error = error
         self.waits: list[float] = []
 
-    async def wait_up(self) -> None: ...
+    async def wait_until_up(self) -> None: ...
 
-    async def disturbed(self, within_s: float, lonely: bool) -> None:
+    async def wait_for_disturbance(self, within_s: float, lonely: bool) -> None:
         self.waits.append(within_s)
         if not lonely:
             raise Enough
@@ -85,7 +85,7 @@ async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
     error: Exception | None, wait_s: float
 ) -> None:
     network = RenewingNetwork(error)
-    publisher = publisher_to(network, VirtualTime(NOW), OwnRecords(SWARM, [Kept(REPORT, NOW + TTL_S)]))
+    publisher = publisher_to(network, VirtualTime(NOW), OwnRecords(SWARM, [KeptRecord(REPORT, NOW + TTL_S)]))
     with pytest.raises(Enough):
         await publisher.run()
     assert network.waits[-1] == wait_s
@@ -98,21 +98,21 @@ class HastyReplicas:
         self.trusted, self.others = trusted, near
         self.settled: list[str] = []
 
-    def admit(self, name: str, record: Any) -> None: ...
+    def store_locally(self, name: str, record: Any) -> None: ...
 
-    def near(self, name: str) -> list[str]:
+    def nearest_peers(self, name: str) -> list[str]:
         return ["hasty", "hastier", *self.others]
 
     def trusted_peers(self, name: str) -> list[str]:
         return [self.trusted] if self.trusted else []
 
-    async def spread(self, name: str, record: Any, peers: list[str]) -> list[str]:
+    async def store_at_peers(self, name: str, record: Any, peers: list[str]) -> list[str]:
         return peers[:2]
 
-    async def shows(self, peer: str, name: str, record: Any) -> tuple[bool, None]:
+    async def read_back(self, peer: str, name: str, record: Any) -> tuple[bool, None]:
         return not peer.startswith("hast"), None
 
-    def settle(self, name: str, record: Any, stored: list[str]) -> None:
+    def replicate_in_background(self, name: str, record: Any, stored: list[str]) -> None:
         self.settled.append(name)
 
 
@@ -214,15 +214,15 @@ class Reading:
     def __init__(self) -> None:
         self.asked_for: list[dict[str, float]] = []
 
-    async def find(self, name: str, wanted: dict[str, float]) -> Any:
+    async def find_records(self, name: str, wanted: dict[str, float]) -> Any:
         self.asked_for.append(dict(wanted))
         records = {} if wanted else {"honest": "record"}
         return SimpleNamespace(records=records, has=lambda wanted: False)
 
-    async def wait_up(self) -> None:
+    async def wait_until_up(self) -> None:
         """It is."""
 
-    def spent_s(self) -> float:
+    def cpu_time_s(self) -> float:
         return 0.0
 
 
@@ -234,7 +234,7 @@ async def watched(reading: Reading, seconds: float, hints_every_s: float) -> lis
     await asyncio.sleep(0.02)
     seen.clear()
     for number in range(int(seconds / hints_every_s)):
-        watch.want("stranger", float(number))
+        watch.request_record("stranger", float(number))
         await asyncio.sleep(hints_every_s)
     running.cancel()
     return seen
@@ -255,21 +255,21 @@ def test_the_file_of_own_records_survives_and_keeps_the_latest_of_each_kind(tmp_
     path = tmp_path / "records.bin"
     kept = OwnRecordFile(path, SWARM)
     for round in range(6):
-        kept.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
-    kept.keep(CLOCK, 7.0)
-    kept.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
+        kept.keep_record(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
+    kept.keep_record(CLOCK, 7.0)
+    kept.keep_record(msgspec.structs.replace(CLOCK, round=9), 8.0)
     anyio.run(kept.save)
     again = OwnRecordFile(path, SWARM)
-    rounds = [content.round for content, *_ in again.kept if isinstance(content, ReportRecord)]
+    rounds = [content.round for content, *_ in again.all_records if isinstance(content, ReportRecord)]
     assert rounds == [3, 4, 5]
-    assert (again.floors(CLOCK.key)[0], again.floors(MEMBERSHIP.key)[0]) == (8.0, 0.0)
+    assert (again.used_expirations(CLOCK.key)[0], again.used_expirations(MEMBERSHIP.key)[0]) == (8.0, 0.0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert OwnRecordFile(path, "another").kept == []
+    assert OwnRecordFile(path, "another").all_records == []
 
 
 @pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
 def test_a_damaged_file_of_own_records_is_put_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "records.bin"
     path.write_bytes(content)
-    assert OwnRecordFile(path, SWARM).kept == []
+    assert OwnRecordFile(path, SWARM).all_records == []
     assert path.with_suffix(".damaged").read_bytes() == content

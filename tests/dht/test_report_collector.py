@@ -9,8 +9,8 @@ import pytest
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
-from swarmd.dht.membership import Presences
-from swarmd.dht.report_collector import TOGETHER_S, ChangeLimit, ReportCollector
+from swarmd.dht.membership import MemberPresences
+from swarmd.dht.report_collector import TOGETHER_S, ReportChangeLimiter, ReportCollector
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
@@ -31,14 +31,14 @@ class Coordinator:
         dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S)
         config = Config(SwarmConfig(id=SWARM), role="coordinator", dht=dht)
         network = Network(config, self.time.runtime, lambda always: Seniority(set(members).__contains__))
-        network.view.shards.note(ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards))
+        network.view.shards.apply_clock(ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards))
         self.store = network.store
         self._events = network.events
-        presences = Presences(self.time)
+        presences = MemberPresences(self.time)
         self.collector = ReportCollector(network.view, self.store, network.gossip, presences)
-        ranks = {member: network.view.seniority.rank(member, b"", 0, 0) for member in members}
+        ranks = {member: network.view.seniority.make_rank(member, b"", 0, 0) for member in members}
         for member, rank in ranks.items():
-            presences.note(member, True, 1e9, lambda rank=rank: rank)
+            presences.record_presence(member, True, 1e9, lambda rank=rank: rank)
 
     @property
     def told(self) -> list[str]:
@@ -83,7 +83,7 @@ MEMBERS = [f"member {number}" for number in range(64)]
 def test_reports_that_are_brought_are_told_together_and_none_is_read() -> None:
     coordinator = collecting(16, MEMBERS)
     for peer in MEMBERS:
-        assert coordinator.collector.take(coordinator.report(peer, 1))
+        assert coordinator.collector.accept_stored_report(coordinator.report(peer, 1))
     coordinator.time.run(TOGETHER_S / 2)
     assert coordinator.told == []
     coordinator.time.run(TOGETHER_S)
@@ -95,7 +95,7 @@ def test_reports_that_are_brought_are_told_together_and_none_is_read() -> None:
 def test_a_shard_is_read_for_a_member_whose_report_was_not_brought() -> None:
     coordinator = collecting(16, MEMBERS)
     for peer in MEMBERS[1:]:
-        coordinator.collector.take(coordinator.report(peer, 1))
+        coordinator.collector.accept_stored_report(coordinator.report(peer, 1))
     key = coordinator.store_at_peers(MEMBERS[0], 1)
     coordinator.time.run(POLL_S + 1.0)
     assert MEMBERS[0] in coordinator.told
@@ -108,10 +108,10 @@ def test_a_report_is_awaited_of_a_member_once_and_under_its_stages_keys() -> Non
     coordinator = collecting(16, MEMBERS)
     record = coordinator.report(MEMBERS[0], 1)
     key = names.key_id(record.content.key)
-    awaits = coordinator.collector.awaits
+    awaits = coordinator.collector.is_expected
     assert awaits(key, MEMBERS[0]) and not awaits(key, "stranger")
     assert not awaits(names.key_id(coordinator.report(MEMBERS[0], 2).content.key), MEMBERS[0])
-    coordinator.collector.take(record)
+    coordinator.collector.accept_stored_report(record)
     assert not awaits(key, MEMBERS[0])
     coordinator.time.run(1.0)
     assert not awaits(key, MEMBERS[0])
@@ -119,20 +119,20 @@ def test_a_report_is_awaited_of_a_member_once_and_under_its_stages_keys() -> Non
 
 def test_a_change_is_taken_when_its_time_has_come() -> None:
     now = VirtualTime()
-    changes = ChangeLimit(2, 10.0, now)
-    changes.admit("a", 1)
-    assert not changes.admit("a", 2)
+    changes = ReportChangeLimiter(2, 10.0, now)
+    changes.try_accept("a", 1)
+    assert not changes.try_accept("a", 2)
     now.now = 10.0
-    assert changes.admit("a", 2) and not changes.admit("a", 2)
+    assert changes.try_accept("a", 2) and not changes.try_accept("a", 2)
 
 
 def test_after_some_changes_no_further_one_is_taken() -> None:
     now = VirtualTime()
-    changes = ChangeLimit(2, 10.0, now)
+    changes = ReportChangeLimiter(2, 10.0, now)
     for number in range(3):
         now.now = 10.0 * number
-        assert changes.admit("a", number)
+        assert changes.try_accept("a", number)
     now.now = 1000.0
     with pytest.raises(RecordRejected):
-        changes.admit("a", 3)
-    assert not changes.admit("a", 2)
+        changes.try_accept("a", 3)
+    assert not changes.try_accept("a", 2)

@@ -33,7 +33,7 @@ class LargeSwarm(Swarm):
         super().__init__(root, Config(swarm, role="follower", dht=dht))
         self.shards = shards
         self.failing: set[str] = set()
-        self.view.note_members(10_000)
+        self.view.set_member_count(10_000)
         self.store.keep(SimpleNamespace(owner="boss", content=ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards)))
 
     async def body(self, peer: str, *rest: Any) -> bytes:
@@ -82,7 +82,7 @@ async def test_one_shard_is_read_where_it_holds_enough_peers(swarm: LargeSwarm) 
     with anyio.fail_after(60.0):
         gathered = await swarm.gather()
     assert len(gathered) >= WANTED and len(swarm.asked) <= 2 * WANTED
-    keys = {name for name in swarm.store.read if name != names.clock(SWARM)}
+    keys = {name for name in swarm.store.read if name != names.clock_key(SWARM)}
     assert len(keys) == 2 and all("/4/" in key for key in keys), "the reports and the rollouts of one shard"
 
 

@@ -16,7 +16,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, WeightsFetched, WeightsRefused
 from swarmd.dht import weights
-from swarmd.dht.p2p.body_streams import BODIES, WEIGHTS, StreamBounds, _fetch
+from swarmd.dht.p2p.body_streams import BODIES, WEIGHTS, StreamBounds, _request_body
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.weights import (
     HOLDERS_MAX,
@@ -33,7 +33,7 @@ from swarmd.dht.wire.records import Membership, _decoder
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected, WeightsUnavailable
 from swarmd.paths import NodeDirectory
 from swarmd.weights.manifest import CHUNK_BYTES, Delta, WeightsManifest, WeightsOffer, decode_offer
-from swarmd.weights.offered import OFFER, PARTIAL, FetchedWeights, OfferedWeights, PartialFile, cut
+from swarmd.weights.offered import OFFER, PARTIAL, FetchedWeights, OfferedWeights, PartialFile, chunk_file
 from swarmd.weights.tensors import write_delta
 from tests.dht.driver import SWARM, Driver, until
 from tests.dht.making import ALICE, signed_by
@@ -175,7 +175,7 @@ class Asking:
     async def __call__(
         self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
     ) -> bytes:
-        body, others = await asyncio.wait_for(_fetch(self._run, peer, digest, size_bytes, bounds), timeout_s)
+        body, others = await asyncio.wait_for(_request_body(self._run, peer, digest, size_bytes, bounds), timeout_s)
         assert others == [] or bounds is not WEIGHTS, "a stranger is no holder"
         if body is None:
             raise NetworkDown(f"{peer} gives no {digest[:12]}")
@@ -193,7 +193,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Driver]:
 async def told(outsider: Outsider, peer: str, round: int) -> WeightsOffer:
     """The offer in the node's membership, as soon as it is of that round."""
     while True:
-        records = await outsider.find(names.members(SWARM))
+        records = await outsider.find(names.members_key(SWARM))
         content = _decoder.decode(records[peer][0][:-64])
         assert isinstance(content, Membership)
         if content.weights and decode_offer(content.weights).round == round:
@@ -258,14 +258,14 @@ class Swarm(Network):
         )
         known = SimpleNamespace(rounds_of=lambda peer: self.credit.get(peer, 0))
         super().__init__(config, cast(Any, self.runtime), lambda always: known)
-        self.view.policy.announce(8)
+        self.view.policy.set_round(8)
         self._directory = directory
         self.shelves: dict[str, OfferedWeights] = {}
         self.asked: list[str] = []
         self.progress: list[FetchProgress] = []
         self.told: dict[str, WeightsOffer] = {}
         self.peer_weights = directory / "taken"
-        self.fetched_weights = FetchedWeights(self.peer_weights, self.view.offers.names)
+        self.fetched_weights = FetchedWeights(self.peer_weights, self.view.offers.has_manifest)
 
     async def _sleep(self, seconds: float) -> None:
         """No time passes."""
@@ -295,7 +295,7 @@ class Swarm(Network):
 
     async def take(self, command: FetchWeights = COMMAND) -> Event:
         self.asked.clear()
-        await self.taking().take(command)
+        await self.taking().handle_command(command)
         return self.events[-1]
 
     async def fetched(self, command: FetchWeights = COMMAND) -> WeightsFetched:
@@ -355,7 +355,7 @@ async def test_of_whoever_has_signed_two_reports_none_are_taken(tmp_path: Path, 
     assert (await swarm.refused(command)).cause == "none-offered" and not swarm.asked
     swarm.gives("boss", moved(SMALL, 0.01))
     assert (await swarm.fetched(command)).weights.peer == "boss"
-    swarm.view.policy.announce(80)
+    swarm.view.policy.set_round(80)
     assert (await swarm.fetched(COMMAND)).weights.peer == "liar", "once it counts again"
 
 
@@ -453,10 +453,10 @@ async def test_a_later_command_has_the_directory_for_itself_and_the_earlier_is_n
     later = msgspec.structs.replace(COMMAND, id="weights/12")
     async with anyio.create_task_group() as group:
         swarm.fetch = hang  # type: ignore[method-assign]
-        group.start_soon(taking.take, msgspec.structs.replace(COMMAND, average=True))
+        group.start_soon(taking.handle_command, msgspec.structs.replace(COMMAND, average=True))
         await hangs.wait()
         swarm.fetch = fetch  # type: ignore[method-assign]
-        await taking.take(later)
+        await taking.handle_command(later)
     assert [type(event) for event in swarm.events] == [WeightsFetched]
     assert isinstance(swarm.events[0], WeightsFetched) and swarm.events[0].command == "weights/12"
 
@@ -625,7 +625,7 @@ async def test_a_delta_that_makes_another_file_has_all_fetched(swarm: Swarm, tmp
     manifest = manifest_of(shelf, swarm.told["boss"])
     write_delta(of_other, tmp_path / "boss" / f"{manifest.whole.digest}.safetensors", wrong)
     wrong.replace(tmp_path / "boss" / f"{first.weights.digest}.delta")
-    delta = Delta(first.weights.digest, cut(tmp_path / "boss" / f"{first.weights.digest}.delta"))
+    delta = Delta(first.weights.digest, chunk_file(tmp_path / "boss" / f"{first.weights.digest}.delta"))
     told = msgspec.structs.replace(manifest, deltas=(delta,)).encode()
     digest = hashlib.sha256(told)
     (tmp_path / "boss" / f"{digest.hexdigest()}.manifest").write_bytes(told)

@@ -45,7 +45,7 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.dht.wire.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
-from swarmd.worker.messages import Stop
+from swarmd.worker.messages import StopMessage
 from tests.dht.driver import SWARM, Driver, is_alive, processes_naming, until
 
 pytestmark = pytest.mark.anyio
@@ -163,7 +163,7 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
     standings = tuple(Standing(report.peer, "", report.reward, 1, 0) for report in reports)
     records = tuple(report.record for report in reports)
     check = LeaderboardCheck()
-    check.take(LeaderboardBody(0, standings, records), SWARM)
+    check.add_leaderboard(LeaderboardBody(0, standings, records), SWARM)
     assert check.problems == []
     await coordinator.do(PublishLeaderboard("leaderboard/0", 0, standings, records))
     await coordinator.expect(LeaderboardPublished, round=0)
@@ -276,7 +276,7 @@ async def test_a_stop_leaves_nothing_behind(swarm: Swarm) -> None:
 async def test_a_stop_while_p2pd_is_starting_leaves_nothing_behind(swarm: Swarm) -> None:
     node = await swarm.add(Driver(swarm.root / "coordinator")).start()
     await until(lambda: node.paths.sockets.exists())
-    await node.send(Stop(5.0))
+    await node.send(StopMessage(5.0))
     assert await node.wait() == 0
     assert list(node.paths.sockets.iterdir()) == []
     assert processes_naming(node.paths.sockets) == []

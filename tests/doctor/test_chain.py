@@ -14,7 +14,7 @@ from aiohttp import web
 from swarmd.chain.fees import GWEI
 from swarmd.cli import run_command
 from swarmd.core.events import ChainUp, SubmissionPrepared, WorkerStarted
-from swarmd.core.values import BlockRef, ChainSettings, Prepared
+from swarmd.core.values import BlockRef, ChainSettings, SubmissionAttempt
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor.chain import EndpointReplies, judge_endpoints
 from swarmd.doctor.checks import choose_checks
@@ -174,7 +174,7 @@ def test_a_days_budget_that_is_too_small_or_nearly_spent(made: Made, chain: OwnC
     assert found.severity == "warning" and "chain.fees.day_coins_max is 1e-06 coins" in found.evidence
     made.config.write_text(plain + "\n[chain.fees]\nday_coins_max = 1.0\n")
     assert "account.budget" not in made.find("account", offline=False)
-    attempt = Prepared("0xa", 4, b"signed", "9", str(9 * 10**17))
+    attempt = SubmissionAttempt("0xa", 4, b"signed", "9", str(9 * 10**17))
     head = BlockRef(1, "0x" + "ab" * 32)
     up = ChainUp(31337, "0x" + "22" * 20, "0x" + "cd" * 32, head, 1, 0, 0, 0.0)
     known = ChainSettings(drive="never", sends=True)

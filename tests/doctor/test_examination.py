@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from swarmd.doctor.checks import CHECKS
-from swarmd.doctor.examination import Check, DoctorReport, Finding, Subject, examine, note, well
+from swarmd.doctor.examination import Check, DoctorReport, Finding, Subject, examine, note, ok_finding
 from swarmd.errors import IdentityError
 from tests.doctor.making import Made, ids
 
@@ -41,7 +41,7 @@ def _hang(subject: Subject) -> Iterator[Finding]:
 
 
 async def _find(subject: Subject) -> list[Finding]:
-    return [well("all is well")]
+    return [ok_finding("all is well")]
 
 
 def run(made: Made, *checks: Check) -> DoctorReport:

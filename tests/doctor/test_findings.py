@@ -17,14 +17,14 @@ import pytest
 from swarmd.config import StorageConfig, TrainingConfig
 from swarmd.core.events import LinkUp
 from swarmd.core.step import RULES
-from swarmd.daemon.directory import Moved, write_note
+from swarmd.daemon.directory import MoveNote, write_note
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.identity.backup import note_backup
+from swarmd.dht.identity.backup import write_backup_note
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor import machine, network, node
 from swarmd.doctor.children import ChildFailed, ModelFit, ProbeAnswer, ProbeQuestion, ask_torch
 from swarmd.paths import NodeDirectory
-from swarmd.units import ServicePaths, find_command, plan, write_file
+from swarmd.units import ServicePaths, find_command, plan_service_files, write_file
 from tests.daemon.node import FakeNode
 from tests.doctor.making import CPU, GIB, Made
 from tests.eventlog.making import flip
@@ -96,7 +96,7 @@ def other_swarm(made: Made, patch: Patch) -> None:
 def lose_key(made: Made, patch: Patch) -> None:
     made.key.unlink()
     put(made.data / "checkpoints/0")
-    note_backup(made.key, OTHER, 1.0, Path("/kept"))
+    write_backup_note(made.key, OTHER, 1.0, Path("/kept"))
 
 
 def write_other_log(made: Made, patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def without_package(made: Made, patch: Patch) -> None:
 
 
 def move_away(made: Made, patch: Patch) -> None:
-    write_note(made.data / "moved.json", Moved(1.0, to="/srv/there"))
+    write_note(made.data / "moved.json", MoveNote(1.0, to="/srv/there"))
 
 
 def put_in(name: str, content: str = "", mode: int = 0o600) -> Callable[[Made, Patch], object]:
@@ -166,7 +166,9 @@ FAULTS = [
         all_of(text(WITHOUT_BUBBLEWRAP), lambda made, patch: patch.setenv("PATH", "")),
         *("not installed", "Install bubblewrap"),
     ),
-    fault("clock", "clock.free=note", lambda made, patch: patch.setattr(machine, "is_kept", lambda: False)),
+    fault(
+        "clock", "clock.free=note", lambda made, patch: patch.setattr(machine, "is_clock_synchronised", lambda: False)
+    ),
     # The configuration.
     fault("config", "config.wrong=error", lambda made, patch: made.config.write_text("nonsense")),
     wrong("[training]\nstepz = 1", "training.stepz", "training.steps"),
@@ -260,7 +262,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.check} {fault.found}")
 def test_a_fault_is_found(fault: Fault, tmp_path: Path, monkeypatch: Patch) -> None:
     made = Made(tmp_path / "node")
-    monkeypatch.setattr(machine, "is_kept", lambda: True)
+    monkeypatch.setattr(machine, "is_clock_synchronised", lambda: True)
     monkeypatch.setattr(network, "own_addresses", lambda: ["/ip4/192.168.1.7"])
     fault.plant(made, monkeypatch)
     report = made.report(fault.check)
@@ -289,7 +291,7 @@ def test_a_closed_copy_is_no_second_node(tmp_path: Path) -> None:
     left = put(made.root / "left/identity.key")
     left.write_bytes(made.key.read_bytes())
     assert "identity.reused" in made.find("identity")
-    write_note(left.parent / "moved.json", Moved(1.0, to=str(made.data)))
+    write_note(left.parent / "moved.json", MoveNote(1.0, to=str(made.data)))
     assert "identity.reused" not in made.find("identity")
 
 
@@ -327,8 +329,8 @@ def test_a_running_node(tmp_path: Path) -> None:
 def test_a_unit_that_was_changed(tmp_path: Path, monkeypatch: Patch) -> None:
     made, place = Made(tmp_path / "node"), ServicePaths(units=tmp_path / "units", dev=tmp_path)
     assert made.severities("unit") == {}
-    monkeypatch.setattr(node, "places_of", lambda config: [place])
-    for path, content in plan(place, find_command(user=True), made.subject().config).items():
+    monkeypatch.setattr(node, "list_services_running", lambda config: [place])
+    for path, content in plan_service_files(place, find_command(user=True), made.subject().config).items():
         write_file(path, content)
     assert made.severities("unit") == {}
     unit = place.units / "swarmd.service"

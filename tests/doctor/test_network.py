@@ -12,7 +12,7 @@ import pytest
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor.examination import DaemonReply, Subject
-from swarmd.doctor.machine import judge_peers
+from swarmd.doctor.machine import judge_clock_skews
 from tests.doctor.making import Made, nodes, quoted
 
 ELSEWHERE = generate_identity().peer_id
@@ -61,7 +61,7 @@ def test_a_clock_that_differs_from_all_peers(tmp_path: Path, addresses: list[str
     ],
 )
 def test_the_median_decides_whose_clock_is_wrong(skews: dict[str, float], found: list[str]) -> None:
-    assert [each.id for each in judge_peers(skews)] == found
+    assert [each.id for each in judge_clock_skews(skews)] == found
 
 
 def test_nobody_at_the_address(tmp_path: Path) -> None:

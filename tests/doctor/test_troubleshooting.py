@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 import typer
 
-from swarmd.cli import load_verb
+from swarmd.cli import load_command
 from swarmd.core.values import SkipCause
 from swarmd.doctor.checks import CHECKS
 from swarmd.errors import ExitCode
@@ -60,7 +60,7 @@ def refusal_of(line: str) -> str:
     """What the parser has against a command line, positional arguments and all; empty where it takes it."""
     verb, *words = words_of(line)
     try:
-        load_verb(verb).make_context(verb, words)
+        load_command(verb).make_context(verb, words)
     except typer.TyperException as error:
         return str(error)
     return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.chain.keystore import create_keystore, create_passphrase
-from swarmd.cli.local_swarm import peer_of
+from swarmd.cli.local_swarm import get_or_make_peer_id
 from swarmd.core.events import AnyChainLog, RegistrationLog, RewardLog, StageLog, StageTrained, VoteLog
 from tests.anvil import running_anvil
 from tests.chain.grounds import CHAIN_ID, Ground
@@ -70,7 +70,7 @@ class ChainedSwarm(Swarm):
     def ready_accounts(self) -> None:
         """An encrypted key in every node's directory, with something to pay with."""
         for place in self.places:
-            self.peers.append(peer_of(place))
+            self.peers.append(get_or_make_peer_id(place))
             if self.accounts and self.shared:
                 for name in ("account.json", "account.pass"):
                     shutil.copy(self.places[0].root / name, place.root / name)

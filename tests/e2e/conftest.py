@@ -85,12 +85,12 @@ class Swarm(LocalSwarm):
     def prepare(self, rounds: int, kind: str = "", **settings: object) -> None:
         """Lay out without starting."""
         given = {key.replace("__", "."): value for key, value in settings.items()}
-        self.lay_out(rounds, QUICK | given, kind)
+        self.prepare_nodes(rounds, QUICK | given, kind)
 
     def wait_over(self, within_s: float = PATIENCE_S) -> None:
         """Until every node has heard that the rounds are over."""
         self.wait_until(
-            lambda: bool(self.rows()) and all(self.rounds_over), within_s, "the rounds to be over", every_s=0.5
+            lambda: bool(self.rows()) and all(self.are_rounds_over), within_s, "the rounds to be over", every_s=0.5
         )
 
     def wait_round(self, number: int, round: int, within_s: float = PATIENCE_S) -> None:
@@ -110,7 +110,7 @@ class Swarm(LocalSwarm):
 
     def processes_of(self, number: int) -> list[int]:
         """Pids of a node's workers and of what they started."""
-        return find_leftovers(self._tag(self.daemons[number - 1]))
+        return find_leftovers(self._node_tag(self.daemons[number - 1]))
 
     def wait_state(self, number: int, state: str, within_s: float = PATIENCE_S) -> None:
         """Until node `number` is in this state of round.yaml."""
@@ -137,7 +137,7 @@ def audited(swarm: AnySwarm) -> Iterator[AnySwarm]:
         yield swarm
         codes = swarm.stop(PATIENCE_S)
         assert all(code == 0 for code in codes.values()), f"exit codes {codes}"
-        assert swarm.leftovers() == []
+        assert swarm.find_leftover_pids() == []
         audit(swarm)
     finally:
         swarm.stop()

@@ -153,8 +153,8 @@ def test_nodes_share_by_shards_and_move_on_by_the_contracts_count(tmp_path: Path
     with chained_swarm(tmp_path / "swarm", nodes=3) as swarm, audited(swarm):
         swarm.run(chain__shards=4)
         swarm.wait_contract(1)
-        swarm.daemons[2].send(signal.SIGKILL)
-        assert swarm.daemons[2].wait(PATIENCE_S)
+        swarm.daemons[2].send_signal(signal.SIGKILL)
+        assert swarm.daemons[2].wait_for_exit(PATIENCE_S)
         swarm.daemons[2].start()
         swarm.wait_settled(ROUNDS - 1)
         swarm.stop()

@@ -56,8 +56,8 @@ def kill(swarm: Swarm, victim: str) -> None:
     """kill -9 one process of node 2, or the coordinator itself; a daemon is started again, as systemd would."""
     if victim in ("daemon", "coordinator"):
         daemon = swarm.daemons[1 if victim == "daemon" else 0]
-        daemon.send(signal.SIGKILL)
-        assert daemon.wait(PATIENCE_S)
+        daemon.send_signal(signal.SIGKILL)
+        assert daemon.wait_for_exit(PATIENCE_S)
         daemon.start()
         return
     known = swarm.told(2)

@@ -12,7 +12,7 @@ import pytest
 
 from swarmd.cli.local_swarm import read_history
 from swarmd.errors import ExitCode
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 from tests.programs import ROOT, TOOLS, ProgramMissing, ProgramRequired
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real, pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -38,7 +38,7 @@ def test_a_published_model_learns_sums(tmp_path: Path) -> None:
     assert "held-out accuracy" in run.stdout
     gains = []
     for place in sorted((tmp_path / "s").glob("node-*/events")):
-        assert verify(place).events > 0
+        assert verify_log(place).events > 0
         rounds = read_history(place)
         first, last = rounds[0].held_out_before, rounds[-1].held_out
         assert first is not None and last is not None

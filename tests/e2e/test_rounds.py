@@ -14,7 +14,7 @@ def test_rounds_run_to_the_end_and_go_on(swarm: Swarm) -> None:
     swarm.run(rounds=2)
     swarm.wait_over()
     assert set(swarm.stop().values()) == {0}
-    assert swarm.leftovers() == []
+    assert swarm.find_leftover_pids() == []
     for history in swarm.histories().values():
         assert [trained.round for trained in history] == [0, 1]
 
@@ -41,14 +41,14 @@ def shares_are_trained_on(swarm: Swarm) -> None:
 
 def standings_add_up(swarm: Swarm) -> None:
     """The coordinator's leaderboard is the sum of what the nodes' own logs say they earned."""
-    from swarmd.eventlog.fold import load
+    from swarmd.eventlog.fold import load_state
 
-    state, _ = load(swarm.places[0].events)
+    state, _ = load_state(swarm.places[0].events)
     assert state.coordination is not None
     standings = {row.peer: row for row in state.coordination.standings}
     assert len(standings) == 2
     for place in swarm.places:
-        own, _ = load(place.events)
+        own, _ = load_state(place.events)
         assert own.settings is not None
         assert standings[own.settings.peer].rounds == 4
         assert standings[own.settings.peer].reward == pytest.approx(own.reward_total)

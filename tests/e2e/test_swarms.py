@@ -18,10 +18,10 @@ from swarmd.config import load_config
 from swarmd.core.commands import Train
 from swarmd.core.events import RolloutsGathered, StageTrained, TrainerReady
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import commits_from, fold, oldest_base
-from swarmd.swarms.math.fixed import show_answer
-from swarmd.swarms.math.texts import read_last
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import commits_from, fold_commits, oldest_base
+from swarmd.swarms.math.fixed import format_answer
+from swarmd.swarms.math.texts import read_last_tag
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
@@ -96,7 +96,7 @@ def test_a_swarm_from_a_file(swarm: Swarm, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["digits", *KINDS])
 def test_each_kind_learns_as_shipped(swarm: Swarm, kind: str) -> None:
     """What `swarmd local --kind KIND` shows a newcomer: no setting of the test's own."""
-    swarm.lay_out(LEARNT_ROUNDS, {}, kind)
+    swarm.prepare_nodes(LEARNT_ROUNDS, {}, kind)
     swarm.start()
     swarm.wait_over(3000)
     swarm.stop()
@@ -148,8 +148,8 @@ def check_exchange(swarm: Swarm) -> None:
                     assert said is not None
                     text = said.completions[source.choice]
                     if source.stage == 0:
-                        assert show_answer(text, SHOWN_BYTES) in prompt
-                        answer = read_last(text, "answer")
+                        assert format_answer(text, SHOWN_BYTES) in prompt
+                        answer = read_last_tag(text, "answer")
                         answers_seen += source.peer != event.rollouts.peer and bool(answer) and f"{answer}" in prompt
                 if event.stage:
                     shown = {source.peer for source in sources if source.stage == event.stage - 1}
@@ -193,7 +193,7 @@ def stages_of(place: LocalNode) -> Iterator[tuple[Train, StageTrained]]:
     """Every stage that a node trained: what its trainer was told, and what came of it."""
     base = oldest_base(place.events)
     orders: dict[str, Train] = {}
-    for applied in fold(commits_from(place.events, base), base.state):
+    for applied in fold_commits(commits_from(place.events, base), base.state):
         orders |= {command.id: command for command in applied.commands if isinstance(command, Train)}
         if isinstance(applied.event, StageTrained):
             yield orders[applied.event.command], applied.event
@@ -201,7 +201,7 @@ def stages_of(place: LocalNode) -> Iterator[tuple[Train, StageTrained]]:
 
 def body_of(place: LocalNode, ref: RolloutsRef) -> Rollouts:
     """A body that lies in a node's blob store."""
-    return decode_rollouts(Blobs(place.blobs).get(ref.digest))
+    return decode_rollouts(BlobStore(place.blobs).get(ref.digest))
 
 
 def material_of(place: LocalNode, plan: Plan, order: Train) -> Material:

@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 
 from swarmd.config import TrainingConfig
 from swarmd.core.events import Event, StageTrained, WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.observe.words import weights_words
+from swarmd.observe.words import describe_weights_event
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import MODELS_DIR
-from swarmd.training.peer_weights import DTYPE, digest_policy, digest_tokenizer, write_announced
+from swarmd.training.peer_weights import DTYPE, digest_policy_architecture, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.e2e.audit import events_of
 from tests.e2e.conftest import PATIENCE_S, Swarm
@@ -33,8 +33,8 @@ def unlearnt(directory: Path) -> Path:
 def offer_embedded(directory: Path) -> None:
     """What the coordinator's trainer would offer, had it a model: the embedded one."""
     policy, shelf = load_policy(TrainingConfig(device="cpu")), OfferedWeights(directory)
-    write_announced(policy.trained_weights(), shelf.announced)
-    shelf.offer(digest_policy(policy), digest_tokenizer(policy.tokenizer), 2, DTYPE, 0.9)
+    write_announced(policy.trained_weights(), shelf.announced_path)
+    shelf.offer(digest_policy_architecture(policy), digest_tokenizer(policy.tokenizer), 2, DTYPE, 0.9)
 
 
 @pytest.mark.nodes(2, trained=(2,))
@@ -60,7 +60,7 @@ def test_who_comes_late_begins_from_the_coordinators_weights(swarm: Swarm, tmp_p
     assert (adopted.round, adopted.stage) == (first.round, first.stage) and first.round >= JOINS_AT
     assert first.round <= int(fetched.command.split("/")[1]) + 1, "it skipped the round of the fetch at most"
     words = swarm.places[1].output.read_text()
-    assert weights_words(fetched) in words and weights_words(adopted) in words
+    assert describe_weights_event(fetched) in words and describe_weights_event(adopted) in words
 
 
 @pytest.mark.nodes(2, trained=(2,))
@@ -81,4 +81,4 @@ def test_a_node_begins_from_the_mean_with_the_coordinators_weights(swarm: Swarm)
     swarm.wait_until(lambda: bool(adopted()), PATIENCE_S, "a mean that is begun from", every_s=0.5)
     first = adopted()[0]
     assert first.weights.averaged
-    assert weights_words(first) in swarm.places[1].output.read_text()
+    assert describe_weights_event(first) in swarm.places[1].output.read_text()

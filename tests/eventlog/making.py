@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
-from swarmd.eventlog.fold import fold_commit
+from swarmd.eventlog.fold import apply_commit
 from swarmd.eventlog.frame import NO_COMMANDS, Commit, digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
-from swarmd.shell.loop import plan
+from swarmd.shell.loop import plan_commit
 from tests.core.story import Story, announced, coordinator_settings, gathered, settings, trained
 
 NODE = "12D3KooWAlice"
@@ -99,8 +99,8 @@ def write_story(log: EventLog, events: Sequence[Event], state: State, group: int
     fold = StateFold(state)
     for index in range(0, len(events), group):
         planned = Commit(log.next_seq, 1000.0 + log.next_seq, RULES, tuple(events[index : index + group]), b"")
-        log.append(planned.at, planned.events, digest_commands(fold_commit(fold, planned)))
-        if log.snapshot_due:
+        log.append(planned.at, planned.events, digest_commands(apply_commit(fold, planned)))
+        if log.is_snapshot_due:
             log.write_snapshot(fold.state)
     return fold.state
 
@@ -108,7 +108,7 @@ def write_story(log: EventLog, events: Sequence[Event], state: State, group: int
 def write_planned(log: EventLog, events: Iterable[Event], state: State, at: float = 1.0) -> State:
     """Commit events one by one with all that the core makes of them, as the daemon does."""
     for event in events:
-        planned = plan(state, log.next_seq, at, [event])
+        planned = plan_commit(state, log.next_seq, at, [event])
         log.append(at, planned.events, digest_commands(planned.commands))
         state = planned.state
     return state

@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 from swarmd.core.step import StateFold
-from swarmd.eventlog.fold import commits_from, fold_commit, node_of, oldest_base
+from swarmd.eventlog.fold import apply_commit, commits_from, oldest_base, peer_id_of_log
 from swarmd.eventlog.store import EventLog
 
 WRONG = b"\xaa" * 16
@@ -26,9 +26,9 @@ def recut(source: Path, target: Path, seed: int, wrong: Collection[int] = (), la
     places = set(random.sample(range(1, len(commits)), min(SNAPSHOTS, len(commits) - 1)))
     fold = StateFold(base.state)
     taken = 0
-    with EventLog.open(target, node_of(source), "recut") as log:
+    with EventLog.open(target, peer_id_of_log(source), "recut") as log:
         for place, commit in enumerate(commits):
-            fold_commit(fold, commit)
+            apply_commit(fold, commit)
             at = commit.at + later_s * (place == min(places))
             log.append(at, commit.events, WRONG if place in wrong else commit.commands_digest)
             if place in places:

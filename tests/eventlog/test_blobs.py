@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.errors import BlobError, LogWriteFailed, NotFoundError
 from swarmd.eventlog import blobs as module
-from swarmd.eventlog.blobs import TEMPORARY_AGE_S, Blobs
+from swarmd.eventlog.blobs import TEMPORARY_AGE_S, BlobStore
 
 WRITER = """
 import random, sys
@@ -28,14 +28,14 @@ for _ in range(200):
 """
 
 
-def age(blobs: Blobs, digest: str, seconds: float) -> None:
+def age(blobs: BlobStore, digest: str, seconds: float) -> None:
     path = blobs.directory / digest[:2] / digest
     past = path.stat().st_mtime - seconds
     os.utime(path, (past, past))
 
 
 def test_what_was_put_is_got_by_its_sha256(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = BlobStore(tmp_path / "blobs")
     digest = blobs.put(b"body")
     assert digest == hashlib.sha256(b"body").hexdigest()
     assert blobs.has(digest) and blobs.get(digest) == b"body"
@@ -47,14 +47,14 @@ def test_what_was_put_is_got_by_its_sha256(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "\n", "/" * 64])
 def test_a_digest_from_a_peer_leads_nowhere_else(tmp_path: Path, digest: str) -> None:
-    blobs = Blobs(tmp_path)
+    blobs = BlobStore(tmp_path)
     for attempt in (blobs.get, blobs.has):
         with pytest.raises(NotFoundError, match="not the digest of a blob"):
             attempt(digest)
 
 
 def test_a_damaged_blob_is_refused_and_mended_by_putting_it_again(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path)
+    blobs = BlobStore(tmp_path)
     digest = blobs.put(b"body")
     path = tmp_path / digest[:2] / digest
     for content in (b"bodx", b"bod", b""):
@@ -68,12 +68,12 @@ def test_a_damaged_blob_is_refused_and_mended_by_putting_it_again(tmp_path: Path
 def test_a_blob_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOB_BYTES_MAX", 10)
     with pytest.raises(BlobError, match="limit of 10"):
-        Blobs(tmp_path).put(b"x" * 11)
+        BlobStore(tmp_path).put(b"x" * 11)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_pruning_takes_the_oldest_first_and_spares_what_is_to_be_kept(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path)
+    blobs = BlobStore(tmp_path)
     digests = [blobs.put(bytes([number]) * 100) for number in range(6)]
     for number, digest in enumerate(digests):
         age(blobs, digest, 100 - number)
@@ -85,7 +85,7 @@ def test_pruning_takes_the_oldest_first_and_spares_what_is_to_be_kept(tmp_path: 
 
 
 def test_a_blob_that_cannot_be_removed_is_named_when_the_others_are_gone(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path)
+    blobs = BlobStore(tmp_path)
     stays, goes = tmp_path / "aa" / ("a" * 64), blobs.put(b"old")
     stays.mkdir(parents=True)
     os.utime(stays, (0, 0))
@@ -95,7 +95,7 @@ def test_a_blob_that_cannot_be_removed_is_named_when_the_others_are_gone(tmp_pat
 
 
 def test_pruning_clears_what_a_crash_left(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path)
+    blobs = BlobStore(tmp_path)
     digest = blobs.put(b"body")
     left = tmp_path / digest[:2] / f"{digest}.1.1.tmp"
     left.write_bytes(b"half")

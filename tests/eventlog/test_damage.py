@@ -11,7 +11,7 @@ from swarmd.core.events import MemberSeen, ReportSeen
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, OtherVersion
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.frame import NO_COMMANDS, RESERVE_BYTES, TAIL_BYTES_MAX, Commit, encode_commit, encode_frame
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.replay import check_log
@@ -247,7 +247,7 @@ def test_a_log_of_other_rules_is_read_by_nobody(
     monkeypatch.setattr("swarmd.eventlog.store.RULES", rules)
     with open_log(tmp_path) as log:
         log.append(0.0, [MemberSeen("p")], NO_COMMANDS)
-    for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path), lambda: load(tmp_path)):
+    for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path), lambda: load_state(tmp_path)):
         with pytest.raises(OtherVersion, match=f"rules {rules}.*{fix}"):
             attempt()
 

@@ -23,17 +23,17 @@ from swarmd.core.events import (
     SubmissionSent,
     tag_of,
 )
-from swarmd.core.state import Link, State
+from swarmd.core.state import NetworkLink, State
 from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef
 from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable
 from swarmd.eventlog.export import (
-    Change,
-    change_line,
+    FieldChange,
     changes_between,
-    event_line,
     export_json_lines,
     export_parquet,
+    format_change,
+    format_event,
     write_json_lines,
 )
 from swarmd.eventlog.frame import Commit
@@ -146,35 +146,37 @@ def test_what_a_column_cannot_hold_is_null_and_stands_in_the_event(at: float, tm
 
 
 def test_an_event_is_one_line_with_what_is_not_default() -> None:
-    line = event_line(7, 0.0, announced(3, 1, deadline_at=60.0))
+    line = format_event(7, 0.0, announced(3, 1, deadline_at=60.0))
     assert line.split() == (
         ["7", "1970-01-01", "00:00:00.000", "round_announced", "round=3", "stage=1", "opened_at=0", "deadline_at=60"]
     )
-    assert "digest=dddddddddddd " in event_line(0, 0.0, trained(0))
-    assert "record=<3 bytes>" in event_line(0, 0.0, ReportSeen("p", 0, 0, 0.5, record=b"abc"))
+    assert "digest=dddddddddddd " in format_event(0, 0.0, trained(0))
+    assert "record=<3 bytes>" in format_event(0, 0.0, ReportSeen("p", 0, 0, 0.5, record=b"abc"))
 
 
 def test_states_that_are_equal_have_no_changes() -> None:
-    state = State(run="a", reward_total=math.nan, link=Link(since=math.nan))
+    state = State(run="a", reward_total=math.nan, link=NetworkLink(since=math.nan))
     assert changes_between(state, state) == ()
-    assert changes_between(state, replace(state, reward_total=float("nan"), link=Link(since=float("nan")))) == ()
+    assert changes_between(state, replace(state, reward_total=float("nan"), link=NetworkLink(since=float("nan")))) == ()
 
 
 def test_changes_name_the_field_that_changed() -> None:
     before = State(chart="joining", done=(0, 0))
-    after = replace(before, chart="round.training", done=(1, 0), link=Link(chart="up", peers=2))
+    after = replace(before, chart="round.training", done=(1, 0), link=NetworkLink(chart="up", peers=2))
     assert changes_between(before, after) == (
-        Change("chart", "joining", "round.training"),
-        Change("done", (0, 0), (1, 0)),
-        Change("link.chart", "down", "up"),
-        Change("link.peers", 0, 2),
+        FieldChange("chart", "joining", "round.training"),
+        FieldChange("done", (0, 0), (1, 0)),
+        FieldChange("link.chart", "down", "up"),
+        FieldChange("link.peers", 0, 2),
     )
-    assert change_line(Change("chart", "joining", "round.training")) == "chart: joining → round.training"
+    assert format_change(FieldChange("chart", "joining", "round.training")) == "chart: joining → round.training"
 
 
 def test_of_a_list_only_what_differs_is_shown() -> None:
     one, two, three = Register("a"), StartWorker("b", "trainer", 1), Register("c")
     before = State(pending=(one, two, three))
-    assert changes_between(before, replace(before, pending=(one, three))) == (Change("pending", (two,), ()),)
-    assert changes_between(before, replace(before, pending=(one, two, three, one))) == (Change("pending", (), (one,)),)
-    assert changes_between(State(), before) == (Change("pending", (), (one, two, three)),)
+    assert changes_between(before, replace(before, pending=(one, three))) == (FieldChange("pending", (two,), ()),)
+    assert changes_between(before, replace(before, pending=(one, two, three, one))) == (
+        FieldChange("pending", (), (one,)),
+    )
+    assert changes_between(State(), before) == (FieldChange("pending", (), (one, two, three)),)

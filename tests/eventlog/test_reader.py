@@ -10,9 +10,9 @@ from crc32c import crc32c
 from swarmd.core.events import LinkDown, MemberSeen
 from swarmd.errors import LogDamaged
 from swarmd.eventlog import frame
-from swarmd.eventlog.frame import CHUNK_BYTES, Commit, encode_commit, encode_frame, judge_tail, read_frames
-from swarmd.eventlog.reader import LogReader, end_of, follow_commits, read_commits
-from swarmd.eventlog.segment import Place, list_segments
+from swarmd.eventlog.frame import CHUNK_BYTES, Commit, classify_tail, encode_commit, encode_frame, read_frames
+from swarmd.eventlog.reader import LogReader, end_seq_of_log, follow_commits, read_commits
+from swarmd.eventlog.segment import LogPosition, list_segments
 from tests.eventlog.making import members, open_log, write_groups
 
 EVENTS = 3000
@@ -38,7 +38,7 @@ def test_a_log_is_read_from_any_event_on(tmp_path: Path) -> None:
     assert len(list_segments(tmp_path)) > 4
     for seq in range(64):
         assert list(read_commits(tmp_path, seq)) == [commit for commit in commits if commit.end_seq > seq]
-    assert end_of(tmp_path) == 60
+    assert end_seq_of_log(tmp_path) == 60
 
 
 def test_frames_larger_than_what_is_read_at_once_come_back(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_an_empty_segment_replaced_by_the_next_life_is_followed(tmp_path: Path) 
         log._begin_segment()
     with LogReader(tmp_path) as reader:
         assert len(list(reader.read())) == 2
-        before = reader.place
+        before = reader.position
         written = write_groups(tmp_path, members(2, first=2), run="next")
         assert list(reader.read()) == written
     first, second = list_segments(tmp_path)
-    assert before == Place(2, 0, first.stat().st_size), "of the empty one nothing lasts"
-    assert reader.place == Place(4, 2, second.stat().st_size)
+    assert before == LogPosition(2, 0, first.stat().st_size), "of the empty one nothing lasts"
+    assert reader.position == LogPosition(4, 2, second.stat().st_size)
 
 
 def test_a_half_written_frame_is_waited_for(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_log_is_read_whole_while_it_is_written(tmp_path: Path) -> None:
     def pause() -> bool:
         if next(polls) % 50 == 0:
             prefixes.append(sum(len(commit.events) for commit in read_commits(directory)))
-        return seen < EVENTS and (writer.poll() is None or seen < end_of(directory))
+        return seen < EVENTS and (writer.poll() is None or seen < end_seq_of_log(directory))
 
     seen = 0
     for commit in follow_commits(directory, 0, pause):
@@ -91,7 +91,7 @@ def test_a_log_is_read_whole_while_it_is_written(tmp_path: Path) -> None:
         assert commit.events[0].peer == f"peer{seen}"
         seen = commit.end_seq
     assert writer.wait(timeout=30) == 0
-    assert seen == EVENTS == end_of(directory)
+    assert seen == EVENTS == end_seq_of_log(directory)
     assert prefixes == sorted(prefixes)
 
 
@@ -124,7 +124,7 @@ def test_a_tail_is_judged_by_what_follows(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(frames[0] + content)
         with path.open("rb", buffering=0) as file:
-            judged[name] = judge_tail(file, len(frames[0]), seed).verdict
+            judged[name] = classify_tail(file, len(frames[0]), seed).verdict
             assert next(read_frames(file, 0, seed))[0] == len(frames[0])
     assert all(name.startswith(verdict) for name, verdict in judged.items())
 
@@ -144,11 +144,11 @@ def test_a_torn_frame_full_of_lengths_is_gone_through_up_to_a_bound(
     path = tmp_path / "tail"
     path.write_bytes(b"torn" + lengths + b"\0" * 50)
     with path.open("rb", buffering=0) as file:
-        assert judge_tail(file, 0, 77).verdict == "torn"
+        assert classify_tail(file, 0, 77).verdict == "torn"
         assert sum(read) == 0, "no commit begins so"
         path.write_bytes(b"torn" + b"\0\x40\0\0crc!\x95" * 5000 + bytes(50))
         monkeypatch.setattr(frame, "LOOKED_AT_MAX", 100_000)
-        assert judge_tail(file, 0, 77).verdict == "damaged"
+        assert classify_tail(file, 0, 77).verdict == "damaged"
     assert sum(read) < 200_000
 
 

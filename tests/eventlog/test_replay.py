@@ -13,11 +13,20 @@ from swarmd.core.events import Envelope, WorkerStarted, tag_of
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.errors import ExitCode, LogDamaged, ReplayDifference
-from swarmd.eventlog.export import Change
-from swarmd.eventlog.fold import base_upto, commits_from, fold, fold_commit, fold_log, load, node_of, oldest_base
+from swarmd.eventlog.export import FieldChange
+from swarmd.eventlog.fold import (
+    apply_commit,
+    base_upto,
+    commits_from,
+    fold_commits,
+    fold_log,
+    load_state,
+    oldest_base,
+    peer_id_of_log,
+)
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import CommitDiffers, compare, verify
+from swarmd.eventlog.replay import CommitDiffers, compare_replays, verify_log
 from swarmd.eventlog.segment import list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
 from tests.core.story import gathered
@@ -33,9 +42,9 @@ def test_a_log_folds_to_the_state_the_node_had(tmp_path: Path, story, group: int
     events = story()
     with open_log(tmp_path) as log:
         state = write_story(log, events, State(), group)
-    loaded, next_seq = load(tmp_path)
+    loaded, next_seq = load_state(tmp_path)
     assert (encode_state(loaded), next_seq) == (encode_state(state), len(events))
-    found = verify(tmp_path)
+    found = verify_log(tmp_path)
     assert (found.events, found.commits) == (len(events), -(-len(events) // group))
 
 
@@ -44,7 +53,7 @@ def test_the_fold_shows_each_event_between_its_states(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         write_story(log, events, State())
     state = State()
-    for seq, applied in enumerate(fold(read_commits(tmp_path))):
+    for seq, applied in enumerate(fold_commits(read_commits(tmp_path))):
         assert (applied.seq, applied.event, applied.before) == (seq, events[seq], state)
         state, commands = step(state, Envelope(seq, applied.at, events[seq]))
         assert (applied.after, applied.commands) == (state, commands)
@@ -55,10 +64,10 @@ def test_a_log_goes_on_over_lives(tmp_path: Path) -> None:
     state = State()
     for life in range(3):
         with open_log(tmp_path, f"run{life}") as log:
-            before, next_seq = load(tmp_path)
+            before, next_seq = load_state(tmp_path)
             assert (encode_state(before), next_seq) == (encode_state(state), log.next_seq)
             state = write_story(log, follower_story(), before)
-    assert verify(tmp_path).events == 3 * len(follower_story())
+    assert verify_log(tmp_path).events == 3 * len(follower_story())
 
 
 def test_the_first_commit_with_another_digest_is_named(tmp_path: Path) -> None:
@@ -70,7 +79,7 @@ def test_the_first_commit_with_another_digest_is_named(tmp_path: Path) -> None:
             state, commands = step(state, Envelope(index, 5.0, event))
             log.append(5.0, [event], b"\xaa" * 16 if index >= changed else digest_commands(commands))
     with pytest.raises(ReplayDifference) as caught:
-        verify(tmp_path)
+        verify_log(tmp_path)
     assert caught.value.exit_code == ExitCode.DIFFERENCE
     assert isinstance(caught.value, CommitDiffers)
     difference = caught.value.difference
@@ -96,7 +105,7 @@ def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("swarmd.eventlog.replay.StateFold", Forgetful)
     with pytest.raises(CommitDiffers) as caught:
-        verify(tmp_path)
+        verify_log(tmp_path)
     assert caught.value.difference.seq == first
 
 
@@ -109,10 +118,10 @@ def test_other_charts_part_at_the_first_event_that_they_take_otherwise(
         write_story(log, events, State())
     charts = default_charts()
     link = msgspec.structs.replace(charts.link, table={})  # a link that never comes up
-    found = compare(tmp_path, partial(step, charts=msgspec.structs.replace(charts, link=link)))
+    found = compare_replays(tmp_path, partial(step, charts=msgspec.structs.replace(charts, link=link)))
     assert found.first is not None
     assert found.first.event == WorkerStarted("network", 11, 1)
-    assert Change("link.chart", "down", "connecting") in found.first.here.changes
+    assert FieldChange("link.chart", "down", "connecting") in found.first.here.changes
     assert found.first.there.changes != found.first.here.changes
     assert any(change.path == "link.chart" and change.after == "down" for change in found.changes)
     assert found.events == len(events)
@@ -121,8 +130,8 @@ def test_other_charts_part_at_the_first_event_that_they_take_otherwise(
 def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None:
     commits = write_groups(tmp_path, [follower_story()])
     together = StateFold()
-    commands = fold_commit(together, commits[0])
-    one_by_one = list(fold(commits))
+    commands = apply_commit(together, commits[0])
+    one_by_one = list(fold_commits(commits))
     assert together.state == one_by_one[-1].after
     assert commands == tuple(command for applied in one_by_one for command in applied.commands)
 
@@ -135,16 +144,16 @@ def test_of_two_wrong_commits_the_first_is_named(tmp_path: Path) -> None:
     wrong = (len(commits) // 3, len(commits) - 2)
     recut(LOG, tmp_path, seed=2, wrong=wrong)
     with pytest.raises(CommitDiffers) as caught:
-        verify(tmp_path)
+        verify_log(tmp_path)
     assert caught.value.difference.seq == commits[wrong[0]].seq
 
 
 def test_a_snapshot_that_is_not_the_fold_is_named(tmp_path: Path) -> None:
     recut(LOG, tmp_path, seed=3)
-    earlier, later = (read_snapshot(path, node_of(tmp_path)) for path in list_snapshots(tmp_path)[1:3])
+    earlier, later = (read_snapshot(path, peer_id_of_log(tmp_path)) for path in list_snapshots(tmp_path)[1:3])
     write_snapshot(tmp_path, msgspec.structs.replace(later, state=earlier.state))
     with pytest.raises(ReplayDifference, match=f"the snapshot of seq {later.seq} "):
-        verify(tmp_path)
+        verify_log(tmp_path)
 
 
 def test_a_segment_that_does_not_follow_on_the_one_before_is_found(tmp_path: Path) -> None:
@@ -153,7 +162,7 @@ def test_a_segment_that_does_not_follow_on_the_one_before_is_found(tmp_path: Pat
     raw = bytearray(before.read_bytes())
     before.write_bytes(bytes(raw[: len(raw) // 2]))
     with pytest.raises(LogDamaged, match=f"{before.name}|{after.name}"):
-        verify(tmp_path)
+        verify_log(tmp_path)
 
 
 def test_the_base_of_an_event_is_the_latest_snapshot_at_or_before_it_and_its_fold_is_the_same(tmp_path: Path) -> None:

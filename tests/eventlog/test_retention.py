@@ -10,13 +10,13 @@ from bench.long_log import write_long_log
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogInUse, OtherVersion, ReplayDifference
-from swarmd.eventlog.fold import base_upto, fold_log, load, newest_base, oldest_base
+from swarmd.eventlog.fold import base_upto, fold_log, load_state, newest_base, oldest_base
 from swarmd.eventlog.frame import RESERVE_BYTES
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import check_log, verify
+from swarmd.eventlog.replay import check_log, verify_log
 from swarmd.eventlog.segment import SegmentWriter, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import Snapshot, encode_state, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
-from swarmd.eventlog.store import EventLog, compact, log_bytes
+from swarmd.eventlog.store import EventLog, compact_event_log, log_disk_bytes
 from swarmd.results.history import read_history
 from tests.eventlog.making import ANY_BYTES, NODE, flip, follower_story, open_log, write_story
 
@@ -40,7 +40,7 @@ def test_snapshots_lie_where_segments_begin(tmp_path: Path) -> None:
     snapshots = list_snapshots(tmp_path)
     assert len(snapshots) >= 3
     assert {snapshot_seq(path) for path in snapshots[:-1]} <= firsts
-    loaded, _ = load(tmp_path)
+    loaded, _ = load_state(tmp_path)
     assert encode_state(loaded) == encode_state(state)
     assert newest_base(tmp_path).seq == snapshot_seq(snapshots[-1])
     assert oldest_base(tmp_path).seq == 0
@@ -53,14 +53,14 @@ def test_a_log_over_its_budget_sheds_its_oldest_segments_and_still_folds(tmp_pat
     write_lives(whole, 14)
     first = first_seq_of(list_segments(bounded)[0])
     assert first > 0
-    assert log_bytes(bounded) <= bytes_max + 3 * SEGMENT_BYTES < log_bytes(whole)
+    assert log_disk_bytes(bounded) <= bytes_max + 3 * SEGMENT_BYTES < log_disk_bytes(whole)
     assert oldest_base(bounded).seq == first, "a fold starts at the first event that is left"
     assert snapshot_seq(list_snapshots(bounded)[0]) == first
     assert list(read_commits(bounded)) == list(read_commits(whole, first))
-    loaded, next_seq = load(bounded)
-    assert encode_state(loaded) == encode_state(state) == encode_state(load(whole)[0])
-    assert next_seq == load(whole)[1]
-    found = verify(bounded)
+    loaded, next_seq = load_state(bounded)
+    assert encode_state(loaded) == encode_state(state) == encode_state(load_state(whole)[0])
+    assert next_seq == load_state(whole)[1]
+    found = verify_log(bounded)
     assert found.from_seq == first and found.snapshots >= 1
 
 
@@ -69,7 +69,7 @@ def test_without_a_snapshot_nothing_is_shed(tmp_path: Path) -> None:
         for index, event in enumerate(follower_story(20)):
             log.append(float(index), [event], b"")
     assert first_seq_of(list_segments(tmp_path)[0]) == 0
-    assert log_bytes(tmp_path) > 1000
+    assert log_disk_bytes(tmp_path) > 1000
 
 
 def test_a_damaged_snapshot_lets_nothing_go(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_damaged_snapshot_is_passed_over_while_the_log_is_whole(tmp_path: Path
     state = write_lives(tmp_path, 2)
     newest = list_snapshots(tmp_path)[-1]
     newest.write_bytes(newest.read_bytes()[:-3])
-    assert encode_state(load(tmp_path)[0]) == encode_state(state)
+    assert encode_state(load_state(tmp_path)[0]) == encode_state(state)
     with pytest.raises(LogDamaged, match=f"{newest.name} is damaged.*digest is wrong"):
         read_snapshot(newest, NODE)
 
@@ -99,7 +99,7 @@ def test_a_log_whose_oldest_snapshot_is_damaged_is_read_from_the_next_one(tmp_pa
     assert oldest_base(tmp_path).seq == base_upto(tmp_path, snapshot_seq(later) + 1).seq == snapshot_seq(later)
     *_, last = fold_log(tmp_path)
     assert encode_state(last.after) == encode_state(state)
-    for attempt in (verify, check_log):
+    for attempt in (verify_log, check_log):
         with pytest.raises(LogDamaged, match=f"{oldest.name} is damaged.*Delete it"):
             attempt(tmp_path)
 
@@ -109,7 +109,7 @@ def test_a_log_whose_beginning_is_gone_is_refused(tmp_path: Path) -> None:
     for path in list_snapshots(tmp_path):
         path.unlink()
     list_segments(tmp_path)[0].unlink()
-    for attempt in (load, verify):
+    for attempt in (load_state, verify_log):
         with pytest.raises(LogDamaged, match="no snapshot holds the state before it"):
             attempt(tmp_path)
 
@@ -121,17 +121,17 @@ def test_a_snapshot_that_the_fold_does_not_give_is_a_difference(tmp_path: Path) 
     wrong = msgspec.structs.replace(snapshot, state=msgspec.structs.replace(snapshot.state, rounds_joined=999))
     write_snapshot(tmp_path, wrong)
     with pytest.raises(ReplayDifference, match=f"snapshot of seq {snapshot.seq}"):
-        verify(tmp_path)
+        verify_log(tmp_path)
 
 
 def test_a_log_that_ends_before_its_snapshot_is_refused(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         state = write_story(log, follower_story(), State())
         path = log.write_snapshot(state)
-    assert verify(tmp_path).snapshots == 1, "a snapshot at the very end is compared too"
+    assert verify_log(tmp_path).snapshots == 1, "a snapshot at the very end is compared too"
     segment = list_segments(tmp_path)[-1]
     segment.write_bytes(content := segment.read_bytes()[:-1])
-    for attempt in (load, check_log, lambda place: open_log(place, "next")):
+    for attempt in (load_state, check_log, lambda place: open_log(place, "next")):
         with pytest.raises(LogDamaged, match=f"before its snapshot {path.name}: events are missing"):
             attempt(tmp_path)
     assert segment.read_bytes() == content, "nothing is cut when the log is refused"
@@ -184,7 +184,7 @@ def test_a_long_life_stays_within_its_budget_and_goes_on_from_what_is_left(
     def begin(log: EventLog) -> SegmentWriter:
         nonlocal largest
         segment = begin_segment(log)
-        largest = max(largest, log_bytes(tmp_path))
+        largest = max(largest, log_disk_bytes(tmp_path))
         return segment
 
     def append(segment: SegmentWriter, payload: bytes) -> None:
@@ -199,8 +199,8 @@ def test_a_long_life_stays_within_its_budget_and_goes_on_from_what_is_left(
     assert written > 3 * bytes_max
     assert largest <= bytes_max + segment_bytes + RESERVE_BYTES
     assert oldest_base(tmp_path).seq > events // 3
-    assert verify(tmp_path).from_seq == oldest_base(tmp_path).seq
-    state, _ = load(tmp_path)
+    assert verify_log(tmp_path).from_seq == oldest_base(tmp_path).seq
+    state, _ = load_state(tmp_path)
     assert state.clock is not None and state.clock.round == last
     history = read_history(tmp_path)
     assert history.from_seq == oldest_base(tmp_path).seq
@@ -215,26 +215,26 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_the_state_stays_and_the_log_goes_on(log: Path) -> None:
-    before = load(log)
+    before = load_state(log)
     count = len(list_segments(log))
-    done = compact(log)
-    assert load(log) == before
+    done = compact_event_log(log)
+    assert load_state(log) == before
     assert done.segments == count - 1 and done.after_bytes < done.before_bytes
     check_log(log)
-    verify(log)
+    verify_log(log)
     with open_log(log, "later") as later:
         write_story(later, follower_story(1)[:1], before[0])
-    verify(log)
+    verify_log(log)
 
 
 def test_no_more_goes_than_was_asked_for(log: Path) -> None:
-    whole = compact(log, 1 << 30)
+    whole = compact_event_log(log, 1 << 30)
     assert whole.segments == 0
-    some = compact(log, whole.after_bytes - 5000)
+    some = compact_event_log(log, whole.after_bytes - 5000)
     assert 0 < some.segments < len(list_segments(log)) + some.segments - 1
     assert some.after_bytes <= whole.after_bytes - 5000
 
 
 def test_a_running_node_is_left_alone(log: Path) -> None:
     with open_log(log, "running"), pytest.raises(LogInUse):
-        compact(log)
+        compact_event_log(log)

@@ -11,16 +11,16 @@ import pytest
 from crc32c import crc32c
 
 from swarmd.errors import BlobError, LogDamaged
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import node_of
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import peer_id_of_log
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, Place, first_seq_of, list_segments
+from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, LogPosition, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import read_snapshot
 from swarmd.eventlog.store import EventLog
-from swarmd.eventlog.summaries import Unfit, bookmark_path, read_bookmark
+from swarmd.eventlog.summaries import UnusableBookmark, bookmark_path, read_bookmark
 from swarmd.files import READ_BYTES_MAX
 from swarmd.results.history import read_history
-from swarmd.web.history import commits_at
+from swarmd.web.history import read_commits_from
 
 SOURCE = Path(__file__).parent.parent / "golden" / "coordinator" / "events"
 
@@ -67,11 +67,11 @@ def put(kind: str, path: Path) -> Path:
 
 @each_kind
 def test_in_the_place_of_a_segment_it_is_damage(log: Path, kind: str) -> None:
-    node = node_of(log)
+    node = peer_id_of_log(log)
     path = put(kind, list_segments(log)[-1])
     for read in (
         lambda: list(read_commits(log)),
-        lambda: list(commits_at(log, Place(0, first_seq_of(path), 0), 0)),
+        lambda: list(read_commits_from(log, LogPosition(0, first_seq_of(path), 0), 0)),
         lambda: EventLog.open(log, node, "run"),
     ):
         with pytest.raises(LogDamaged, match="cannot be read"):
@@ -95,13 +95,13 @@ def test_in_the_place_of_a_summary_all_is_read_anew(log: Path, kind: str) -> Non
 @each_kind
 def test_in_the_place_of_a_bookmark_it_is_not_used(log: Path, kind: str) -> None:
     put(kind, bookmark_path(log, "page"))
-    with pytest.raises(Unfit, match="cannot be read"):
+    with pytest.raises(UnusableBookmark, match="cannot be read"):
         read_bookmark(log, "page", "1")
 
 
 @each_kind
 def test_in_the_place_of_a_blob_it_is_damage_that_is_mended(tmp_path: Path, kind: str) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = BlobStore(tmp_path / "blobs")
     digest = blobs.put(b"body")
     put(kind, tmp_path / "blobs" / digest[:2] / digest)
     with pytest.raises(BlobError, match="cannot be read"):
@@ -114,7 +114,7 @@ def test_a_file_that_is_too_large_is_not_read(log: Path) -> None:
     path = bookmark_path(log, "page")
     path.parent.mkdir()
     huge(path)
-    with pytest.raises(Unfit, match=str(READ_BYTES_MAX)):
+    with pytest.raises(UnusableBookmark, match=str(READ_BYTES_MAX)):
         read_bookmark(log, "page", "1")
 
 

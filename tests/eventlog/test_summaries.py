@@ -9,10 +9,10 @@ import pytest
 from swarmd.cli.leaderboard import BOARDS, CHAIN, board_of_log, read_boards
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog import summaries
-from swarmd.eventlog.fold import node_of
+from swarmd.eventlog.fold import peer_id_of_log
 from swarmd.eventlog.reader import LogReader
-from swarmd.eventlog.segment import Place, list_segments
-from swarmd.eventlog.store import retain
+from swarmd.eventlog.segment import LogPosition, list_segments
+from swarmd.eventlog.store import remove_old_segments
 from swarmd.eventlog.summaries import read_bookmark, write_bookmark
 from swarmd.results.history import KIND as HISTORY
 from swarmd.results.history import read_history
@@ -117,17 +117,17 @@ def of_another_version(path: Path) -> None:
 def of_nonsense(path: Path) -> None:
     """Of this very log and version, but not what is gathered."""
     log = path.parent.parent
-    version = KINDS[path.stem].version_from(0)
+    version = KINDS[path.stem].bookmark_version(0)
     assert read_bookmark(log, path.stem, version)
     write_bookmark(log, path.stem, version, place_of(log), [b"nonsense"])
 
 
-def place_of(log: Path) -> Place:
+def place_of(log: Path) -> LogPosition:
     with LogReader(log) as reader:
         for _ in reader.read():
             continue
-        assert reader.place is not None
-        return reader.place
+        assert reader.position is not None
+        return reader.position
 
 
 KINDS = {"history": HISTORY, "leaderboard": BOARDS, "chain": CHAIN}
@@ -154,7 +154,9 @@ def test_a_shortened_log_says_what_it_would_say_without_a_summary(
 ) -> None:
     recut(source, tmp_path, seed=2)
     read(tmp_path)
-    retain(tmp_path, node_of(tmp_path), bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path)))
+    remove_old_segments(
+        tmp_path, peer_id_of_log(tmp_path), bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path))
+    )
     with_summary = _told(read, tmp_path)
     shutil.rmtree(tmp_path / "summaries")
     assert _told(read, tmp_path) == with_summary

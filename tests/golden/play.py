@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.store import EventLog
 from swarmd.sim.node import SimNode
 from swarmd.sim.profile import draw_profile
@@ -17,7 +17,7 @@ END = "signal SIGTERM"
 def play(seed: int, **given: Any) -> World:
     """Play a swarm to its end, with fields of the profile as for `swarmd sim --set`."""
     world = World(seed, draw_profile(seed, **given))
-    world.play()
+    world.run_and_check()
     return world
 
 
@@ -38,7 +38,7 @@ def write_log(events: Path, node: SimNode) -> None:
 
 
 def _stop(log: EventLog, at: float) -> None:
-    state, _ = load(log.directory)
+    state, _ = load_state(log.directory)
     for event in (StopRequested(END), NodeStopped(END)):
         if state.chart not in ("stopped", "failed"):
             state = write_planned(log, [event], state, at)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from swarmd.core.events import tag_of
-from swarmd.core.state import State, to_plain
-from swarmd.eventlog.fold import load
+from swarmd.core.state import State, state_enc_hook
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.store import LOCK_NAME
 from swarmd.sim.node import SimNode
 from tests.golden.play import play, write_log
@@ -65,7 +65,7 @@ def record() -> None:
         shutil.rmtree(HERE / name, ignore_errors=True)
         write_log(HERE / name / "events", node)
         (HERE / name / "events" / LOCK_NAME).unlink()
-        state, end = load(HERE / name / "events")
+        state, end = load_state(HERE / name / "events")
         (HERE / name / "state.json").write_bytes(msgspec.json.format(state_json(state), indent=1) + b"\n")
         print(f"{name}: {end} events")
 
@@ -87,7 +87,7 @@ def _worth(node: SimNode, seen: set[str]) -> tuple[int, int, int]:
 
 def state_json(state: State) -> bytes:
     """A state as JSON."""
-    return msgspec.json.encode(state, enc_hook=to_plain)
+    return msgspec.json.encode(state, enc_hook=state_enc_hook)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from swarmd.core.events import Event, tag_of
-from swarmd.core.state import to_plain
-from swarmd.eventlog.fold import fold_log, load
+from swarmd.core.state import state_enc_hook
+from swarmd.eventlog.fold import fold_log, load_state
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from tests.golden.record import EVENTS_MAX, SCENES, state_json
 
@@ -27,8 +27,8 @@ each_log = pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)
 
 @each_log
 def test_a_golden_log_replays(node: Path) -> None:
-    assert 20 < verify(node / "events").events <= EVENTS_MAX + 2  # the stop at the end
-    state, _ = load(node / "events")
+    assert 20 < verify_log(node / "events").events <= EVENTS_MAX + 2  # the stop at the end
+    state, _ = load_state(node / "events")
     assert msgspec.json.decode(state_json(state)) == msgspec.json.decode((node / "state.json").read_bytes())
 
 
@@ -48,7 +48,7 @@ def test_a_golden_log_holds_no_path_of_the_machine_that_recorded_it(node: Path) 
 def test_every_state_of_a_golden_log_reads_back_as_it_is_kept(node: Path) -> None:
     """A node takes a snapshot wherever a segment ends, and the fold of the log is compared with it later."""
     for applied in fold_log(node / "events"):
-        again = decode_state(msgspec.msgpack.encode(applied.after, enc_hook=to_plain))
+        again = decode_state(msgspec.msgpack.encode(applied.after, enc_hook=state_enc_hook))
         assert encode_state(again) == encode_state(applied.after), f"seq {applied.seq}"
 
 

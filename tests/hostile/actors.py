@@ -126,7 +126,7 @@ class Flooder(Actor):
         self._owners = list(worked())[:LARGE_RECORDS]
 
     async def turn(self, round: int) -> None:
-        key = names.rollouts(SWARM, round, 0)
+        key = names.rollouts_key(SWARM, round, 0)
         for _ in self.due(round):
             record = RolloutsRecord(SWARM, round, 0, DIGEST, 10, 1, b"x" * 40_000)
             await self.store(*((key, signed_by(each, with_work(each, record), 600.0)) for each in self._owners))
@@ -164,8 +164,8 @@ def beyond_measure(owner: Identity, round: int) -> list[tuple[str, SignedRecord]
     shared = {"swarm": SWARM, "round": round, "stage": 0, "digest": sha256(body).hexdigest(), "size_bytes": len(body)}
     shared |= {"groups": 2**64 - 1}
     records = (
-        (names.rollouts(SWARM, round, 0), {"kind": "rollouts", **shared, "body": compress(body)}),
-        (names.reports(SWARM, round, 0), {"kind": "report", **shared, "reward": 1e308}),
+        (names.rollouts_key(SWARM, round, 0), {"kind": "rollouts", **shared, "body": compress(body)}),
+        (names.reports_key(SWARM, round, 0), {"kind": "report", **shared, "reward": 1e308}),
     )
     return [(key, forged(owner, content, 600.0, key)) for key, content in records]
 
@@ -196,8 +196,10 @@ class Surrounder(Actor):
             await self._eclipser.meet(address)
 
     async def turn(self, round: int) -> None:
-        keys = [names.clock(SWARM), names.members(SWARM)]
-        keys += [name(SWARM, each, 0) for each in range(round, round + 3) for name in (names.reports, names.rollouts)]
+        keys = [names.clock_key(SWARM), names.members_key(SWARM)]
+        keys += [
+            name(SWARM, each, 0) for each in range(round, round + 3) for name in (names.reports_key, names.rollouts_key)
+        ]
         for key in keys:
             with suppress(Exception):  # one of the nodes has put it out
                 await self._eclipser.claim(key)

@@ -54,7 +54,7 @@ class Siege:
             record = RolloutsRecord(SWARM, 0, stage, DIGEST, 10, 1, b"x" * size_bytes)
             for owner in islice(worked(), records):
                 assert await self.honest.store_signed(record.key, signed_by(owner, with_work(owner, record), 900.0))
-        return [names.rollouts(SWARM, 0, stage) for stage in range(stages)]
+        return [names.rollouts_key(SWARM, 0, stage) for stage in range(stages)]
 
     async def find(self, keys: list[str], by: Outsider | None = None) -> str:
         """Ask the victim for keys: "" for an answer, otherwise what came instead."""
@@ -87,7 +87,7 @@ class Siege:
     async def is_unharmed(self) -> None:
         """The victim is the process that it was, answers a peer (it may be behind with calls) and takes commands."""
         for _ in range(ANSWERED_WITHIN):
-            trouble = await self.find([names.clock(SWARM)], by=self.honest)
+            trouble = await self.find([names.clock_key(SWARM)], by=self.honest)
             if not trouble:
                 break
             await asyncio.sleep(1.0)

@@ -153,12 +153,12 @@ class Campaign:
     def _names(self) -> Iterable[str]:
         """Keys that honest nodes write."""
         swarm = self._swarm_id
-        yield from (names.members(swarm), names.clock(swarm))
+        yield from (names.members_key(swarm), names.clock_key(swarm))
         for round in range(self.rounds[0], self.rounds[1] + 1):
             yield from (
-                names.reports(swarm, round, 0),
-                names.rollouts(swarm, round, 0),
-                names.leaderboard(swarm, round),
+                names.reports_key(swarm, round, 0),
+                names.rollouts_key(swarm, round, 0),
+                names.leaderboard_key(swarm, round),
             )
 
     async def _judge_keys(self, reader: Attacker, *keys: bytes) -> None:
@@ -220,7 +220,7 @@ class Campaign:
 
     def _judge_report(self, event: ReportSeen, at: float) -> None:
         signed = decode_signed(event.record)
-        key = names.key_id(names.reports(self._swarm_id, event.round, event.stage))
+        key = names.key_id(names.reports_key(self._swarm_id, event.round, event.stage))
         fields = check_genuine(self._swarm_id, self._peers[0], key, signed.owner, signed.value, signed.expiration, at)
         self._check_owner(event.peer)
         said = (signed.owner, fields["reward"], fields.get("digest", ""))

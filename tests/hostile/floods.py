@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 
-from swarmd.dht.identity.identity import Identity, varint
+from swarmd.dht.identity.identity import Identity, encode_varint
 from swarmd.dht.p2p.body_streams import PROTOCOL
 from swarmd.dht.p2p.hivemind_api import dht_pb2, p2pd_pb2
 from swarmd.dht.wire import names
@@ -75,7 +75,7 @@ async def open_streams(by: Outsider, key: str = "", count: int = 32) -> None:
 async def spam_hints(by: Outsider, key: str) -> None:
     """Gossip hints about nothing."""
     for number in range(100):
-        await by.p2p.publish(names.hints(SWARM), number.to_bytes(2, "big") * 300)
+        await by.p2p.publish(names.hints_topic(SWARM), number.to_bytes(2, "big") * 300)
 
 
 async def ping_hugely(by: Outsider, key: str) -> None:
@@ -87,7 +87,7 @@ async def ping_hugely(by: Outsider, key: str) -> None:
 def huge_ping() -> dht_pb2.PingRequest:
     """A ping with a megabyte of unknown fields, which asks to be pinged back."""
     request = dht_pb2.PingRequest(peer=dht_pb2.NodeInfo(node_id=bytes(20)), validate=True)
-    request.MergeFromString(request.SerializeToString() + UNKNOWN_FIELD + varint(MIB) + bytes(MIB))
+    request.MergeFromString(request.SerializeToString() + UNKNOWN_FIELD + encode_varint(MIB) + bytes(MIB))
     return request
 
 
@@ -117,14 +117,14 @@ async def begin_call(by: Outsider, request: bytes) -> asyncio.StreamWriter | Non
 
 def half_frame() -> bytes:
     """A frame of which the last byte never comes."""
-    return varint(FRAME_BYTES) + bytes(FRAME_BYTES - 1)
+    return encode_varint(FRAME_BYTES) + bytes(FRAME_BYTES - 1)
 
 
 def framed(find: bytes) -> bytes:
     """A call as p2pd sends it to another p2pd."""
     call = p2pd_pb2.CallUnaryRequest(peer=b"nobody", proto=FIND, data=find)
     message = p2pd_pb2.PersistentConnectionRequest(callId=uuid.uuid4().bytes, callUnary=call).SerializeToString()
-    return varint(len(message)) + bytes(message)
+    return encode_varint(len(message)) + bytes(message)
 
 
 async def rewrite(by: Outsider, owner: Identity, times: int, round: int = 0) -> None:

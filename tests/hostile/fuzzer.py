@@ -107,7 +107,7 @@ class Attacker(Outsider):
         elif way == "stream":
             await self._stream()
         else:
-            topic = names.hints(grammar.swarm) if way == "hint" else names.clock_topic(grammar.swarm)
+            topic = names.hints_topic(grammar.swarm) if way == "hint" else names.clock_topic(grammar.swarm)
             await self._gossip(topic, grammar.hint() if way == "hint" else grammar.clock())
         if self._calls % LEARN_EVERY == 0:
             await self._learn()

@@ -176,12 +176,12 @@ class Grammar:
         """The key's name of a payload."""
         kind = fields["kind"]
         if kind == "membership":
-            return names.members(self.swarm)
+            return names.members_key(self.swarm)
         if kind == "clock":
-            return names.clock(self.swarm)
+            return names.clock_key(self.swarm)
         if kind == "leaderboard":
-            return names.leaderboard(self.swarm, fields["round"])
-        name = names.reports if kind == "report" else names.rollouts
+            return names.leaderboard_key(self.swarm, fields["round"])
+        name = names.reports_key if kind == "report" else names.rollouts_key
         return name(self.swarm, fields["round"], fields["stage"])
 
     def _name(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from swarmd.core.events import MemberLeft, MemberSeen, RecordsRejected
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.wire.invitations import OwnInvitations, invite, write_invitation
+from swarmd.dht.wire.invitations import OwnInvitations, invitation_to_text, make_invitation
 from tests.dht.driver import SWARM, Driver
 from tests.hostile.swarm import SmallSwarm
 
@@ -27,11 +27,11 @@ async def test_who_is_invited_no_more_takes_part_no_more(tmp_path: Path) -> None
         ids = {}
         for name in ("heeding", "stubborn", "staying"):
             bare = Driver(tmp_path / name, creator.peer_id, (address,))
-            encoded = invite(creator, SWARM, creator.peer_id, bare.peer_id)
-            ids[name] = bytes.fromhex(made.note(encoded, bare.peer_id, 0.0, time.time()))
+            encoded = make_invitation(creator, SWARM, creator.peer_id, bare.peer_id)
+            ids[name] = bytes.fromhex(made.add_invitation(encoded, bare.peer_id, 0.0, time.time()))
             rule: dict[str, Any] = {
                 "admission": "invitation",
-                "invitation": write_invitation(encoded),
+                "invitation": invitation_to_text(encoded),
                 "poll_s": 1.0,
                 "record_s": 30.0,
             }

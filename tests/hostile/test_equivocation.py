@@ -27,8 +27,8 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity, generate_identity, load_identity
-from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
-from swarmd.dht.wire.evidence import open_evidence
+from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_leaderboard
+from swarmd.dht.wire.evidence import decode_evidence
 from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, ReportRecord, SignedRecord, sign
 from tests.core.story import Story, coordinator_settings
 from tests.dht.driver import SWARM, Driver
@@ -63,7 +63,7 @@ async def found(swarm: SmallSwarm, kind: str, peer: str) -> list[Equivocated]:
     """The evidence that every node tells of, checked by what it says itself."""
     events = [await driver.expect(Equivocated, peer=peer) for driver in swarm.drivers]
     for event in events:
-        _, charge = open_evidence(event.first, event.second)
+        _, charge = decode_evidence(event.first, event.second)
         assert (charge.kind, charge.peer, charge.round) == (kind, peer, event.round)
     return events
 
@@ -130,7 +130,7 @@ async def test_a_coordinator_with_two_leaderboards_is_found_out(tmp_path: Path) 
         boss, now = swarm.coordinator, time.time()
         identity = key_of(boss)
         boards = [
-            encode_board(LeaderboardBody(0, (Standing(boss.peer_id, "", reward, 1, 0),))) for reward in (1.0, 9.0)
+            encode_leaderboard(LeaderboardBody(0, (Standing(boss.peer_id, "", reward, 1, 0),))) for reward in (1.0, 9.0)
         ]
         records = [
             LeaderboardRecord(SWARM, 0, hashlib.sha256(body).hexdigest(), len(body), deflate(body, 1))

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from swarmd.core.events import LinkUp, RecordsRejected, RoundAnnounced
-from swarmd.core.state import Link, State
+from swarmd.core.state import NetworkLink, State
 from swarmd.dht.identity.identity import load_identity
 from swarmd.dht.swarm_view import SILENT_S, CoordinatorContact
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, sign
-from swarmd.observe.layers import Live
+from swarmd.observe.layers import LiveDaemon
 from swarmd.observe.status import LogStatus, status_of
 from tests.core.story import Story, settings
 from tests.dht.driver import SWARM
@@ -51,7 +51,7 @@ async def test_a_stranger_may_carry_the_clock_and_cannot_make_one(tmp_path: Path
             while not await carried():
                 pass
         assert {event.round for event in follower.seen(RoundAnnounced)} == {7}
-        assert swarm.coordinator.peer_id in await stranger.find(names.clock(SWARM)), "it holds it for whoever asks"
+        assert swarm.coordinator.peer_id in await stranger.find(names.clock_key(SWARM)), "it holds it for whoever asks"
         listening.cancel()
         with suppress(asyncio.CancelledError):
             await listening
@@ -75,33 +75,33 @@ class Times:
 def test_who_hears_nothing_when_a_stage_should_be_over_is_isolated() -> None:
     times = Times()
     contact = CoordinatorContact(True, times, times)
-    contact.announced(deadline_at=1300.0, final=False)
+    contact.record_announcement(deadline_at=1300.0, final=False)
     times.now = 1299.0
-    assert contact.isolation(5) == "", "it may be a long stage"
+    assert contact.isolation_reason(5) == "", "it may be a long stage"
     times.now = 1300.0 + SILENT_S
-    assert "connected to 5 peers" in contact.isolation(5)
-    assert contact.isolation(0) == "", "that is another trouble"
-    contact.answered()
-    assert contact.isolation(5) == "", "the coordinator itself answers: it is slow"
+    assert "connected to 5 peers" in contact.isolation_reason(5)
+    assert contact.isolation_reason(0) == "", "that is another trouble"
+    contact.record_answer()
+    assert contact.isolation_reason(5) == "", "the coordinator itself answers: it is slow"
     times.now += 2 * SILENT_S
-    assert contact.isolation(5)
-    contact.announced(deadline_at=math.inf, final=True)
+    assert contact.isolation_reason(5)
+    contact.record_announcement(deadline_at=math.inf, final=True)
     times.now += 1e6
-    assert contact.isolation(5) == "", "nothing more will come"
+    assert contact.isolation_reason(5) == "", "nothing more will come"
     alone = CoordinatorContact(False, times, times)
     times.now += 1e6
-    assert alone.isolation(5) == "", "it has no coordinator to hear of"
+    assert alone.isolation_reason(5) == "", "it has no coordinator to hear of"
 
 
 def test_a_coordinator_that_no_member_reports_to_is_isolated() -> None:
     contact = CoordinatorContact(False)
-    contact.closed(others_reported=False, others=0)
-    assert contact.isolation(3) == "", "there are no members"
-    contact.closed(others_reported=False, others=2)
-    contact.closed(others_reported=False, others=2)
-    assert "last 2 stages" in contact.isolation(3)
-    contact.closed(others_reported=True, others=2)
-    assert contact.isolation(3) == ""
+    contact.record_stage_end(others_reported=False, others=0)
+    assert contact.isolation_reason(3) == "", "there are no members"
+    contact.record_stage_end(others_reported=False, others=2)
+    contact.record_stage_end(others_reported=False, others=2)
+    assert "last 2 stages" in contact.isolation_reason(3)
+    contact.record_stage_end(others_reported=True, others=2)
+    assert contact.isolation_reason(3) == ""
 
 
 def test_an_isolated_node_is_not_well_and_says_why() -> None:
@@ -114,10 +114,10 @@ def test_an_isolated_node_is_not_well_and_says_why() -> None:
     assert (
         node.state.link
         == msgspec.structs.replace(node.state.link, isolated="")
-        == Link("up", node.state.link.since, "", 4)
+        == NetworkLink("up", node.state.link.since, "", 4)
     )
 
 
 def _network(state: State) -> tuple[str, bool, str]:
-    network = status_of(state, 10.0, LogStatus("", 0, 0), Live(pid=1, rss_bytes=0)).network
+    network = status_of(state, 10.0, LogStatus("", 0, 0), LiveDaemon(pid=1, rss_bytes=0)).network
     return network.state, network.healthy, network.reason

@@ -12,7 +12,7 @@ from swarmd.core.values import Standing
 from swarmd.dht import membership
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
-from swarmd.dht.membership import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST, Members, Presences
+from swarmd.dht.membership import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST, MemberPresences, Members
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import PAST_S, SignedRecord
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
@@ -32,7 +32,7 @@ class Watcher(Network):
     def read(self, *records: SignedRecord) -> list[Event]:
         """What is told when these are found."""
         before = len(self.events)
-        self.members._see({signed.owner: signed for signed in records})
+        self.members._handle_memberships({signed.owner: signed for signed in records})
         return self.events[before:]
 
 
@@ -69,7 +69,7 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
     watcher.time.now += 60
     assert 0 < len(watcher.read(*crowd)) < IDLE_BURST
     worker, elder = generate_identity(), generate_identity()
-    watcher.view.seniority.learn([Standing(elder.peer_id, "", 1.0, 1, 0)])
+    watcher.view.seniority.update_standings([Standing(elder.peer_id, "", 1.0, 1, 0)])
     worked = [of(each, 5000.0, find_work(SWARM, each.peer_id, 16)) for each in (worker, elder)]
     assert {cast(MemberSeen, event).peer for event in watcher.read(*crowd, *worked)} == {
         worker.peer_id,
@@ -95,20 +95,20 @@ def credited() -> Rank:
 
 
 @pytest.fixture
-def presences(monkeypatch: pytest.MonkeyPatch) -> Presences:
+def presences(monkeypatch: pytest.MonkeyPatch) -> MemberPresences:
     monkeypatch.setattr(membership, "IDLE_MEMBERS_MAX", 4)
-    return Presences(lambda: 0.0)
+    return MemberPresences(lambda: 0.0)
 
 
 def test_a_crowd_with_credit_that_leaves_and_comes_back_in_turn_has_no_fresh_burst_each_time(
-    presences: Presences,
+    presences: MemberPresences,
 ) -> None:
     peers = [f"peer {number}" for number in range(KEYS_MAX + 1)]
-    told = [presences.note(peer, True, UNTIL, credited) for peer in peers]
+    told = [presences.record_presence(peer, True, UNTIL, credited) for peer in peers]
     assert all(told)
     returns = 0
     for _ in range(3 * int(RETURNS_BURST)):
         for peer in peers:
-            presences.note(peer, False, UNTIL, credited)
-            returns += presences.note(peer, True, UNTIL, credited) is True
+            presences.record_presence(peer, False, UNTIL, credited)
+            returns += presences.record_presence(peer, True, UNTIL, credited) is True
     assert returns == RETURNS_BURST * len(peers)

@@ -9,7 +9,7 @@ import pytest
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import LinkUp, MemberSeen, RecordsRejected, RolloutsGathered
-from swarmd.dht.identity.identity import Identity, generate_identity, write_private
+from swarmd.dht.identity.identity import Identity, generate_identity, write_private_file
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.wire import names
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 GROUND = 4000  # identities made, of which the nearest to the key come
 
-KEY = names.rollouts(SWARM, 1, 0)
+KEY = names.rollouts_key(SWARM, 1, 0)
 
 
 def distance(peer_id: str) -> int:
@@ -54,7 +54,7 @@ def ground(root: Path) -> tuple[Ground, ...]:
     made = []
     for number, identity in enumerate(grind(BREADTH)):
         path = root / f"ground-{number}.key"
-        write_private(path, identity.encode())
+        write_private_file(path, identity.encode())
         made.append(Ground(root / f"g{number}", path))
     return tuple(made)
 
@@ -93,10 +93,10 @@ async def test_a_stranger_beside_every_key_stops_no_round(tmp_path: Path) -> Non
         await eclipser.arm()
         for round in (0, 1):
             for key in (
-                names.clock(SWARM),
-                names.members(SWARM),
-                names.reports(SWARM, round, 0),
-                names.rollouts(SWARM, round, 0),
+                names.clock_key(SWARM),
+                names.members_key(SWARM),
+                names.reports_key(SWARM, round, 0),
+                names.rollouts_key(SWARM, round, 0),
             ):
                 await eclipser.claim(key)
             assert await swarm.run_round(round) == swarm.peers

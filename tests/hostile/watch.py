@@ -13,8 +13,8 @@ import msgspec
 from bench.measure import process_tree
 from swarmd.cli.local_swarm import DaemonProcess, LocalNode, LocalSwarm
 from swarmd.core.events import RoundsSkipped, StopRequested, WorkerExited
-from swarmd.dht.p2p.sockets import socket_place
-from swarmd.eventlog.fold import fold
+from swarmd.dht.p2p.sockets import socket_directory
+from swarmd.eventlog.fold import fold_commits
 from swarmd.eventlog.reader import read_commits
 from tests.daemon.node import RUNNER
 from tests.dht.driver import SWARM
@@ -65,7 +65,7 @@ class Lives(msgspec.Struct, frozen=True):
 def closed_rounds(place: LocalNode) -> list[Closed]:
     """What the coordinator closed, from its log."""
     found = []
-    for applied in fold(read_commits(place.events)):
+    for applied in fold_commits(read_commits(place.events)):
         before, after = applied.before.coordination, applied.after.coordination
         if before is not None and after is not None and before.openings and before.round < after.round:
             credited = frozenset(member.peer for member in after.members if member.last_round == before.round)
@@ -136,7 +136,7 @@ def seen_now(place: LocalNode, worker: int) -> Seen:
 
 def p2pd_of(place: LocalNode) -> int:
     """Pid of a node's p2pd. Raises OSError where it has none."""
-    note = (socket_place(place.sockets) / "p2pd.json").read_bytes()
+    note = (socket_directory(place.sockets) / "p2pd.json").read_bytes()
     return int(msgspec.json.decode(note)["pid"])
 
 
@@ -180,7 +180,7 @@ class ScriptedSwarm(LocalSwarm):
 
     def run(self, **settings: object) -> None:
         """Lay out, start, and return when rounds are closed by all."""
-        self.lay_out(0, FAST | settings)
+        self.prepare_nodes(0, FAST | settings)
         self.start()
         self.wait_until(lambda: self._runs(), READY_S, "the first rounds")
         for daemon in self.daemons:

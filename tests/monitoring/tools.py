@@ -33,7 +33,7 @@ def alerts(path: Path = RULES) -> list[dict[str, Any]]:
 
 def families() -> dict[str, str]:
     """Every family that a node can show, with its type."""
-    shown = {family.name: family.type for family in Metrics().families(None)}
+    shown = {family.name: family.type for family in Metrics().metric_families(None)}
     return shown | {f"swarmd_{name}": "gauge" for name in GAUGES} | {f"swarmd_{name}": "counter" for name in COUNTERS}
 
 

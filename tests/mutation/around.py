@@ -20,11 +20,11 @@ swarmd/observe/deliveries.py
     tests/observe/test_deliveries.py::test_times_that_the_logs_leave_open_are_not_decided
 swarmd/web/guard.py
   any name of the server is answered
-    - if not self._knows_host(headers, scope):
+    - if not self._is_known_host(headers, scope):
     + if False:
     tests/web/test_guard.py::test_only_names_of_this_server_are_answered
   a page of another site may ask
-    - if is_foreign(headers) or (
+    - if is_cross_origin(headers) or (
     + if (
     tests/web/test_guard.py::test_what_a_page_of_another_origin_sends_is_refused
   figures are told without the token
@@ -60,7 +60,7 @@ swarmd/http_server.py
     tests/test_http.py
 swarmd/web/stream.py
   any number of clients listen
-    -         return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None
+    -         return len(self._origins) < CLIENTS_MAX or self._find_client_to_end(origin) is not None
     +         return True
     tests/web/test_stream.py::test_clients_have_a_bound_and_leaving_frees_a_place
   one address holds all places of the stream
@@ -108,8 +108,8 @@ swarmd/backup/bundle.py
     tests/backup/test_bundle.py::test_a_secret_anywhere_stops_it
 swarmd/doctor/examination.py
   the doctor prints secrets
-    - hide = Redactor(secrets).hide
-    + hide = Redactor().hide
+    - hide = Redactor(secrets).redact_known
+    + hide = Redactor().redact_known
     tests/doctor/test_examination.py
   a warning of the doctor ends with 0
     - {"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}
@@ -132,7 +132,7 @@ swarmd/sandbox/inside.py
     tests/sandbox/test_escapes.py::test_what_a_program_reaches_for_is_not_given
 swarmd/sandbox/launcher.py
   a program asks the kernel for whatever it likes
-    -     filter_calls(order["filter"])
+    -     apply_syscall_filter(order["filter"])
     tests/sandbox/test_escapes.py::test_what_a_program_reaches_for_is_not_given
     tests/sandbox/test_escapes.py::test_a_socket_cannot_be_opened
 swarmd/sandbox/sandbox.py
@@ -142,7 +142,7 @@ swarmd/sandbox/sandbox.py
     tests/sandbox/test_escapes.py::test_a_byte_too_many_is_too_much_however_fast_the_program_ends
 swarmd/daemon/service.py
   two swarms are mixed in one log
-    -         compare(data, swarm_of_state(state), swarm_of_config(config))
+    -         refuse_other_logged_swarm(data, swarm_of_state(state), swarm_of_config(config))
     tests/daemon/test_directory.py::test_a_node_does_not_start_on_another_swarms_log
   each trainer has an order of its own in sets of texts
     - repeats=worker == "trainer"
@@ -199,7 +199,7 @@ swarmd/doctor/machine.py
     + if abs(skew_s) > SKEW_MAX_S
     tests/doctor/test_network.py
   what the node has on disk counts twice against the room
-    - + checkpoints - _used(data)
+    - + checkpoints - _measure_used_bytes(data)
     + + checkpoints
     tests/doctor/test_findings.py
 swarmd/cli/__init__.py
@@ -219,8 +219,8 @@ swarmd/swarms/text.py
     tests/swarms/test_text.py
 swarmd/swarms/dataset.py
   the cells of a column of texts become numbers
-    - list(column) if name in texts else _typed(list(column))
-    + _typed(list(column))
+    - list(column) if name in texts else _convert_column_cells(list(column))
+    + _convert_column_cells(list(column))
     tests/swarms/test_dataset.py
 swarmd/swarms/rewards.py
   a number at the edge of the tolerance is wrong
@@ -246,7 +246,7 @@ swarmd/swarms/proposer/problems.py
     tests/swarms/proposer/test_problems.py
 swarmd/swarms/proposer/plan.py
   a proposal of a held-out problem is valid
-    - valid = mark.all_passed and not is_held_out(proposal.problem)
+    - valid = mark.all_passed and not is_held_out_problem(proposal.problem)
     + valid = mark.all_passed
     tests/swarms/proposer/test_plan.py
 swarmd/swarms/dataset.py

@@ -13,12 +13,12 @@ swarmd/dht/store/storage.py
     + False
     tests/dht/store/test_validator.py
   what forgers say they have worked is remembered
-    - self._seniority.rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
+    - self._seniority.make_rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
     + self._seniority.rank_of(signed, key.to_bytes())
     tests/dht/store/test_crowded_key.py
 swarmd/dht/p2p/p2pd_control.py
   answers that a p2pd has not taken count when it is gone
-    -                 _leave(self.peer_limits, self._pending_messages.get_nowait())
+    -                 _release_queued(self.peer_limits, self._pending_messages.get_nowait())
     +                 self._pending_messages.get_nowait()
     tests/dht/p2p/test_node.py
   answers that come when their p2pd is gone count for ever
@@ -63,7 +63,7 @@ swarmd/dht/evidence.py
     + False
     tests/dht/test_evidence.py
   one message for each of a lie's pairs
-    - if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):
+    - if not is_new_evidence(told, each.charge.kind, each.charge.peer, each.charge.round):
     + if each is held:
     tests/dht/test_gossip.py
   all tell of evidence at about the same time
@@ -73,7 +73,7 @@ swarmd/dht/evidence.py
 swarmd/dht/gossip.py
   each renewal of a membership has all members look for it
     -         if isinstance(record.content, Membership):
-    -             self._note_out(record)
+    -             self._handle_own_record(record)
     -         else:
     +         if True:
     tests/sim/test_large.py
@@ -84,7 +84,7 @@ swarmd/dht/gather.py
     tests/dht/test_gathering.py
 swarmd/dht/p2p/body_streams.py
   a stream's end waits for its peer for ever
-    -             await _close(writer)
+    -             await _close_stream(writer)
     +             writer.close()
     tests/dht/test_publishing.py
 swarmd/dht/session.py
@@ -99,15 +99,15 @@ swarmd/dht/wire/addresses.py
     tests/dht/p2p/test_dialled_hosts.py
 swarmd/dht/p2p/peers.py
   services of this machine are dialled for others
-    -         return self._local or is_elsewhere(place)
+    -         return self._local or may_be_remote(place)
     +         return True
     tests/dht/p2p/test_dialled_hosts.py
   names are dialled that stand where an address should
-    -         if not is_address(place):
+    -         if not is_multiaddr(place):
     -             return False
     tests/dht/p2p/test_dialled_hosts.py
   a crowd that answers nothing holds up each round of rejoining
-    - *some_of(others, MISSING)
+    - *sample_at_most(others, MISSING)
     + *others
     tests/dht/p2p/test_dialled_hosts.py
 swarmd/dht/publisher.py
@@ -132,15 +132,15 @@ swarmd/swarms/gym_tasks.py
     tests/swarms/test_reasoning_gym.py::test_answers_that_call_grow_or_go_on_and_on_are_refused
 swarmd/swarms/reasoning_gym.py
   one answer is right for every question of a task
-    -  or is_overpaid(question.task, answer, question.entry):
+    -  or is_wrong_but_paid(question.task, answer, question.entry):
     + :
     tests/swarms/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing
 swarmd/swarms/dataset.py
   a data set is read to its end, however large it becomes
     -     for number, row in enumerate(rows, 1):
-    -         line = _line(row)
+    -         line = _encode_row(row)
     +     for number, row in enumerate(list(rows), 1):
-    +         line = _line(row)
+    +         line = _encode_row(row)
     tests/swarms/test_dataset.py::test_no_more_rows_are_read_than_the_file_may_have
 swarmd/eventlog/frame.py
   lengths at every place of a torn frame have all behind them read for each

@@ -9,10 +9,10 @@ swarmd/dht/evidence.py
     -         return
     +     if before is None:
     +         return
-    +     found(pair_of(before.signed, seen.signed))
+    +     found(make_evidence(before.signed, seen.signed))
     tests/dht/wire/test_evidence.py
   two reports of one stage are not compared
-    -         _compare(before, seen, self._found)
+    -         _compare_records(before, seen, self._found)
     tests/dht/wire/test_evidence.py
   evidence against free identities is kept without end
     - self._newcomers.try_charge()

@@ -76,8 +76,8 @@ swarmd/core/submissions.py
     + prepared = ()
     tests/core/test_submissions.py
   a mark of this log's own forbids what came before
-    - return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark
-    + return (round, stage)
+    - (-1, -1) if find_submission(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark
+    + (round, stage)
     tests/core/test_submissions.py
 swarmd/core/waiting.py
   who has left is waited for
@@ -125,14 +125,14 @@ swarmd/eventlog/store.py
     + if first_seq_of(old) <= snapshot_seq(path)]
     tests/eventlog/test_retention.py
   retention trusts a snapshot unread
-    - if not doomed or not _is_sound(path, node):
+    - if not doomed or not _is_snapshot_sound(path, node):
     + if not doomed:
     tests/eventlog/test_retention.py
 swarmd/eventlog/segment.py
   a sealed segment may get its zeros back
-    -             self._cut_reserve()
+    -             self._truncate_zeros()
     -             os.fsync(self._descriptor)
-    +             self._cut_reserve()
+    +             self._truncate_zeros()
     tests/eventlog/test_durability.py
   an append is not synced
     -             os.fdatasync(self._descriptor)
@@ -158,7 +158,7 @@ swarmd/eventlog/snapshot.py
     + if False:
     tests/eventlog/test_retention.py
   a snapshot that does not read back stays
-    -         remove_left(path)
+    -         remove_leftover(path)
     +         pass
     tests/eventlog/test_retention.py
   a log that ends before its snapshot is taken up
@@ -194,7 +194,7 @@ swarmd/shell/supervision.py
     + if self.is_stopping:
     tests/shell/test_supervision.py
   nobody asks workers to end before they are ended
-    -                 actions.append(Send(worker, Stop(grace_s=stop_s * STOP_MESSAGE_SHARE)))
+    -                 actions.append(SendAction(worker, StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
     tests/shell/test_supervision.py
   workers have no time to end by themselves
     - process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
@@ -210,7 +210,7 @@ swarmd/shell/supervision.py
     tests/shell/test_supervision.py
   unanswered pings are never forgiven
     - process.heard, process.missed = True, 0
-    + process.heard = True
+    + process.on_message = True
     tests/shell/test_supervision.py
   a silent worker is never killed
     -         if process.missed > PINGS_MISSED:
@@ -261,12 +261,12 @@ swarmd/dht/store/validator.py
     + pass
     tests/dht/store/test_validator.py
   a record without room is verified first
-    -         self.storage.check_room(key_id, split_value(owner, value, expiration))
+    -         self.storage.check_capacity(key_id, split_value(owner, value, expiration))
     +         pass
     tests/dht/store/test_crowded_key.py
 swarmd/dht/wire/records.py
   a record counts without a genuine signature
-    -     if verifies(signed, key):
+    -     if is_signature_valid(signed, key):
     +     if signed.signature:
     tests/dht/wire/test_records.py
   anybody's clock counts
@@ -274,7 +274,7 @@ swarmd/dht/wire/records.py
     + if isinstance(content, LeaderboardRecord) and owner != policy.coordinator:
     tests/dht/wire/test_records.py
   a record may live for ever
-    - if not math.isfinite(expiration) or is_far(expiration, now):
+    - if not math.isfinite(expiration) or is_too_far_ahead(expiration, now):
     + if not math.isfinite(expiration):
     tests/dht/wire/test_records.py
   a record counts under any key
@@ -302,12 +302,12 @@ swarmd/dht/store/parts.py
 swarmd/bounds.py
   a silent sender saves up its quota without bound
     - return min(self._burst, left + (now - at) * self._per_s)
-    + return left + (now - at) * self._per_s
+    + return tokens_left + (now - at) * self._per_s
     tests/test_bounds.py
 swarmd/dht/store/capacity.py
   one key takes any number of bytes
-    - or held[True] + held[False] + size > self._bytes_max:
-    + or False:
+    - return held[True] + held[False] + size > self._bytes_max
+    + return False
     tests/dht/store/test_capacity.py
   identities without work have all that is free under a key
     -         return idle_full or held
@@ -373,13 +373,13 @@ swarmd/chain/fees.py
     tests/chain/test_senders.py::test_a_replacement_is_an_eighth_dearer_and_within_the_bound
     tests/chain/test_senders.py::test_a_replacement_without_1559_has_one_price
   a replacement may cost more than the bound
-    -     if fee_wei > bound_wei(fees):
+    -     if fee_wei > max_gas_price_wei(fees):
     -         return None
     tests/chain/test_senders.py::test_a_replacement_is_an_eighth_dearer_and_within_the_bound
     tests/chain/test_senders.py::test_a_replacement_without_1559_has_one_price
 swarmd/chain/keystore.py
   a forged keystore takes all memory
-    - if isinstance(scrypt, Scrypt) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
+    - if isinstance(scrypt, ScryptParams) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
     + if False:
     tests/chain/test_keystore.py
   a keystore of another account is taken for this one
@@ -403,7 +403,7 @@ swarmd/training/checkpoints.py
     tests/training/test_checkpoints.py::test_a_power_cut_takes_nothing_of_it
   a stage whose checkpoint is being written is trained again when it is asked for
     -         if self._place == (order.round, order.stage):
-    -             self.settle()
+    -             self.wait_until_saved()
     tests/training/test_engine.py::test_a_stage_asked_for_while_it_is_written_is_answered
 swarmd/training/lr_schedule.py
   weights change while they are written
@@ -445,7 +445,7 @@ swarmd/training/groups.py
     tests/training/test_groups.py
 swarmd/training/schedule.py
   one peer may fill a batch
-    -         admitted = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+    -         admitted = not group.peer or self._batch[group.peer] < self._peer_groups_max(group.peer)
     +         admitted = True
     tests/training/test_schedule.py
 swarmd/worker/messages.py

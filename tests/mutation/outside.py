@@ -34,12 +34,12 @@ swarmd/chain/watcher.py
     + if False and
     tests/chain/test_watcher.py::test_an_endpoint_that_answers_to_no_avail_is_left_for_another
   one endpoint of another chain ends a node
-    - if not self._endpoints.distrust_current(error.message):
+    - if not self._endpoints.distrust_current_endpoint(error.message):
     + if True:
     tests/chain/test_watcher.py::test_one_endpoint_of_another_chain_or_contract_does_not_end_a_node
 swarmd/chain/blocks.py
   log entries of any contract are taken
-    - if not _is_asked_for(entry, asked):
+    - if not _matches_request(entry, asked):
     + if False:
     tests/chain/test_watcher.py::test_an_endpoint_that_gives_entries_unasked_is_left_for_another
 swarmd/chain/submitter.py
@@ -49,7 +49,7 @@ swarmd/chain/submitter.py
     tests/chain/test_submitter.py::test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew
 swarmd/chain/endpoints.py
   a websocket's handshake is led anywhere
-    - aiohttp.ClientSession(trace_configs=[_without_redirects()])
+    - aiohttp.ClientSession(trace_configs=[_redirect_refusing_trace()])
     + aiohttp.ClientSession()
     tests/chain/test_endpoints.py::test_a_websocket_leads_nowhere_else
 swarmd/uvicorn_server.py
@@ -58,12 +58,12 @@ swarmd/uvicorn_server.py
     + max(waiting, key=lambda each: -each.quiet_since).abort()
     tests/web/test_limits.py::test_the_address_with_most_connections_makes_room
   a request that is being answered gives way
-    - [each for each in others if each.waits_for_client]
+    - [each for each in others if each.is_waiting_for_client]
     + others
     tests/web/test_limits.py::test_with_all_connections_busy_health_is_still_told
 swarmd/toml_text.py
   a name of any number of parts is read
-    -     check_names(text)
+    -     check_name_lengths(text)
     -     try:
     -         tables
     +     try:

@@ -17,11 +17,11 @@ swarmd/dht/store/validator.py
     + if forged < 0:
     tests/dht/store/test_crowded_key.py
   parts of keys are given without a bound
-    -     protocol.p2p.peer_limits.allow_answer(sender, size + NEARBY_BYTES)
+    -     protocol.p2p.peer_limits.check_answer_allowed(sender, size + NEARBY_BYTES)
     tests/dht/store/test_partial_finds.py
 swarmd/dht/report_collector.py
   shards are not read for members whose reports are missing
-    -             watches[shard].look()
+    -             watches[shard].read_now()
     +             pass
     tests/dht/test_report_collector.py
   shards are read for members whose reports were brought
@@ -34,10 +34,10 @@ swarmd/dht/report_collector.py
     tests/dht/test_report_collector.py
 swarmd/dht/store/lookup.py
   a peer may show whatever it likes
-    -     check_asked_for(part.records, only)
+    -     check_requested_owners(part.records, only)
     tests/dht/store/test_crowded_key.py
   a record that one keeper lacks is asked of no other
-    -             shares.give_back(asked.pop(task).release(), found.records)
+    -             shares.release_share(asked.pop(task).release(), found.records)
     +             asked.pop(task)
     tests/dht/p2p/test_shared_lookup.py
 swarmd/dht/store/capacity.py
@@ -65,17 +65,17 @@ swarmd/dht/gather.py
     + shards)
     tests/dht/test_sharded_gathering.py
   whoever is away for a moment is given up, though nobody takes its place
-    - return self.lacks(useless) and not self._unread
+    - return self.has_too_few_peers(useless) and not self._unread
     + return False
     tests/dht/test_sharded_gathering.py
 swarmd/dht/wire/names.py
   a membership stays in one shard
-    - _shard([swarm, peer, "members", place.epoch], place.shards)
-    + _shard([swarm, peer, "members"], place.shards)
+    - _hash_to_shard([swarm, peer, "members", place.epoch], place.shards)
+    + _hash_to_shard([swarm, peer, "members_key"], place.shards)
     tests/dht/wire/test_shards.py
   a peer stays in one shard
-    - return _shard([swarm, peer, round, stage], shards)
-    + return _shard([swarm, peer], shards)
+    - return _hash_to_shard([swarm, peer, round, stage], shards)
+    + return _hash_to_shard([swarm, peer], shards)
     tests/dht/wire/test_shards.py
 swarmd/dht/wire/records.py
   a membership counts in any epoch
@@ -100,7 +100,7 @@ swarmd/dht/membership.py
     + range(shards)
     tests/dht/test_membership.py
   the coordinator reads shards of memberships only as they have moved
-    - self._waits[shard] < self._polls()
+    - self._waits[shard] < self._polls_between_reads()
     + self._waits[shard] < 1
     tests/dht/test_membership.py
   who has left is still taken for a member
@@ -142,7 +142,7 @@ swarmd/dht/store/parts.py
 swarmd/dht/p2p/body_streams.py
   whom an owner names is not asked
     -         if body is None:
-    -             body = await _try_other(run, other, digest, size_bytes, bounds)
+    -             body = await _try_fetch_from_holder(run, other, digest, size_bytes, bounds)
     +         log.debug(other)
     tests/dht/p2p/test_body_streams.py
   holders of bodies are noted without end
@@ -151,13 +151,13 @@ swarmd/dht/p2p/body_streams.py
     tests/dht/p2p/test_body_streams.py
 swarmd/chain/watcher.py
   a count of reports is not told again after blocks were replaced
-    -         self._own.forget()
+    -         self._own.reset_reported_count()
     tests/chain/test_watcher.py
 swarmd/core/contract_clock.py
   a count of another stage closes the open one
     -     if (event.round, event.stage) == (chain.round, chain.stage):
-    -         turn.note_chain(counted
+    -         turn.update_chain(counted
     +     if event.count:
-    +         turn.note_chain(counted
+    +         turn.update_chain(counted
     tests/core/test_contract_clock.py
 """)

@@ -68,13 +68,13 @@ swarmd/dht/weights.py
     +             if peer in askers:
     tests/dht/test_weights.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing
   anybody's weights are taken
-    -             if places and peer != view.peer_id and not self._evidence.bans(peer, now):
+    -             if places and peer != view.peer_id and not self._evidence.is_banned(peer, now):
     -                 ranks[peer] = (places[0], credit)
     +             if peer != view.peer_id:
     +                 ranks[peer] = (max(places, default=-9), credit)
     tests/dht/test_weights.py::test_the_coordinators_are_taken_and_no_strangers
   weights of a proven equivocator are taken
-    -  and not self._evidence.bans(peer, now):
+    -  and not self._evidence.is_banned(peer, now):
     + :
     tests/dht/test_weights.py::test_of_whoever_has_signed_two_reports_none_are_taken
   whoever claims most is asked first
@@ -104,11 +104,11 @@ swarmd/dht/weights.py
     +         if False:
     tests/dht/test_weights.py::test_a_disk_that_is_nearly_full_stays_so
   a newcomer for which the owner has no time for a minute gives up
-    -  or drop_tried(fitting, tried - unfinished)
+    -  or drop_tried_offers(fitting, tried - unfinished)
     tests/dht/test_weights.py
   fetched weights go with the manifest of others
-    - _keep_only(path.parent, needed | fetched)
-    + _keep_only(path.parent, needed)
+    - _remove_other_files(path.parent, needed | fetched)
+    + _remove_other_files(path.parent, needed)
     tests/dht/test_weights.py::test_what_was_fetched_stays_while_an_offer_comes_to_nothing
   all that say they offer the same are asked
     - same.manifest == wanted)][:HOLDERS_MAX]
@@ -176,11 +176,11 @@ swarmd/training/peer_weights.py
     tests/training/test_adopting.py::test_means_cannot_take_a_skill_little_by_little
 swarmd/core/weights.py
   weights that come after the wait are begun from
-    -     if turn.settle(event.command) is None:
+    -     if turn.remove_pending(event.command) is None:
     -         return
-    -     _end(turn, None
-    +     turn.settle(event.command)
-    +     _end(turn, None
+    -     _end_wait(turn, None
+    +     turn.remove_pending(event.command)
+    +     _end_wait(turn, None
     tests/core/test_weights.py
   every round waits for weights
     -  and catch_up.round == round
@@ -194,7 +194,7 @@ swarmd/core/weights.py
     + not catch_up.over and
     tests/core/test_weights.py::test_what_is_averaged_with_is_asked_for_in_its_rounds_and_no_stage_waits_for_it
   an offer is averaged with again and again
-    - _end(turn, None if spent else taken)
-    + _end(turn, taken)
+    - _end_wait(turn, None if spent else taken)
+    + _end_wait(turn, taken)
     tests/core/test_weights.py::test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_old
 """)

@@ -6,10 +6,10 @@ from pathlib import Path
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from swarmd.core.applied import advance
+from swarmd.core.applied import apply_facts
 from swarmd.core.events import Event
 from swarmd.core.state import State
-from swarmd.eventlog.fold import commits_from, fold, oldest_base
+from swarmd.eventlog.fold import commits_from, fold_commits, oldest_base
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
 
@@ -22,7 +22,7 @@ def fold_into(metrics: Metrics, directory: Path, from_seq: int = 0) -> State:
     """Hand a log's events to metrics, those before `from_seq` left out; gives the state at its end."""
     base = oldest_base(directory)
     state = base.state
-    for applied in fold(commits_from(directory, base), state):
+    for applied in fold_commits(commits_from(directory, base), state):
         if applied.seq >= from_seq:
             metrics.apply(applied)
         state = applied.after
@@ -33,7 +33,7 @@ def tell(metrics: Metrics, events: Iterable[tuple[float, Event]], state: State |
     """Let events happen at their times."""
     now, seq = state or State(), 0
     for at, event in events:
-        for applied in advance(now, seq, at, (event,)):
+        for applied in apply_facts(now, seq, at, (event,)):
             metrics.apply(applied)
             now, seq = applied.after, seq + 1
     return now

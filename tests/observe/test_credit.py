@@ -21,7 +21,7 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.core.values import Standing
-from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody, keep_standings
+from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings, save_standings
 from swarmd.observe.credit import CAUSES, CreditStatus, Known, credit_status, read_credit
 from swarmd.observe.onchain import ChainStatus
 from swarmd.observe.panel import panel_of
@@ -40,7 +40,7 @@ from tests.observe.printing import words_in
 from tests.web.page.test_health import shown
 
 OTHERS = (Standing("ann", "ann", 5.0, 6, 5), Standing("bob", "bob", 4.0, 6, 5))
-BOARD = KeptStandings("test", 5, OTHERS)
+BOARD = SavedStandings("test", 5, OTHERS)
 
 
 def at_work(rounds: int = 6) -> Story:
@@ -55,7 +55,7 @@ def at_work(rounds: int = 6) -> Story:
     return node
 
 
-def judge(node: Story, board: KeptStandings | None = BOARD, config: Config | None = None) -> CreditStatus:
+def judge(node: Story, board: SavedStandings | None = BOARD, config: Config | None = None) -> CreditStatus:
     credit = credit_status(Known(node.state, node.at + 1.0, None, board, config))
     assert credit is not None
     return credit
@@ -270,7 +270,7 @@ def test_the_leaderboard_on_disk_is_read_and_status_shows_it(tmp_path: Path) -> 
     paths.network.mkdir()
     before = read_credit(node.state, node.at, paths, None, None)
     assert before is not None and "(none yet)" in before.words
-    keep_standings(paths.standings, "test", LeaderboardBody(5, (*OTHERS, Standing("me", "", 1.0, 6, 5)), ()))
+    save_standings(paths.standings, "test", LeaderboardBody(5, (*OTHERS, Standing("me", "", 1.0, 6, 5)), ()))
     credit = read_credit(node.state, node.at, paths, None, None)
     assert credit is not None and credit.state == "credited"
     picture = panel_of(replace(shown(node.state, node.at), credit=credit))

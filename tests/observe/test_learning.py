@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from swarmd.core.values import FlatCause, FlatStage
 from swarmd.doctor.node import _examine_status
-from swarmd.observe.describe import line_of
+from swarmd.observe.describe import make_event_line
 from swarmd.observe.labels import FLAT_CAUSES
 from swarmd.observe.layers import ADVICE
 from swarmd.observe.metrics import Metrics
-from swarmd.observe.status import Status, ready, status_of
-from swarmd.web.notifications import START_S, HealthChanges, HealthMessage, reason_of
+from swarmd.observe.status import Status, check_ready, status_of
+from swarmd.web.notifications import START_S, HealthChanges, HealthMessage, unhealthy_reason
 from tests.core import story as core
 from tests.observe.counting import read
 from tests.observe.test_status import LIVE, LOG, printed
@@ -63,7 +63,7 @@ def test_it_is_told_at_the_end_of_the_stage(node: Told, cause: FlatCause) -> Non
     )
     assert ADVICE[cause][1:] in found.reason, "and what to do"
     assert status.healthy == known
-    assert not [each for each in ready(status).reasons if "learn" in each], "it costs no round"
+    assert not [each for each in check_ready(status).reasons if "learn" in each], "it costs no round"
     shown = " ".join(printed(status).split())
     assert "nothing to learn" in shown and "63 of 64 own groups" in shown
     gauges = read(Metrics(clock=lambda: status.at), status)
@@ -71,12 +71,12 @@ def test_it_is_told_at_the_end_of_the_stage(node: Told, cause: FlatCause) -> Non
     assert [each for each in FLAT_CAUSES if gauges["swarmd_nothing_to_learn", each]] == [cause]
     findings = [each for each in _examine_status(status) if each.evidence.startswith("learning: ")]
     assert [(each.severity, each.fix[1:]) for each in findings] == [("warning", ADVICE[cause][1:])] * (not known)
-    line = line_of(node.heard[-1])
+    line = make_event_line(node.heard[-1])
     assert line.level == ("info" if known else "warning") and "nothing to learn: 63 of 64 own groups" in line.message
     told = node.story(1)
     assert any("nothing to learn" in each.text and EXAMPLE in each.text for each in told.sentences)
     assert [each[1:-1] for each in told.advice] == [ADVICE[cause][1:]]
-    assert "own groups" in reason_of(found) and ADVICE[cause][1:] in reason_of(found), "before it is cut"
+    assert "own groups" in unhealthy_reason(found) and ADVICE[cause][1:] in unhealthy_reason(found), "before it is cut"
 
 
 def test_a_dead_node_learns_nothing(node: Told) -> None:
@@ -105,7 +105,7 @@ def test_one_message_goes_out_however_many_stages_it_lasts(node: Told) -> None:
     for round in range(60):
         status = train(node, round, flat("wrong"))
         status = replace(status, process=replace(status.process, age_s=START_S + 1), source="daemon")
-        sent += [note for note in changes.look(status, node.at) if note.layer not in beside]
+        sent += [note for note in changes.messages_due(status, node.at) if note.layer not in beside]
     assert node.at - begun == 600
     assert [(note.layer, note.well) for note in sent] == [("learning", False)]
     assert ADVICE["wrong"][1:] in sent[0].text

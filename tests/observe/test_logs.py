@@ -12,7 +12,14 @@ import pytest
 import structlog
 
 from swarmd.core.events import RoundsSkipped
-from swarmd.observe.logs import LINES_A_WINDOW_MAX, LINES_TRACKED_MAX, WINDOW_S, EventLines, LineFolder, configure
+from swarmd.observe.logs import (
+    LINES_A_WINDOW_MAX,
+    LINES_TRACKED_MAX,
+    WINDOW_S,
+    EventLogger,
+    LineDeduplicator,
+    set_up_logging,
+)
 from tests.core import story as core
 from tests.log_capture import capture_logs
 
@@ -40,7 +47,7 @@ def as_it_was() -> Iterator[None]:
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "No space left on device")])
 def test_lines_that_nobody_takes_are_counted_and_told_later(error: OSError) -> None:
     stream = Fragile()
-    configure("info", "json", stream)
+    set_up_logging("info", "json", stream)
     log = structlog.get_logger("swarmd.test")
     stream.error = error
     log.info("lost")
@@ -66,7 +73,7 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
 def test_a_reader_that_stands_still_stops_nobody(pipe: tuple[int, TextIO], long: int) -> None:
     """As a pager does, or a terminal after Ctrl-S. What was cut off in the middle of a line ends there."""
     reading, stream = pipe
-    configure("info", "json", stream)
+    set_up_logging("info", "json", stream)
     log = structlog.get_logger("swarmd.test")
     for number in range(4000):
         log.info("x" * long, number=number)
@@ -83,7 +90,7 @@ def test_a_reader_that_stands_still_stops_nobody(pipe: tuple[int, TextIO], long:
 @pytest.mark.parametrize("format", ["json", "text"])
 def test_no_line_raises_in_who_writes_it(format: str) -> None:
     stream = io.StringIO()
-    configure("info", format, stream)
+    set_up_logging("info", format, stream)
     name = os.fsdecode(b"/data/\xff")
     structlog.get_logger("swarmd").warning(f"{name} is no blob", path=name, within={name: [name]})
     logging.getLogger("a.library").warning("%d of %d", 1)
@@ -93,19 +100,19 @@ def test_no_line_raises_in_who_writes_it(format: str) -> None:
 
 
 def test_repeats_are_counted_for_a_minute_and_told_once() -> None:
-    folder = LineFolder("network")
+    folder = LineDeduplicator("network")
     with capture_logs() as told:
         for second in range(5):
             folder.log("warning", f"Nov 20 10:00:0{second}.123 broken pipe", 10.0 + second)
         folder.log("info", "another", 12.0)
-        folder.tick(10.0 + WINDOW_S)
+        folder.end_windows(10.0 + WINDOW_S)
         folder.log("warning", "Nov 20 10:01:30.000 broken pipe", 10.0 + WINDOW_S + 20)
     texts = [(line["event"][-11:], line.get("repeated")) for line in told]
     assert texts == [("broken pipe", None), ("another", None), ("broken pipe", 4), ("broken pipe", None)]
 
 
 def test_a_flood_in_which_each_line_comes_twice_is_bounded_as_well() -> None:
-    folder, lines = LineFolder("trainer"), 10 * LINES_A_WINDOW_MAX
+    folder, lines = LineDeduplicator("trainer"), 10 * LINES_A_WINDOW_MAX
     with capture_logs() as told:
         for number in range(lines):
             folder.log("info", f"line {number}", 100.0)
@@ -132,7 +139,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal() -> Terminal:
     shown = Terminal()
-    assert configure("info", "auto", shown)
+    assert set_up_logging("info", "auto", shown)
     return shown
 
 
@@ -148,7 +155,7 @@ def tell_rounds(count: int) -> None:
         node.at += 15
         node.tell(core.trained(round))
     for applied in node.heard:
-        EventLines().apply(applied)
+        EventLogger().apply(applied)
 
 
 def test_a_round_is_two_lines(terminal: Terminal) -> None:
@@ -176,7 +183,7 @@ def test_what_is_wrong_is_told_with_its_level_and_fix(terminal: Terminal) -> Non
     ]
     node = core.Story.joined(core.settings())
     node.tell(RoundsSkipped(0, 3, "slow"))
-    EventLines().apply(node.heard[-1])
+    EventLogger().apply(node.heard[-1])
     assert terminal.lines[-1].startswith("warning: rounds 0 to 3 skipped, cause: slow")
 
 
@@ -188,6 +195,6 @@ def test_what_a_worker_prints_commands_no_terminal(terminal: Terminal) -> None:
 @pytest.mark.parametrize(("level", "format"), [("debug", "auto"), ("info", "text"), ("info", "json")])
 def test_all_fields_are_there_where_they_are_asked_for(level: str, format: str) -> None:
     shown = Terminal()
-    assert not configure(level, format, shown)
+    assert not set_up_logging(level, format, shown)
     tell_rounds(2)
     assert "gathered for round 1" in shown.getvalue() and "deadline_at" in shown.getvalue()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.chain.contract import ERRORS
-from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import Budget, quote
+from swarmd.chain.ethereum import EthereumClient
+from swarmd.chain.fees import DailyBudget, quote_gas_price
 from swarmd.chain.senders import Wallet
 from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig
 from swarmd.core.events import (
@@ -40,10 +40,10 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.state import Learning, StageTimes
-from swarmd.core.values import Prepared, RolloutsRef
+from swarmd.core.state import LearningStatus, StageTimes
+from swarmd.core.values import RolloutsRef, SubmissionAttempt
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.observe import labels
 from swarmd.observe.metrics import GAUGES, Metrics, read_memory
 from swarmd.observe.status import Status, status_of
@@ -142,7 +142,7 @@ def is_start(envelope: object) -> bool:
 def test_a_submission_is_counted_state_by_state() -> None:
     name = "reward/0/0"
     found = count(
-        *CHAINED, trained(0), SubmissionPrepared(name, Prepared("0xa", 1)), SubmissionSent(name, "0xa"),
+        *CHAINED, trained(0), SubmissionPrepared(name, SubmissionAttempt("0xa", 1)), SubmissionSent(name, "0xa"),
         SubmissionIncluded(name, block(2)), SubmissionConfirmed(name, block(2)), said(3),
     )  # fmt: skip
     for state in ("intended", "prepared", "sent", "included", "confirmed"):
@@ -154,7 +154,7 @@ def test_a_submission_is_counted_state_by_state() -> None:
 def test_a_reward_that_was_dropped_and_came_again_counts_once_in_the_sum() -> None:
     name = "reward/0/0"
     found = count(
-        *CHAINED, trained(0), SubmissionPrepared(name, Prepared("0xa", 1)), SubmissionSent(name, "0xa"),
+        *CHAINED, trained(0), SubmissionPrepared(name, SubmissionAttempt("0xa", 1)), SubmissionSent(name, "0xa"),
         SubmissionIncluded(name, block(2)), SubmissionConfirmed(name, block(2)), ChainReorged(block(1), 1),
         SubmissionIncluded(name, block(3)), SubmissionConfirmed(name, block(3)),
     )  # fmt: skip
@@ -207,13 +207,13 @@ def test_a_failed_submission_is_told_by_swarmds_own_words() -> None:
         return {"baseFeePerGas": hex(10**12), "number": "0x1"} if "Block" in method else hex(10**12)
 
     async def over_budget() -> None:
-        Budget(FeesConfig(day_coins_max=1.0)).check(2 * 10**18, 0, "reward")
+        DailyBudget(FeesConfig(day_coins_max=1.0)).check_budget(2 * 10**18, 0, "reward")
 
     said: list[str] = []
-    account = SimpleNamespace(account="0x" + 40 * "a", _chain=Ethereum(SimpleNamespace(ask=poor)))  # type: ignore[arg-type]
+    account = SimpleNamespace(account="0x" + 40 * "a", _chain=EthereumClient(SimpleNamespace(ask=poor)))  # type: ignore[arg-type]
     for call in (
-        lambda: Wallet._check_funds(account, 10, "reward"),  # type: ignore[arg-type]
-        lambda: quote(Ethereum(SimpleNamespace(ask=dear)), FeesConfig()),  # type: ignore[arg-type]
+        lambda: Wallet._check_balance(account, 10, "reward"),  # type: ignore[arg-type]
+        lambda: quote_gas_price(EthereumClient(SimpleNamespace(ask=dear)), FeesConfig()),  # type: ignore[arg-type]
         over_budget,
     ):
         with pytest.raises(ChainError) as caught:
@@ -234,12 +234,12 @@ SPENT = {"spent_day": int(NOW // 86_400), "spent_wei": str(10**18 // 8)}
 
 def full_status(now: float = NOW) -> Status:
     """A coordinator at work on a chain, with everything that a status can hold."""
-    chained, _ = load(GOLDEN / "chain/events")
+    chained, _ = load_state(GOLDEN / "chain/events")
     waiting = replace(chained.submissions[-1], chart="sent")
     submissions = (*chained.submissions[:-1], waiting)
     node = replace(STATE.settings, chain=chained.settings.chain)
     chain = replace(chained.chain, chart="up", **SPENT)
-    learning = Learning(now - 60, 2, 4, 0, 0.6)
+    learning = LearningStatus(now - 60, 2, 4, 0, 0.6)
     times = StageTimes(4, 0, (("train", 20.0),), trained=True)
     state = replace(STATE, settings=node, chain=chain, submissions=submissions, learning=learning, last_times=times)
     figures = {"lag_s": 2.0, "balance_coins": 0.25, "rounds_paid": 12.0, "day_coins_max": 0.5}
@@ -325,7 +325,7 @@ def test_both_formats_say_the_same(tmp_path: Path) -> None:
 
 
 def test_every_gauge_of_the_table_can_be_seen_and_every_name_is_well_formed(tmp_path: Path) -> None:
-    families = list(full_metrics(tmp_path).families(full_status()))
+    families = list(full_metrics(tmp_path).metric_families(full_status()))
     names = {family.name for family in families}
     gone = {f"swarmd_{name}" for name in GAUGES} - names
     assert gone <= {"swarmd_worker_memory_bytes"}, "that one needs the worker's process"

@@ -3,15 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from swarmd.cli.local_swarm import row_of
-from swarmd.core.state import Chain, Deadline, State, Submission, WorkerState
-from swarmd.core.values import BlockRef, ChainSettings, Settings, day_of
+from swarmd.cli.local_swarm import make_node_row
+from swarmd.core.state import ChainState, Deadline, State, Submission, WorkerState
+from swarmd.core.values import BlockRef, ChainSettings, Settings, utc_day_of
 from swarmd.gas import COIN_WEI
-from swarmd.observe.layers import Live
+from swarmd.observe.layers import LiveDaemon
 from swarmd.observe.onchain import FUNDS_KEPT_S, account_layer
 from swarmd.observe.panel import panel_of
-from swarmd.observe.status import Status, headline, status_of
-from swarmd.worker.messages import Progress
+from swarmd.observe.status import Status, make_headline, status_of
+from swarmd.worker.messages import ProgressMessage
 from tests.observe.printing import printed
 from tests.observe.test_status import LIVE as NODE_LIVE
 from tests.observe.test_status import LOG, NOW, STUCK, WELL
@@ -39,7 +39,7 @@ STATE = replace(
     settings=SETTINGS,
     coordination=None,
     deadlines=(Deadline("submission", NOW + 30), Deadline("train", NOW + 60)),
-    chain=Chain(
+    chain=ChainState(
         "up", NOW - 3000, "", 31337, CONTRACT, stages=1, account=ACCOUNT, registered=True, round=5, recent=(BLOCK,)
     ),
     submissions=DONE,
@@ -47,7 +47,7 @@ STATE = replace(
 assert STATE.chain is not None
 
 
-def told(state: State, live: Live | None = LIVE) -> Status:
+def told(state: State, live: LiveDaemon | None = LIVE) -> Status:
     return status_of(state, NOW, LOG, live, "1.0")
 
 
@@ -73,12 +73,12 @@ def test_a_node_that_is_well() -> None:
         402,
         77,
     )
-    assert row_of("node-1", status).on_chain == "3 confirmed, 3 waiting"
-    assert "chain up (2 waiting)" in headline(replace(STATE, submissions=(reward(4, "sent"), reward(5, "lost"))))
+    assert make_node_row("node-1", status).on_chain == "3 confirmed, 3 waiting"
+    assert "chain up (2 waiting)" in make_headline(replace(STATE, submissions=(reward(4, "sent"), reward(5, "lost"))))
 
 
 def test_a_running_worker_tells_how_far_it_is_and_through_whom() -> None:
-    progress = Progress("catching up", 80, 120, "https://rpc.example", {"lag_s": 12.0})
+    progress = ProgressMessage("catching up", 80, 120, "https://rpc.example", {"lag_s": 12.0})
     live = replace(LIVE, chain=replace(WELL, progress=progress))
     chain = told(with_chain(chart="connecting"), live).chain
     assert chain is not None and not chain.healthy
@@ -89,9 +89,9 @@ def test_a_running_worker_tells_how_far_it_is_and_through_whom() -> None:
     assert "its age" not in shown(told(with_chain(chart="degraded"), live), 160)  # nobody looks any more
 
 
-def paying(rounds: float, coins: float = 0.5, **fields: object) -> Live:
+def paying(rounds: float, coins: float = 0.5, **fields: object) -> LiveDaemon:
     """A node whose account pays for so many rounds."""
-    progress = Progress("following", 77, 77, "https://h", {"balance_coins": coins, "rounds_paid": rounds})
+    progress = ProgressMessage("following", 77, 77, "https://h", {"balance_coins": coins, "rounds_paid": rounds})
     return replace(LIVE, chain=replace(WELL, progress=progress, **fields))
 
 
@@ -105,8 +105,8 @@ def paying(rounds: float, coins: float = 0.5, **fields: object) -> Live:
     ids=["most is left", "four fifths", "yesterday"],
 )
 def test_a_days_budget_is_told_before_it_is_spent(spent_coins: float, day: int, words: str) -> None:
-    spent = {"spent_day": day_of(NOW) + day, "spent_wei": str(round(spent_coins * COIN_WEI))}
-    progress = Progress("following", 77, 77, "https://h", {"day_coins_max": 0.5})
+    spent = {"spent_day": utc_day_of(NOW) + day, "spent_wei": str(round(spent_coins * COIN_WEI))}
+    progress = ProgressMessage("following", 77, 77, "https://h", {"day_coins_max": 0.5})
     status = told(with_chain(**spent), replace(LIVE, chain=replace(WELL, progress=progress)))
     assert status.chain is not None and status.chain.reason == words
     assert (status.chain.day_spent_coins, status.chain.day_coins_max) == (0 if day else spent_coins, 0.5)
@@ -137,11 +137,11 @@ def test_an_account_that_will_soon_be_unable_to_pay_is_told_before_anything_fail
         paying(float("nan")),
         paying(3.0, float("inf")),
         paying(-1.0),
-        replace(LIVE, chain=replace(WELL, progress=Progress("following", 77, 77, "", {"rounds_paid": 3.0}))),
+        replace(LIVE, chain=replace(WELL, progress=ProgressMessage("following", 77, 77, "", {"rounds_paid": 3.0}))),
     ],
     ids=["too old", "no number", "infinite", "negative", "half"],
 )
-def test_what_is_not_known_of_the_account_is_left_out(live: Live) -> None:
+def test_what_is_not_known_of_the_account_is_left_out(live: LiveDaemon) -> None:
     chain = told(STATE, live).chain
     assert chain is not None and chain.reason == ""
     assert chain.balance_coins is None and chain.rounds_paid is None
@@ -163,7 +163,7 @@ def test_what_is_not_known_of_the_account_is_left_out(live: Live) -> None:
         (STATE, None, "the daemon does not run"),
     ],
 )
-def test_trouble_with_the_chain_is_told_of_the_chain(state: State, live: Live | None, words: str) -> None:
+def test_trouble_with_the_chain_is_told_of_the_chain(state: State, live: LiveDaemon | None, words: str) -> None:
     status = told(state, live)
     assert status.chain is not None and status.submissions is not None
     assert not status.healthy and not status.chain.healthy and status.submissions.healthy
@@ -202,8 +202,8 @@ def test_a_node_that_submits_nothing_needs_no_registration() -> None:
 
 
 @pytest.mark.parametrize("live", [LIVE, None])
-@pytest.mark.parametrize("chain", [STATE.chain, Chain()])
-def test_the_panel_fits_one_screen(chain: Chain, live: Live | None) -> None:
+@pytest.mark.parametrize("chain", [STATE.chain, ChainState()])
+def test_the_panel_fits_one_screen(chain: ChainState, live: LiveDaemon | None) -> None:
     refused = reward(3, "refused", 50, code="InvalidRoundNumber", reason="too early")
     text = shown(told(replace(STATE, chain=chain, submissions=(*DONE, refused, reward(4, "sent"))), live))
     assert len(text.splitlines()) <= 24

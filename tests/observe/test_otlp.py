@@ -16,8 +16,8 @@ from swarmd.observe.metrics import Metrics
 from swarmd.observe.otlp import make_exporter, push_metrics, push_once
 from swarmd.observe.status import status_of
 from swarmd.paths import NodeDirectory
-from swarmd.web.companion import tasks_of
-from swarmd.web.node import LogNode
+from swarmd.web.companion import make_background_tasks
+from swarmd.web.node import NodeLogSource
 from tests.core.story import announced, trained
 from tests.daemon.node import fake_node
 from tests.observe.counting import Samples, read, tell
@@ -115,5 +115,5 @@ def test_the_page_is_served_where_the_extra_is_missing(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
-    assert tasks_of(Config(SwarmConfig("a")), tmp_path, LogNode(NodeDirectory(tmp_path))) == ()
+    assert make_background_tasks(Config(SwarmConfig("a")), tmp_path, NodeLogSource(NodeDirectory(tmp_path))) == ()
     assert "metrics are not pushed" in caplog.text and "pip install 'opentelemetry-exporter" in caplog.text

@@ -16,18 +16,18 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.config import ChainConfig, Config, Section, SwarmConfig, struct_in
+from swarmd.config import ChainConfig, Config, Section, SwarmConfig, find_struct_type
 from swarmd.core.events import LinkUp, ModelPushed, WorkerExited
-from swarmd.observe.logs import configure
+from swarmd.observe.logs import set_up_logging
 from swarmd.observe.redaction import (
     REDACTED,
     Redactor,
-    address_secrets,
+    find_url_secrets,
     known_secrets,
     redact_field,
     redact_text,
     secret_locations,
-    withheld_from,
+    variables_withheld_from,
 )
 
 CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
@@ -37,7 +37,7 @@ CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
 def stream() -> Iterator[io.StringIO]:
     handlers = logging.getLogger().handlers[:]
     stream = io.StringIO()
-    configure("debug", "json", stream)
+    set_up_logging("debug", "json", stream)
     yield stream
     structlog.reset_defaults()
     logging.getLogger().handlers[:] = handlers
@@ -145,12 +145,12 @@ def test_no_key_of_a_wallet_is_ever_shown(secret: str, sign: str, word: str, aft
 
 def test_secrets_of_the_configuration_are_covered_wherever_they_stand() -> None:
     address = "https://me:pass.word@rpc.example/eth/k3y.of.mine?token=q.u.e.r.y"
-    assert address_secrets(address) == ["pass.word", "k3y.of.mine", "q.u.e.r.y"]
-    assert address_secrets("http://127.0.0.1:8545/mainnet") == []
-    assert address_secrets("file:endpoints.txt") == []
-    assert address_secrets("http://[broken") == ["http://[broken"]
+    assert find_url_secrets(address) == ["pass.word", "k3y.of.mine", "q.u.e.r.y"]
+    assert find_url_secrets("http://127.0.0.1:8545/mainnet") == []
+    assert find_url_secrets("file:endpoints.txt") == []
+    assert find_url_secrets("http://[broken") == ["http://[broken"]
     stream = io.StringIO()
-    configure("info", "json", stream, address_secrets(address))
+    set_up_logging("info", "json", stream, find_url_secrets(address))
     structlog.get_logger("x").info("no path k3y.of.mine", deep={"a": ["pass.word"]}, other="mainnet")
     structlog.reset_defaults()
     line = json.loads(stream.getvalue())
@@ -159,8 +159,8 @@ def test_secrets_of_the_configuration_are_covered_wherever_they_stand() -> None:
 
 def test_a_password_is_one_though_it_is_a_word_and_so_is_what_a_query_calls_a_key() -> None:
     address = "https://me:correct-horse@rpc.example/mainnet?key=battery-staple&page=latest"
-    assert address_secrets(address) == ["correct-horse", "battery-staple"]
-    assert address_secrets("https://open-sesame@rpc.example/mainnet") == ["open-sesame"]
+    assert find_url_secrets(address) == ["correct-horse", "battery-staple"]
+    assert find_url_secrets("https://open-sesame@rpc.example/mainnet") == ["open-sesame"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_lines_are_json_with_text_for_what_json_cannot_say(stream: io.StringIO) 
 
 def test_what_a_worker_says_goes_into_the_log_of_events_without_secrets() -> None:
     known = "plain-words-that-open-a-door"
-    cover = Redactor([known]).within
+    cover = Redactor([known]).redact_struct
     exit_ = WorkerExited("trainer", f"ended with status 1; last output:\ntoken={CANARY} and {known}", code=1)
     covered = cover(exit_)
     assert isinstance(covered, WorkerExited) and covered.code == 1
@@ -235,7 +235,7 @@ def fields_of(kind: type[Section], where: str = "") -> Iterator[tuple[str, str, 
     hints = get_type_hints(kind)
     source = inspect.getsource(kind)
     for field in msgspec.structs.fields(kind):
-        inner = struct_in(hints[field.name])
+        inner = find_struct_type(hints[field.name])
         if inner is not None:
             if field.name != "tasks":
                 yield from fields_of(inner, f"{where}{field.name}.")
@@ -307,4 +307,4 @@ def test_secrets_of_the_environment_are_known_without_a_configuration(tmp_path: 
     }
     found = known_secrets(None, tmp_path, environ)
     assert found == {"token-of-the-hub", "push-word", "other-word", "index-word"}
-    assert withheld_from("network", environ) >= {"HF_TOKEN", "MY_API_KEY", "OTEL_EXPORTER_OTLP_HEADERS"}
+    assert variables_withheld_from("network", environ) >= {"HF_TOKEN", "MY_API_KEY", "OTEL_EXPORTER_OTLP_HEADERS"}

@@ -14,25 +14,25 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import LinkState, RoundState, TrainerState
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
-    CatchUp,
     Clock,
     Coordination,
     Deadline,
-    Link,
     Member,
     Members,
-    Skip,
+    NetworkLink,
+    SkippedRounds,
     StageReward,
+    StageWork,
     State,
     Trainer,
+    WeightsCatchUp,
     WeightsOutcome,
-    Work,
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Skill, Standing
-from swarmd.daemon.service import tell_waiting
-from swarmd.observe.describe import line_of
-from swarmd.observe.layers import Live, WorkerLive
+from swarmd.daemon.service import log_waiting
+from swarmd.observe.describe import make_event_line
+from swarmd.observe.layers import LiveDaemon, LiveWorker
 from swarmd.observe.onchain import CHAIN_WORDS
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import (
@@ -43,17 +43,17 @@ from swarmd.observe.status import (
     LogStatus,
     NodeProgress,
     Status,
-    headline,
-    live,
-    productive,
-    ready,
+    add_offer,
+    check_live,
+    check_productive,
+    check_ready,
+    make_headline,
     status_of,
-    with_offer,
 )
-from swarmd.observe.story import DOING, doing, sentences_of
+from swarmd.observe.story import DOING, describe_activity, make_sentences
 from swarmd.observe.words import STAGES_COUNTED
 from swarmd.weights.offered import OFFER, OfferedWeights
-from swarmd.worker.messages import STAGE_FAILED, Progress
+from swarmd.worker.messages import STAGE_FAILED, ProgressMessage
 from tests.core.story import Story, announced, settings
 from tests.log_capture import capture_logs
 from tests.observe import printing
@@ -63,10 +63,10 @@ from tests.weights.test_offered import offer
 NOW = 10_000.0
 LOG = LogStatus("/data/events", 321, 5000)
 SETTINGS = Settings("peer-me", "test", "coordinator", "peer-me", name="alpha", coordination=CoordinatorSettings())
-WELL = WorkerLive(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
-STUCK = WorkerLive(pid=12, age_s=60, silent_s=45, spoken=True, answering=False)
-NEW = WorkerLive(pid=13, age_s=3, silent_s=3, spoken=False, answering=False)
-BUSY = replace(WELL, progress=Progress("training", 7, 20, figures={"tokens_per_s": 812.0, "eta_s": 31.0}))
+WELL = LiveWorker(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
+STUCK = LiveWorker(pid=12, age_s=60, silent_s=45, spoken=True, answering=False)
+NEW = LiveWorker(pid=13, age_s=3, silent_s=3, spoken=False, answering=False)
+BUSY = replace(WELL, progress=ProgressMessage("training", 7, 20, figures={"tokens_per_s": 812.0, "eta_s": 31.0}))
 STATE = State(
     settings=SETTINGS,
     run="r1",
@@ -74,29 +74,29 @@ STATE = State(
     chart="round.training",
     since=NOW - 40,
     clock=Clock(5, 0, NOW - 50, NOW + 100),
-    work=Work(5, 0, NOW - 50),
-    link=Link("up", NOW - 3000, "", 2, ("/ip4/127.0.0.1/tcp/1",)),
+    work=StageWork(5, 0, NOW - 50),
+    link=NetworkLink("up", NOW - 3000, "", 2, ("/ip4/127.0.0.1/tcp/1",)),
     trainer=Trainer("busy", NOW - 40, "cpu", "embedded", 900_000),
     coordination=Coordination(
         "open.collecting",
         NOW - 50,
         5,
         0,
-        members=Members.of(
+        members=Members.from_values(
             [Member("peer-me", "alpha", 0, 4), Member("b", "beta", 0, 3), Member("c", "gone", 0, 4, left=True)]
         ),
         standings=(Standing("b", "beta", 1.0, 5, 4), Standing("peer-me", "alpha", 2.5, 5, 4)),
         expected=1,
     ),
     deadlines=(Deadline("stage", NOW + 100), Deadline("train", NOW + 5)),
-    skips=(Skip(1, 2, "slow", NOW - 500),),
+    skips=(SkippedRounds(1, 2, "slow", NOW - 500),),
     rounds_skipped=2,
     rounds_joined=4,
     rewards=(StageReward(0, 0, 0.2, 0.25), StageReward(4, 0, 0.6, 0.5)),
     reward_total=2.5,
     rejections=(("stale", 3),),
 )
-LIVE = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=BUSY)
+LIVE = LiveDaemon(pid=10, rss_bytes=50_000_000, network=WELL, trainer=BUSY)
 
 
 def test_every_state_of_a_chart_has_words() -> None:
@@ -162,10 +162,10 @@ def test_a_coordinator_says_for_what_it_waits_before_its_first_round(restored: b
     assert status.coordinator is not None and status.coordinator.healthy and status.round.healthy
     for words in (status.coordinator.reason, status.round.reason, printed(status)):
         assert f"waits for {awaited}" in words and "42 s more at most" in words
-    assert f"waits for {awaited}" in headline(state)
+    assert f"waits for {awaited}" in make_headline(state)
     begins = AppliedEvent(Envelope(0, NOW, LinkUp(2)), replace(state, deadlines=()), state, ())
-    assert f"connected to the DHT, 2 peers; the coordinator waits for {awaited}" in line_of(begins).message
-    assert "waits" not in line_of(replace(begins, before=state)).message, "once"
+    assert f"connected to the DHT, 2 peers; the coordinator waits for {awaited}" in make_event_line(begins).message
+    assert "waits" not in make_event_line(replace(begins, before=state)).message, "once"
 
 
 @pytest.mark.anyio
@@ -180,14 +180,16 @@ async def test_a_coordinator_that_goes_on_waiting_says_so_again_and_again() -> N
 
     with capture_logs() as told:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(tell_waiting, state, 0.01)
+            tasks.start_soon(log_waiting, state, 0.01)
     assert len(told) == 3
     assert {line["event"] for line in told} == {"the coordinator waits for members: 2 of 3 are there, 0 s more at most"}
 
 
 def test_numbers_are_told_as_people_read_them() -> None:
-    busy = replace(LIVE, trainer=replace(BUSY, progress=Progress("training", 7, 20, figures={"tokens_per_s": 11850.4})))
-    told = printed(status_of(replace(STATE, skips=(Skip(54, 54, "fault", NOW - 9),)), NOW, LOG, busy))
+    busy = replace(
+        LIVE, trainer=replace(BUSY, progress=ProgressMessage("training", 7, 20, figures={"tokens_per_s": 11850.4}))
+    )
+    told = printed(status_of(replace(STATE, skips=(SkippedRounds(54, 54, "fault", NOW - 9),)), NOW, LOG, busy))
     assert "tokens_per_s 11,850" in told and "skipped 54 (fault" in told
 
 
@@ -196,7 +198,7 @@ def test_a_coordinator_that_is_alone_says_that_it_holds_the_stage() -> None:
     assert status.coordinator is not None
     assert (status.healthy, status.coordinator.healthy, status.coordinator.reason) == (False, False, HELD)
     assert "this node, the coordinator, is alone and holds it" in status.round.reason
-    assert HELD in headline(ALONE) and HELD in printed(status)
+    assert HELD in make_headline(ALONE) and HELD in printed(status)
     back = status_of(replace(ALONE, link=STATE.link), NOW, LOG, LIVE)
     assert back.coordinator is not None and back.coordinator.healthy and not back.coordinator.reason
 
@@ -205,21 +207,23 @@ def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_n
     before = replace(ALONE, coordination=COORDINATION)
     begins = AppliedEvent(Envelope(0, NOW, TimerFired("stage", NOW)), before, ALONE, ())
     ends = AppliedEvent(Envelope(1, NOW, LinkUp(1)), ALONE, replace(ALONE, link=STATE.link), ())
-    assert [(line_of(each).level, line_of(each).message) for each in (begins, ends)] == [
+    assert [(make_event_line(each).level, make_event_line(each).message) for each in (begins, ends)] == [
         ("warning", f"deadline stage passed; {HELD}"),
         ("info", "connected to the DHT, 1 peer; a peer is back: round 5 stage 0 is no longer held"),
     ]
-    told = [[(each.text, each.trouble) for each in sentences_of(applied, NOW)] for applied in (begins, ends)]
-    assert told == [[(line_of(each).message, each is begins)] for each in (begins, ends)]
+    told = [[(each.text, each.trouble) for each in make_sentences(applied, NOW)] for applied in (begins, ends)]
+    assert told == [[(make_event_line(each).message, each is begins)] for each in (begins, ends)]
 
 
 @pytest.mark.parametrize(
     ("layer", "state", "running", "words"),
     [
-        ("network", replace(STATE, link=Link("degraded", NOW - 9, "no peer answers")), LIVE, "no peer answers"),
+        ("network", replace(STATE, link=NetworkLink("degraded", NOW - 9, "no peer answers")), LIVE, "no peer answers"),
         (
             "network",
-            replace(STATE, link=Link("down", NOW), network=WorkerState(reason="ended by SIGKILL; last output:\nx")),
+            replace(
+                STATE, link=NetworkLink("down", NOW), network=WorkerState(reason="ended by SIGKILL; last output:\nx")
+            ),
             replace(LIVE, network=None),
             "the network worker is down: ended by SIGKILL",
         ),
@@ -237,14 +241,14 @@ def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_n
         ("process", replace(STATE, chart="draining", stop_reason="signal SIGTERM"), LIVE, "signal SIGTERM"),
     ],
 )
-def test_each_layer_tells_its_own_trouble(layer: str, state: State, running: Live, words: str) -> None:
+def test_each_layer_tells_its_own_trouble(layer: str, state: State, running: LiveDaemon, words: str) -> None:
     status = status_of(state, NOW, LOG, running)
     broken = {name for name in ("process", "network", "training", "round") if not getattr(status, name).healthy}
     assert layer in broken
     assert words in getattr(status, layer).reason
     assert not status.healthy
-    assert any(reason.startswith(f"{layer}: ") and words in reason for reason in ready(status).reasons)
-    assert live(status).ok and not ready(status).ok
+    assert any(reason.startswith(f"{layer}: ") and words in reason for reason in check_ready(status).reasons)
+    assert check_live(status).ok and not check_ready(status).ok
     if layer in ("network", "training"):
         assert broken == {layer}, "the other layers are well"
 
@@ -280,14 +284,14 @@ def test_a_daemon_that_does_not_answer() -> None:
 
 
 def test_why_the_last_stage_failed_is_told_until_the_next_one() -> None:
-    failed = replace(LIVE, trainer=replace(WELL, progress=Progress(STAGE_FAILED, note="mine:right failed: no")))
+    failed = replace(LIVE, trainer=replace(WELL, progress=ProgressMessage(STAGE_FAILED, note="mine:right failed: no")))
     idle = replace(STATE, trainer=replace(STATE.trainer, chart="idle"))
     assert status_of(idle, NOW, LOG, failed).training.reason.endswith("the last stage failed: mine:right failed: no")
     assert "failed" not in status_of(idle, NOW, LOG, LIVE).training.reason
 
 
 def test_what_json_has_no_number_for_is_left_out_or_bounded() -> None:
-    assert isinstance(LIVE.trainer, WorkerLive) and LIVE.trainer.progress is not None
+    assert isinstance(LIVE.trainer, LiveWorker) and LIVE.trainer.progress is not None
     figures = LIVE.trainer.progress.figures | {"loss": math.nan, "eta_s": math.inf}
     live = replace(LIVE, trainer=replace(LIVE.trainer, progress=replace(LIVE.trainer.progress, figures=figures)))
     assert STATE.coordination is not None
@@ -325,7 +329,7 @@ def test_what_the_last_stages_set_aside_is_said_by_reason() -> None:
 
 @pytest.mark.parametrize("state", [STATE, State(), replace(STATE, rewards=(StageReward(0, 0, math.nan),))])
 @pytest.mark.parametrize("live", [LIVE, None])
-def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:
+def test_the_panel_fits_one_screen(state: State, live: LiveDaemon | None) -> None:
     text = printing.printed(panel_of(status_of(state, NOW, LOG, live, "1.0")), 100)
     assert len(text.splitlines()) <= 24
     for word in ("process", "network", "training", "round", "/data/events: 321 events, 5 KiB"):
@@ -363,22 +367,24 @@ def test_a_node_that_awaits_its_trainer_after_a_pause_says_that_there_is_room_ag
     status = status_of(node.state, 1.0, LOG, LIVE)
     assert status.round.reason.startswith("there is room again: waiting for the trainer")
     assert not status.round.healthy
-    assert status.round.reason in headline(node.state)
-    assert doing(node.state, 1.0) == "waiting for its trainer to stop what it was at before the pause"
+    assert status.round.reason in make_headline(node.state)
+    assert describe_activity(node.state, 1.0) == "waiting for its trainer to stop what it was at before the pause"
 
 
 WELL_STATUS = status_of(STATE, NOW, LOG, LIVE)
-STARTING = replace(STATE, chart="joining", link=Link("connecting"), trainer=Trainer("loading"), clock=None, work=None)
+STARTING = replace(
+    STATE, chart="joining", link=NetworkLink("connecting"), trainer=Trainer("loading"), clock=None, work=None
+)
 EARNING = NodeProgress(started_at=NOW - 5000, stage_s=150, trained_at=NOW - 60)
 
 
 def test_a_starting_node_lives_and_is_not_ready() -> None:
-    status = status_of(STARTING, NOW, LOG, Live(pid=10, rss_bytes=1, network=NEW, trainer=NEW))
-    assert live(status).ok
-    verdict = ready(status)
+    status = status_of(STARTING, NOW, LOG, LiveDaemon(pid=10, rss_bytes=1, network=NEW, trainer=NEW))
+    assert check_live(status).ok
+    verdict = check_ready(status)
     assert not verdict.ok
     assert [reason.partition(":")[0] for reason in verdict.reasons] == ["network", "training", "round"]
-    assert productive(status, NodeProgress(started_at=NOW - 10)).ok, "it has had no time yet"
+    assert check_productive(status, NodeProgress(started_at=NOW - 10)).ok, "it has had no time yet"
 
 
 @pytest.mark.parametrize(
@@ -391,7 +397,7 @@ def test_a_starting_node_lives_and_is_not_ready() -> None:
     ],
 )
 def test_a_daemon_that_does_not_answer_is_well_to_no_depth(status: Any) -> None:
-    verdicts = [live(status), ready(status), productive(status, EARNING)]
+    verdicts = [check_live(status), check_ready(status), check_productive(status, EARNING)]
     assert [verdict.ok for verdict in verdicts] == [False] * 3
     assert all(verdict.reasons[0] for verdict in verdicts)
 
@@ -420,9 +426,9 @@ ON_CHAIN = {"submits": True, "confirmed_at": {"reward": NOW - 10}}
 def test_a_node_is_productive_if_its_work_came_to_something_lately(
     progress: dict[str, Any], reasons: tuple[str, ...]
 ) -> None:
-    verdict = productive(WELL_STATUS, replace(EARNING, **progress))
+    verdict = check_productive(WELL_STATUS, replace(EARNING, **progress))
     assert (verdict.ok, verdict.reasons) == (not reasons, reasons)
-    assert live(WELL_STATUS).ok and ready(WELL_STATUS).ok
+    assert check_live(WELL_STATUS).ok and check_ready(WELL_STATUS).ok
 
 
 ADOPTED = WeightsOutcome(NOW - 90, "adopted", "12D3KooW-peer-anna", 7, "", "", 4 * 2**20, 0.25, 0.5)
@@ -449,22 +455,22 @@ def test_what_became_of_weights_is_told_with_its_cause(outcome: Any) -> None:
 
 
 def test_weights_that_did_not_come_and_those_that_are_waited_for_are_told() -> None:
-    status = said(weights=WeightsOutcome(NOW - 5, "late"), catch_up=CatchUp(8, NOW + 20))
+    status = said(weights=WeightsOutcome(NOW - 5, "late"), catch_up=WeightsCatchUp(8, NOW + 20))
     assert status.weights is not None and status.weights.awaited_s == 20
     assert "weights  waits for a peer's, 20s more at most" in printed(status)
     assert "weights  5s ago: a peer's weights did not come in time" in printed(status)
-    averaging = said(catch_up=CatchUp(8, NOW + 20, average=True))
+    averaging = said(catch_up=WeightsCatchUp(8, NOW + 20, average=True))
     assert averaging.weights is None, "nothing waits for it"
-    over = said(catch_up=CatchUp(8, NOW + 20, over=True))
+    over = said(catch_up=WeightsCatchUp(8, NOW + 20, over=True))
     assert over.weights is None and "weights" not in printed(over)
 
 
 def test_what_a_node_offers_is_told_with_what_it_takes_on_disk(tmp_path: Path) -> None:
     for state in (STATE, State()):  # running, or never started
         status = status_of(state, NOW, LOG)
-        assert with_offer(status, tmp_path / "weights") is status
+        assert add_offer(status, tmp_path / "weights") is status
     offer(OfferedWeights(tmp_path / "weights"), bfloat16(2**20, 0), 9)
-    told = with_offer(replace(status, at=(tmp_path / "weights" / OFFER).stat().st_mtime + 60), tmp_path / "weights")
+    told = add_offer(replace(status, at=(tmp_path / "weights" / OFFER).stat().st_mtime + 60), tmp_path / "weights")
     assert told.weights is not None and told.weights.offered is not None
     offered = told.weights.offered
     assert (offered.round, offered.accuracy, round(offered.age_s)) == (9, 0.5, 60)

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core.state import Chain, Deadline, Link, Result, State, Submission, Trainer, Work
+from swarmd.core.state import ChainState, Deadline, NetworkLink, StageResult, StageWork, State, Submission, Trainer
 from swarmd.core.values import RolloutsRef, Settings
 from swarmd.observe.stopping import find_safe_moment
 from tests.observe.test_status import COORDINATION, LIVE, NOW, STATE
 
-TRAINED = Work(5, 0, NOW - 50, True, result=Result(0.5, RolloutsRef("peer-me", 5, 0, "0" * 64, 1, 1), 20.0))
+TRAINED = StageWork(5, 0, NOW - 50, True, result=StageResult(0.5, RolloutsRef("peer-me", 5, 0, "0" * 64, 1, 1), 20.0))
 PUBLISHED = replace(TRAINED, published=True)
 COORDINATOR = replace(
     STATE,
@@ -20,7 +20,7 @@ COORDINATOR = replace(
 MEMBER = replace(COORDINATOR, settings=Settings("peer-me", "test", "follower", "b"), coordination=None)
 SHARED = replace(COORDINATION, expected=2, reported=1)
 REWARD = Submission("reward/5/0", "reward", "sent")
-LONE = replace(COORDINATION, members=COORDINATION.members.without("b"))
+LONE = replace(COORDINATION, members=COORDINATION.members.without_peer("b"))
 
 SAFE = [
     (MEMBER, "round 5 is done, and the next stage is not announced yet"),
@@ -31,13 +31,13 @@ SAFE = [
     (replace(COORDINATOR, coordination=SHARED), "the open stage still waits for 1 member, 1m 40s at most"),
     (replace(COORDINATOR, coordination=replace(COORDINATION, chart="mustering")), "no round is open yet"),
     (replace(STATE, coordination=LONE), "no other member is there"),
-    (replace(MEMBER, chain=Chain(), submissions=(replace(REWARD, chart="confirmed"),)), "round 5 is done"),
+    (replace(MEMBER, chain=ChainState(), submissions=(replace(REWARD, chart="confirmed"),)), "round 5 is done"),
 ]
 UNSAFE = [
-    (replace(MEMBER, chart="round.gathering", work=Work(5, 0, NOW)), "round 5 is about to be trained"),
+    (replace(MEMBER, chart="round.gathering", work=StageWork(5, 0, NOW)), "round 5 is about to be trained"),
     (replace(MEMBER, chart="round.publishing", work=TRAINED), "the report of round 5 is not published yet"),
     (replace(MEMBER, chart="syncing", work=TRAINED), "the report of round 5 is not published yet"),
-    (replace(MEMBER, chain=Chain(), submissions=(REWARD,)), "reward/5/0 is on its way to the chain"),
+    (replace(MEMBER, chain=ChainState(), submissions=(REWARD,)), "reward/5/0 is on its way to the chain"),
     (STATE, "round 5 is being trained, and would be trained again; a restart has 1 other member wait"),
     (COORDINATOR, "this is the coordinator: 1 other member would wait for it to open the next stage"),
     (replace(COORDINATOR, coordination=SHARED, deadlines=()), "this is the coordinator"),
@@ -48,7 +48,7 @@ UNSAFE = [
 def test_a_stop_costs_no_round(state: State, why: str) -> None:
     moment = find_safe_moment(state, NOW, LIVE)
     assert moment.now and moment.in_s == 0 and why in moment.why
-    assert moment.why == find_safe_moment(replace(state, link=Link()), NOW, LIVE).why, "whatever the link is"
+    assert moment.why == find_safe_moment(replace(state, link=NetworkLink()), NOW, LIVE).why, "whatever the link is"
 
 
 @pytest.mark.parametrize(("state", "why"), UNSAFE, ids=[why for _, why in UNSAFE])

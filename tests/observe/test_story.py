@@ -18,7 +18,7 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.eventlog.fold import commits_from, fold, oldest_base
+from swarmd.eventlog.fold import commits_from, fold_commits, oldest_base
 from swarmd.observe.describe import describe
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, status_of
@@ -202,7 +202,7 @@ def test_a_story_is_bounded(node: Told) -> None:
 @pytest.mark.parametrize("log", GOLDEN, ids=lambda log: log.parent.name)
 def test_every_round_of_a_real_log_has_a_story(log: Path) -> None:
     base = oldest_base(log)
-    applied = list(fold(commits_from(log, base), base.state))
+    applied = list(fold_commits(commits_from(log, base), base.state))
     last = applied[-1].after
     rounds = range((last.clock.round if last.clock else 0) + 2)
     for round in rounds:

@@ -7,7 +7,7 @@ from swarmd.observe.panel import (
     NodeRow,
     TrainedRound,
     held_out_table,
-    plain_line,
+    node_line,
     rewards_table,
     rewards_tables,
     swarm_table,
@@ -49,7 +49,7 @@ def test_the_live_table_shows_a_node() -> None:
 def test_a_node_with_a_chain_says_how_its_submissions_stand() -> None:
     row = NodeRow("node-2", "waiting", 3, on_chain="12 confirmed, 2 waiting")
     assert "node-2: on chain: 12 confirmed, 2 waiting" in drawn(swarm_table([row, NodeRow("node-3", "waiting")], "s"))
-    assert plain_line(row).endswith("on chain: 12 confirmed, 2 waiting")
+    assert node_line(row).endswith("on chain: 12 confirmed, 2 waiting")
     assert "on chain" not in drawn(swarm_table([NodeRow("node-3", "waiting")], "s"))
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import pytest
 from msgspec.structs import replace
 
-from swarmd.config import Config, struct_in
+from swarmd.config import Config, find_struct_type
 from swarmd.core.state import Coordination, Member, Members, StageTimes
 from swarmd.core.values import TrainerTimes
 from swarmd.observe.metrics import Metrics
@@ -78,7 +78,7 @@ def test_each_part_has_words_and_names_settings_that_there_are() -> None:
             table: Any = Config
             for name in key.split("."):
                 assert name in table.__struct_fields__, key
-                table = struct_in(get_type_hints(table)[name])
+                table = find_struct_type(get_type_hints(table)[name])
 
 
 def test_a_coordinator_names_its_slowest_member() -> None:

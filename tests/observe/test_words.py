@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from swarmd.bounds import WORD_MAX
 from swarmd.cli.explain import render_story
 from swarmd.core import events
-from swarmd.core.applied import AppliedEvent, apply
+from swarmd.core.applied import AppliedEvent, apply_event
 from swarmd.core.evidence import BARRED_ROUNDS
-from swarmd.core.rounds import count_aside
+from swarmd.core.rounds import count_set_aside
 from swarmd.core.state import Clock, State, Submission
 from swarmd.core.values import (
     AveragedOffer,
@@ -21,19 +21,19 @@ from swarmd.core.values import (
     CoordinatorSettings,
     Judgement,
     PeerWeights,
-    Prepared,
     RolloutsRef,
     SetAside,
     Settings,
     Skill,
+    SubmissionAttempt,
 )
-from swarmd.observe.describe import WORDS, EventLine, describe, line_of
-from swarmd.observe.layers import Live
-from swarmd.observe.metrics import Outcomes, read_status
+from swarmd.observe.describe import WORDS, EventLine, describe, make_event_line
+from swarmd.observe.layers import LiveDaemon
+from swarmd.observe.metrics import EventCounts, read_status
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
-from swarmd.observe.story import StoryTeller, sentences_of
-from swarmd.observe.words import AGAIN, NO_NEWCOMERS, SILENT, skills_words
+from swarmd.observe.story import StoryTeller, make_sentences
+from swarmd.observe.words import AGAIN, NO_NEWCOMERS, SILENT, describe_skills
 from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 from tests.core import story as core
 from tests.core.story import Story, announced, settings
@@ -68,7 +68,7 @@ def test_every_event_has_words_that_fit_it() -> None:
 
 
 def line(event: events.Event, before: State = STATE, after: State = STATE) -> EventLine:
-    return line_of(AppliedEvent(events.Envelope(7, 1.0, event), before, after, ()))
+    return make_event_line(AppliedEvent(events.Envelope(7, 1.0, event), before, after, ()))
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=events.tag_of)
@@ -159,7 +159,11 @@ def test_a_block_names_what_is_ours_and_counts_the_rest() -> None:
         (events.ChainReorged(BLOCK, 2), "warning", "the chain was reorganised: blocks after 12 are dropped, 2 in all"),
         (events.MembershipRead(True), "info", "everybody may take part"),
         (events.MembershipRead(False, ("a", "b")), "info", "2 peers are on the allow-list"),
-        (events.SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"r")), "info", "reward/3/2: an attempt is ready"),
+        (
+            events.SubmissionPrepared("reward/3/2", SubmissionAttempt(HASH, 7, b"r")),
+            "info",
+            "reward/3/2: an attempt is ready",
+        ),
         (events.SubmissionSent("reward/3/2", HASH), "info", "reward/3/2: sent"),
         (events.SubmissionIncluded("reward/3/2", BLOCK), "info", "reward/3/2: on the chain, in block 12"),
         (events.SubmissionConfirmed("reward/3/2", BLOCK), "info", "reward/3/2: confirmed, in block 12"),
@@ -179,7 +183,7 @@ def test_levels_and_words(event: events.Event, level: str, message: str) -> None
 
 
 def test_an_attempt_tells_its_transaction_and_never_its_body() -> None:
-    told = line(events.SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"raw", "9")), BEFORE, AFTER)
+    told = line(events.SubmissionPrepared("reward/3/2", SubmissionAttempt(HASH, 7, b"raw", "9")), BEFORE, AFTER)
     assert (told.fields["transaction"], told.fields["nonce"], told.fields["fee_wei"]) == (HASH, 7, "9")
     assert "prepared" not in told.fields and "raw" not in told.fields
 
@@ -211,7 +215,7 @@ def follower(*happened: events.Equivocated) -> Story:
 
 
 def status(node: Story) -> Status:
-    return status_of(node.state, 10.0, LogStatus("", 0, 0), Live(pid=1, rss_bytes=0))
+    return status_of(node.state, 10.0, LogStatus("", 0, 0), LiveDaemon(pid=1, rss_bytes=0))
 
 
 def test_a_coordinator_that_contradicts_itself_is_told_with_what_the_node_does() -> None:
@@ -234,12 +238,12 @@ def test_a_member_is_told_with_the_round_in_which_it_is_back_and_then_forgotten(
 
 
 def test_each_is_counted_and_logged_once() -> None:
-    node, outcomes, levels = follower(), Outcomes(), []
+    node, outcomes, levels = follower(), EventCounts(), []
     for number, event in enumerate((CLOCK, REPORT, REPORT)):
-        applied = apply(node.state, events.Envelope(node.seq + number, 10.0, event))
+        applied = apply_event(node.state, events.Envelope(node.seq + number, 10.0, event))
         node.state = applied.after
         outcomes.apply(applied)
-        levels.append(line_of(applied).level)
+        levels.append(make_event_line(applied).level)
     counted = {
         sample.labels["kind"]: sample.value
         for family in outcomes.collect()
@@ -257,7 +261,7 @@ TRAINED = core.trained(0)
 
 def told(*asides: SetAside) -> tuple[str, bool]:
     event = replace(TRAINED, set_aside=asides)
-    (sentence,) = sentences_of(AppliedEvent(events.Envelope(1, 1.0, event), State(), State(), ()), 0.0)
+    (sentence,) = make_sentences(AppliedEvent(events.Envelope(1, 1.0, event), State(), State(), ()), 0.0)
     return sentence.text, sentence.trouble
 
 
@@ -294,7 +298,7 @@ def test_the_state_keeps_of_each_stage_what_was_set_aside_by_reason() -> None:
 
 def test_what_the_state_keeps_fits_into_a_log_whatever_the_trainer_says() -> None:
     huge = SetAside("mallory", 2**63, 2**63, over_share=-5)
-    assert count_aside((huge, huge, huge)) == (("unvouched", WORD_MAX),)
+    assert count_set_aside((huge, huge, huge)) == (("unvouched", WORD_MAX),)
 
 
 def test_tokens_and_marks_are_counted() -> None:
@@ -311,7 +315,7 @@ STEADY = Skill("reverse", 0.8, 64, 0.8)
 
 
 def test_accuracies_are_told_and_what_is_done_about_a_fall() -> None:
-    assert skills_words((FALLEN, STEADY)) == (
+    assert describe_skills((FALLEN, STEADY)) == (
         "by task sort 0.30, reverse 0.80; fallen: sort to 0.30, it was 0.90 (drawn 2.5 times as often)"
     )
 
@@ -319,7 +323,7 @@ def test_accuracies_are_told_and_what_is_done_about_a_fall() -> None:
 THEIRS = PeerWeights("them", 7, "c" * 64, 4096, 0.9)
 OTHERS = tuple(AveragedOffer(peer, 7, peer * 64) for peer in "ab")
 MEANT = PeerWeights("them", 7, "c" * 64, 4096, 0.9, averaged=True, others=OTHERS)
-STARTED = apply(State(), events.Envelope(0, 0.0, events.NodeStarted(settings(), "run"))).after
+STARTED = apply_event(State(), events.Envelope(0, 0.0, events.NodeStarted(settings(), "run"))).after
 
 
 @pytest.mark.parametrize(
@@ -343,10 +347,10 @@ STARTED = apply(State(), events.Envelope(0, 0.0, events.NodeStarted(settings(), 
     ],
 )
 def test_it_is_told_in_the_log_and_in_the_story_of_its_round(event: events.Event, level: str, words: str) -> None:
-    applied = apply(STARTED, events.Envelope(1, 10.0, event))
-    said = line_of(applied)
+    applied = apply_event(STARTED, events.Envelope(1, 10.0, event))
+    said = make_event_line(applied)
     assert said.level == level and words in said.message
-    (sentence,) = sentences_of(applied, 0.0)
+    (sentence,) = make_sentences(applied, 0.0)
     assert (sentence.round, sentence.text, sentence.trouble) == (8, said.message, level == "warning")
 
 
@@ -363,7 +367,7 @@ class Told(Swarm):
 
     @property
     def lines(self) -> list[EventLine]:
-        return [line_of(applied) for applied in self.node.heard]
+        return [make_event_line(applied) for applied in self.node.heard]
 
     def told_of(self, round: int) -> str:
         """What `swarmd explain` says."""

@@ -23,13 +23,13 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import State, from_plain
+from swarmd.core.state import State, state_dec_hook
 from swarmd.core.values import RolloutsRef, Settings, Skill
-from swarmd.eventlog.fold import Base, load
-from swarmd.observe.describe import line_of
-from swarmd.results.card import HUB_DATA, CardSubject, data_of, escape, make_card
+from swarmd.eventlog.fold import FoldBase, load_state
+from swarmd.observe.describe import make_event_line
+from swarmd.results.card import HUB_DATA, CardSubject, describe_training_data, escape, make_card
 from swarmd.results.history import (
-    HistoryGathering,
+    HistorySummary,
     RoundResult,
     TrainingHistory,
     curves_of,
@@ -51,11 +51,11 @@ def trained(round: int, stage: int = 0, reward: float = 0.5, **fields: object) -
 def make_history(
     envelopes: Iterable[Envelope], last: StageTrained | None = None, state: State | None = None
 ) -> TrainingHistory:
-    gathering = HistoryGathering()
-    gathering.begin(Base(state or State()))
+    gathering = HistorySummary()
+    gathering.restart(FoldBase(state or State()))
     for envelope in envelopes:
-        gathering.apply(envelope)
-    return gathering.history(last)
+        gathering.apply_event(envelope)
+    return gathering.make_history(last)
 
 
 def history_of(*events: Event, last: StageTrained | None = None) -> TrainingHistory:
@@ -95,17 +95,17 @@ def test_a_stage_told_twice_counts_once_and_one_that_is_not_in_the_log_yet_count
 
 def test_stages_in_any_order_come_out_in_theirs_as_told_last() -> None:
     told = [(5, 0.1), (6, 0.2), (2, 0.3), (6, 0.4), (7, 0.5), (2, 0.6), (5, 0.7), (-1, 0.8)]
-    gathering = HistoryGathering()
-    gathering.begin(Base(State(settings=SETTINGS)))
+    gathering = HistorySummary()
+    gathering.restart(FoldBase(State(settings=SETTINGS)))
     for seq, (round, reward) in enumerate(told):
-        gathering.apply(Envelope(seq, float(seq), trained(round, reward=reward)))
-        again = HistoryGathering()
-        again.resume(gathering.keep())
+        gathering.apply_event(Envelope(seq, float(seq), trained(round, reward=reward)))
+        again = HistorySummary()
+        again.restore(gathering.encode())
         gathering = again
     expected = [(-1, 0.8), (2, 0.6), (5, 0.7), (6, 0.4), (7, 0.5)]
-    assert [(stage.round, stage.reward) for stage in gathering.history().stages] == expected
+    assert [(stage.round, stage.reward) for stage in gathering.make_history().stages] == expected
     start = [Envelope(seq, float(seq), trained(round, reward=reward)) for seq, (round, reward) in enumerate(told)]
-    assert make_history(start, state=State(settings=SETTINGS)).stages == gathering.history().stages
+    assert make_history(start, state=State(settings=SETTINGS)).stages == gathering.make_history().stages
 
 
 def test_skips_restarts_exits_and_pushes_are_told() -> None:
@@ -134,7 +134,7 @@ def test_a_log_whose_beginning_was_removed_goes_on_from_the_state_before_it() ->
 @pytest.mark.parametrize("node", sorted(path.parent for path in GOLDEN.glob("*/events")), ids=lambda node: node.name)
 def test_golden_logs_tell_what_their_states_hold(node: Path) -> None:
     history = read_history(node)
-    state = msgspec.json.decode((node / "state.json").read_bytes(), type=State, dec_hook=from_plain)
+    state = msgspec.json.decode((node / "state.json").read_bytes(), type=State, dec_hook=state_dec_hook)
     assert state.settings is not None and history.peer == state.settings.peer
     told = {(stage.round, stage.stage): stage.reward for stage in history.stages}
     assert told == {(row.round, row.stage): row.reward for row in state.rewards}
@@ -150,7 +150,7 @@ def test_a_card_says_what_the_log_says() -> None:
     card = make_card(read_history(NODE), CardSubject("digits", "Qwen/Qwen2.5-0.5B-Instruct"))
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["base_model"] == "Qwen/Qwen2.5-0.5B-Instruct" and "license" not in header
-    state, _ = load(NODE / "events")
+    state, _ = load_state(NODE / "events")
     assert f"Rounds trained: {len({row.round for row in state.rewards})}, skipped: {state.rounds_skipped} (" in card
     last = state.rewards[-1]
     assert f"| {last.round} | {last.reward:.3f} |" in card and "of kind digits" in card
@@ -158,17 +158,19 @@ def test_a_card_says_what_the_log_says() -> None:
 
 def test_a_card_names_the_data_set_and_no_path(tmp_path: Path) -> None:
     options = {"data": "q.jsonl", "dataset": "org/sums", "split": "train[:9]", "revision": "v1", "digest": "d" * 64}
-    card = make_card(history_of(trained(0)), CardSubject("file", data=data_of("file", options, ())))
+    card = make_card(history_of(trained(0)), CardSubject("file", data=describe_training_data("file", options, ())))
     assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["org/sums"]
     assert "(https://huggingface.co/datasets/org/sums)" in card and "- revision: v1" in card
-    local = data_of("file", {"data": "/srv/x/q.jsonl", "dataset": "../someone/private copy"}, ())
+    local = describe_training_data("file", {"data": "/srv/x/q.jsonl", "dataset": "../someone/private copy"}, ())
     card = make_card(history_of(trained(0)), CardSubject("file", data=local))
     assert "- name: private copy" in card and "someone" not in card and "datasets" not in card
     (tmp_path / "org" / "sums").mkdir(parents=True)
-    assert data_of("file", options, (), tmp_path).dataset == ""
-    digits = make_card(history_of(trained(0)), CardSubject("digits", data=data_of("digits", {}, ("a_sort",))))
+    assert describe_training_data("file", options, (), tmp_path).dataset == ""
+    digits = make_card(
+        history_of(trained(0)), CardSubject("digits", data=describe_training_data("digits", {}, ("a_sort",)))
+    )
     assert "- tasks: a\\_sort" in digits
-    assert data_of("gsm8k", {"data": "hub"}, ()).dataset == GSM8K.repo == HUB_DATA["gsm8k"]
+    assert describe_training_data("gsm8k", {"data": "hub"}, ()).dataset == GSM8K.repo == HUB_DATA["gsm8k"]
     assert HUB_DATA["math-hard"] == DAPO.repo
 
 
@@ -216,7 +218,7 @@ def test_no_name_reaches_the_header(name: str, base: str) -> None:
 )
 def test_a_push_is_told_in_a_line_although_nothing_follows_from_it(event: ModelPushed, level: str, word: str) -> None:
     state = State(settings=SETTINGS)
-    line = line_of(AppliedEvent(Envelope(1, 1.0, event), state, state, ()))
+    line = make_event_line(AppliedEvent(Envelope(1, 1.0, event), state, state, ()))
     assert line.level == level and word in line.message
 
 

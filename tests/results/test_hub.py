@@ -180,7 +180,7 @@ def test_a_wrong_token_is_told_and_a_new_one_is_taken_at_the_next_push(
     error = heard.wait().error
     assert "401" in error and "hf_wrong" not in error
     token.write_text(f"{TOKEN}\n")
-    while pusher.busy:
+    while pusher.is_busy:
         threading.Event().wait(0.01)
     pusher.push(trained(8), checkpoint)
     assert heard.wait().error == ""

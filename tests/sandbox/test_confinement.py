@@ -60,7 +60,7 @@ DENIED = "Permission denied"
 
 def supported() -> bool:
     try:
-        return confinement.check(confinement.libc.syscall(444, None, 0, 1), "landlock") > 0
+        return confinement.check_libc_result(confinement.libc.syscall(444, None, 0, 1), "landlock") > 0
     except OSError:
         return False
 

@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import Limits, Sandbox, syscalls
-from swarmd.sandbox.sandbox import find_layout
+from swarmd.sandbox.sandbox import find_sandbox_layout
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRY = """
@@ -106,7 +106,7 @@ def test_a_sandbox_that_stops_working_is_an_error_and_no_verdict(monkeypatch: py
 
 
 def test_the_layout_names_the_interpreter_its_library_and_what_they_load() -> None:
-    layout = find_layout()
+    layout = find_sandbox_layout()
     places = {there: here for here, there in layout.binds}
     assert all(Path(here).exists() and not Path(here).is_symlink() for here in places.values())
     assert places[layout.interpreter] == layout.host_interpreter
@@ -119,7 +119,7 @@ def test_the_filter_refuses_what_it_lists_and_lets_the_rest_through(machine: str
     column, architecture = syscalls.ARCHITECTURES[machine]
     refused = {columns[column] for columns in syscalls.REFUSED.values()}
     starting = {columns[column] for columns in syscalls.STARTING.values()}
-    code = syscalls.build_filter(machine)
+    code = syscalls.build_syscall_filter(machine)
     for number in range(1024):
         wanted = 0x50001 if number in refused else 0x5000B if number in starting else 0x7FFF0000
         assert evaluate(code, number, architecture) == wanted

@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.sandbox import Sandbox, Verdict
 from swarmd.sandbox.inside import READY
-from swarmd.sandbox.sandbox import Ended
+from swarmd.sandbox.sandbox import ProcessOutcome
 
 
 def test_a_program_prints_what_it_found(sandbox: Sandbox) -> None:
@@ -123,8 +123,9 @@ def test_programs_are_ended_when_they_are_no_longer_wanted(sandbox: Sandbox) -> 
 def test_a_program_that_was_not_begun_in_time_is_none_that_took_too_long(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = Ended("deadline", 137, b"", b"", 5.0, 0.1)  # a busy machine took all of its time to set the sandbox up
-    monkeypatch.setattr(Sandbox, "_perform", lambda *_: late)
+    # a busy machine took all of its time to set the sandbox up
+    late = ProcessOutcome("deadline", 137, b"", b"", 5.0, 0.1)
+    monkeypatch.setattr(Sandbox, "_run_isolated", lambda *_: late)
     assert sandbox.run("print(1)").status == "stopped"
-    monkeypatch.setattr(Sandbox, "_perform", lambda *_: msgspec.structs.replace(late, stdout=READY))
+    monkeypatch.setattr(Sandbox, "_run_isolated", lambda *_: msgspec.structs.replace(late, stdout=READY))
     assert sandbox.run("print(1)").status == "timeout"

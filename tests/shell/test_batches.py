@@ -20,7 +20,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.eventlog.snapshot import encode_state
-from swarmd.shell.loop import ROW_MAX, ROW_MIN, count_mergeable, merge_facts
+from swarmd.shell.loop import ROW_MAX, ROW_MIN, count_mergeable_facts, merge_facts
 from tests.core.story import Story, coordinator_settings
 
 PEERS = [f"peer {number}" for number in range(2 * ROW_MIN)]
@@ -32,15 +32,15 @@ def report(peer: str, round: int = 0) -> ReportSeen:
 
 def test_few_facts_stay_as_they_are() -> None:
     facts: list[Event] = [report(peer) for peer in PEERS[: ROW_MIN - 1]]
-    assert count_mergeable(facts) == ROW_MIN - 1 and merge_facts(facts) == facts
+    assert count_mergeable_facts(facts) == ROW_MIN - 1 and merge_facts(facts) == facts
 
 
 def test_a_row_is_of_one_kind_and_of_one_stage() -> None:
     reports = [report(peer) for peer in PEERS]
-    assert count_mergeable([*reports, report("late", 1), *reports]) == len(reports)
-    assert count_mergeable([*map(MemberSeen, PEERS), *reports]) == len(PEERS)
-    assert count_mergeable([LinkUp(1), *reports]) == 1
-    assert count_mergeable([report(str(number)) for number in range(2 * ROW_MAX)]) == ROW_MAX
+    assert count_mergeable_facts([*reports, report("late", 1), *reports]) == len(reports)
+    assert count_mergeable_facts([*map(MemberSeen, PEERS), *reports]) == len(PEERS)
+    assert count_mergeable_facts([LinkUp(1), *reports]) == 1
+    assert count_mergeable_facts([report(str(number)) for number in range(2 * ROW_MAX)]) == ROW_MAX
 
 
 def test_an_event_for_many_names_each_with_all_that_was_told_of_it() -> None:

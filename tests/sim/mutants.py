@@ -8,7 +8,7 @@ from tests.sim.planting import read_mutants
 SHIPPED_CHAIN_MUTANTS = read_mutants(r"""
 swarmd/chain/submitter.py
   an attempt is sent before it is in the log
-    - elif (prepared := tracked.released()) is not None:
+    - elif (prepared := tracked.newest_released()) is not None:
     + elif (prepared := tracked.attempts[-1]) is not None:
     with nodes=3
   what is in the log is never let out
@@ -21,7 +21,7 @@ swarmd/chain/submitter.py
     + deep = True
   a round that has not begun is refused for ever
     -         if error.code in TOO_EARLY:
-    -             await self._judge_early(command, error)
+    -             await self._check_early_refusal(command, error)
     with nodes=3
   a restart brings a new day's budget
     -             self._budget.restore(order.spent_day, int(order.spent_wei))
@@ -29,17 +29,17 @@ swarmd/chain/submitter.py
     with day_calls=8
   a lost submission is not forgotten
     -         self._emit(SubmissionLost(tracked.submission, reason))
-    -         self._forget(tracked)
+    -         self._stop_tracking(tracked)
     +         self._emit(SubmissionLost(tracked.submission, reason))
 swarmd/chain/senders.py
   every attempt takes a nonce of its own
     - free = [each for each in attempts if each.nonce >= mined]
-    + free: list[Prepared] = []
+    + free: list[SubmissionAttempt] = []
   a mined withdrawal counts as the thing itself
     - receipt.to == self.account or self._is_withdrawal(attempt)
     + False
   the day's budget is not looked at
-    -         self.budget.check(cost_wei, counted_wei, what)
+    -         self.budget.check_budget(cost_wei, counted_wei, what)
     with day_calls=8
 swarmd/chain/watcher.py
   a reorganisation is not told
@@ -59,20 +59,20 @@ swarmd/chain/blocks.py
 NETWORK_MUTANTS = read_mutants(r"""
 swarmd/dht/gather.py
   a node gathers its own rollouts
-    - peer != self._view.peer_id and _names_rollouts(record)
-    + _names_rollouts(record)
+    - peer != self._view.peer_id and _has_rollouts(record)
+    + _has_rollouts(record)
   a body is kept whatever it is
     -                 await bodies.check(body, content.digest, content.size_bytes)
     with hostile="equivocator" chain=False
   gathering goes on until its time is over
-    - if self._looked and self._is_complete() and self._end_lingering():
+    - if self._looked and self._is_complete() and self._should_end():
     + if False:
   bodies that come with their records are passed over
     -             if content.body and not looks_for_members:
-    -                 await self._try(peer, content)
+    -                 await self._try_fetch(peer, content)
     +             pass
   larger bodies are not fetched
-    -             self._fetches.start(self._fetch_within, peer, content)
+    -             self._fetches.start(self._fetch_with_limit, peer, content)
     +             pass
   of a stage's shards one is gathered from, however few peers it holds
     - len(self.sources.peers) - useless < self._wanted
@@ -86,7 +86,7 @@ swarmd/dht/publisher.py
     - whole = await self._renew_all(told)
     + whole = True
   a restart forgets how late the records before it expire
-    - before = (self._floors.get(key, 0.0), *self._own_records.floors(key))
+    - before = (self._floors.get(key, 0.0), *self._own_records.used_expirations(key))
     + before = (self._floors.get(key, 0.0), 0.0)
     with jumps=20.0
   a renewal overtakes the record that replaces it
@@ -94,7 +94,7 @@ swarmd/dht/publisher.py
     + if True:
     with latency_s=1.0 faults=120.0
   what is published is not kept in mind
-    -         self._kept[content.key] = Kept(content, expiration, before)
+    -         self._kept[content.key] = KeptRecord(content, expiration, before)
 swarmd/dht/membership.py
   members that come are not told
     -         if told is not None:
@@ -104,15 +104,15 @@ swarmd/dht/rounds.py
     -         await self._publish_rollouts(command, place)
 swarmd/dht/report_collector.py
   reports of a stage count as changes of those of the stage before
-    -         self._seen = SeenReports(self._view, self._gossip, command.round, command.stage)
+    -         self._seen = ReportEmitter(self._view, self._gossip, command.round, command.stage)
   of a stage's shards only the first is collected
     - self._turns = list(range(self._shards))
     + self._turns = list(range(1))
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
 swarmd/dht/rounds.py
   records lie in the first shard, whoever wrote them
-    - place = Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
-    + place = Shard(shards, 0)
+    - place = StageShard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
+    + place = StageShard(shards, 0)
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
   announcements are not taken from gossip or look-ups
     -         self._latest = record
@@ -153,12 +153,12 @@ swarmd/shell/loop.py
     -                 self.ended = last
     +                 pass
   the second half of a commit that is too large is lost
-    - return first + self._write(first[-1].state, at, halves[1])
+    - return first + self._write_or_split(first[-1].state, at, halves[1])
     + return first
     with faults=600.0 nodes=6 latency_s=0.05
   the second half of a commit that is too large forgets the first
-    - self._write(first[-1].state, at, halves[1])
-    + self._write(state, at, halves[1])
+    - self._write_or_split(first[-1].state, at, halves[1])
+    + self._write_or_split(state, at, halves[1])
     with faults=600.0 nodes=6 latency_s=0.05
   of a commit that was split only the last part is adopted
     - for planned in written:
@@ -168,11 +168,11 @@ swarmd/shell/loop.py
     - digest_commands(planned.commands))
     + digest_commands(()))
   a snapshot is taken of the state before
-    - self.snapshots.keep_if_due(planned.state)
-    + self.snapshots.keep_if_due(state)
+    - self.snapshots.take_if_due(planned.state)
+    + self.snapshots.take_if_due(state)
   a life begins with deadlines of the last one
     -         if self._beginning is not None:
-    +         if self._beginning is not None and not self._due_timers(now):
+    +         if self._beginning is not None and not self._take_due_timers(now):
   the loop sleeps until the last deadline instead of the first
     - min(WAIT_S_MAX, min(waiting) - now)
     + min(WAIT_S_MAX, max(waiting) - now)
@@ -185,20 +185,22 @@ swarmd/shell/supervision.py
     + return "network" if isinstance
   a program that could not be executed counts as running
     -         self._processes[worker], self._end_told[worker] = None, True
-    -         return [Tell(WorkerStartFailed
+    -         return [
+    -             EmitEventAction(WorkerStartFailed
     +         self._end_told[worker] = True
-    +         return [Tell(WorkerStartFailed
+    +         return [
+    +             EmitEventAction(WorkerStartFailed
     with faults=150.0
   a process that ended counts as running
     -         self._processes[worker], self._end_told[worker] = None, True
-    -         return [Tell(exit_of
+    -         return [EmitEventAction(make_exit_event
     +         self._end_told[worker] = True
-    +         return [Tell(exit_of
+    +         return [EmitEventAction(make_exit_event
   a worker that does not heed SIGTERM is waited for without an end
     - process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
     + process.kill_at = math.inf
   what others cause counts against the worker
-    - outside=not process.killed_for and not process.planned and is_from_outside(status),
+    - outside=not process.killed_for and not process.planned and is_ended_from_outside(status),
     + outside=False,
   a kill of this daemon's own counts as others'
     - outside=not process.killed_for and not process.planned
@@ -212,7 +214,7 @@ swarmd/shell/supervision.py
     + permanent=False,
     with faults=150.0
   a fact does not reach the inbox
-    -             return [Tell(message.event)]
+    -             return [EmitEventAction(message.event)]
 """)
 
 MUTANTS = read_mutants(r"""
@@ -229,9 +231,9 @@ swarmd/core/machine.py
 swarmd/core/rounds.py
   a stage trained already is trained again after a restart
     -     elif work.result is not None:
-    -         turn.move_round
+    -         turn.fire_round_trigger
     +     elif False:
-    +         turn.move_round
+    +         turn.fire_round_trigger
   a stage that was given up is begun again at once
     - (clock.round, clock.stage) > (work.round, work.stage)
     + (clock.round, clock.stage) >= (work.round, work.stage)
@@ -245,19 +247,19 @@ swarmd/core/rounds.py
     - turn.state.trainer.chart == "busy" and turn.state.trainer.train == train
     + turn.state.trainer.chart == "busy"
   a cancellation has no deadline
-    -         turn.arm("cancel", turn.at + CANCEL_S)
+    -         turn.set_deadline("cancel", turn.at + CANCEL_S)
   gathering has no deadline
-    -     turn.arm("gather", until_at)
+    -     turn.set_deadline("gather", until_at)
   a stage that was given up is left while the trainer is still at it
-    -     return is_training(turn, train_id(work.round, work.stage))
+    -     return is_training(turn, train_command_id(work.round, work.stage))
     +     return False
   a skip is not counted
     -     state.skipped_to = event.last
   a lost clock is taken for a swarm without rounds
     -     if turn.state.chain is None and (clock is None or clock.final):
-    -         turn.move_round
+    -         turn.fire_round_trigger
     +     if True:
-    +         turn.move_round
+    +         turn.fire_round_trigger
 swarmd/core/turn.py
   an answered command stays pending
     - command = self.pending.pop(command_id, None)
@@ -272,7 +274,7 @@ swarmd/core/workers.py
     +
     + def resend_training
   a worker that ended is not started again
-    - turn.arm(timer_about("restart", event.worker), turn.at + RESTART.after(max(1, len(life.exits))))
+    - turn.set_deadline(timer_name_of("restart", event.worker), turn.at + RESTART.after(max(1, len(life.exits))))
     + pass
   the coordinator starts again at round 0
     -     if turn.state.coordination is None:
@@ -280,7 +282,7 @@ swarmd/core/workers.py
     +     turn.state.coordination = Coordination()
 swarmd/core/coordination.py
   a coordinator closes stages before anybody could train them
-    -     elif awaits_trainer(turn.state):
+    -     elif should_extend_for_trainer(turn.state):
     +     elif False:
     with stage_s=25.0 faults=120.0
   a stage's time begins before its coordinator can train
@@ -304,7 +306,7 @@ swarmd/core/applied.py
     + first = max(after.done[0] - 1, after.skipped_to) + 1
 swarmd/core/waiting.py
   a quorum of others closes a stage that this node trains
-    -     return not awaits_own(turn)
+    -     return not is_awaiting_own_report(turn)
     +     return True
     with quorum=0.5
   the quorum is one report short
@@ -316,9 +318,9 @@ swarmd/core/waiting.py
     with stages=1 quorum=1.0 train_mean_s=5.0 stage_s=25.0 nodes=3 behind="finish-stage" faults=60.0
   a member is waited for no longer than it took
     - OWN_TIMES * member.took_s + SLACK_SHARE * stage_s
-    + 0.9 * member.took_s
+    + 0.9 * member.report_delay_s
   a stage has no deadline
-    -     turn.arm("stage", min(until, deadline_at) if until > turn.at else deadline_at)
+    -     turn.set_deadline("stage", min(until, deadline_at) if until > turn.at else deadline_at)
     +     pass
 swarmd/sim/node.py
   the log is not synced
@@ -335,11 +337,11 @@ swarmd/core/submissions.py
     -             prepared=submission.prepared,
     +             prepared=(),
   what was confirmed is safe from every reorganisation
-    - if each.chart in ON_CHAIN and block_of(each) > fork
-    + if each.chart == "included" and block_of(each) > fork
+    - if each.chart in ON_CHAIN and block_number_of(each) > fork
+    + if each.chart == "included" and block_number_of(each) > fork
   a reorganisation drops one block too few
-    - block_of(each) > fork
-    + block_of(each) > fork + 1
+    - block_number_of(each) > fork
+    + block_number_of(each) > fork + 1
   the last intention goes first
     - for each in state.submissions:
     -         if each.chart not in (*ON_CHAIN
@@ -347,12 +349,12 @@ swarmd/core/submissions.py
     +         if each.chart not in (*ON_CHAIN
   what was lost is not tried again
     - "lose", reason=event.reason, block=None):
-    -         _retry(turn)
+    -         _schedule_retry(turn)
     + "lose", reason=event.reason, block=None):
-    +         turn.disarm("submission")
+    +         turn.clear_deadlines("submission")
   the registration waits its turn
-    - intend(turn, Submission("register", "register"), first=True)
-    + intend(turn, Submission("register", "register"))
+    - add_submission(turn, Submission("register", "register"), first=True)
+    + add_submission(turn, Submission("submit_registration", "submit_registration"))
   what lies ahead of the contract holds up everything
     - return (submission.round, submission.stage) > (chain.round, chain.stage)
     + return False
@@ -375,20 +377,20 @@ swarmd/core/votes.py
     + tally is None or tally.round > round
 swarmd/core/turn.py
   news put off the look at a submission
-    - self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
-    + self.arm(name, due_at)
+    - self.set_deadline(name, due_at if standing is None else min(due_at, standing.due_at))
+    + self.set_deadline(name, due_at)
     with duplicate=0.3 nodes=3
 swarmd/core/contract_clock.py
   nobody looks at the clock while the chain is away
-    -     turn.arm("clock", turn.at + turn.settings.clock_s)
+    -     turn.set_deadline("clock", turn.at + turn.settings.clock_s)
   nobody moves the contract on when its time is over
-    - turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)
-    + turn.disarm("drive")
+    - turn.set_deadline_if_sooner("drive", max(deadline_at, turn.at) + wait_s)
+    + turn.clear_deadlines("drive")
   blocks of before a fork are remembered
     - kept = tuple([known for known in recent if known.number < block.number])
     + kept = recent
   a step that came too late is never looked at again
-    -         turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
+    -         turn.set_deadline("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
 swarmd/core/rounds.py
   the clock goes back with a reorganisation
     -     if place < before:

@@ -10,7 +10,7 @@ import msgspec
 
 from swarmd.sim.profile import ROUGH
 from swarmd.sim.simulation import InvariantBroken
-from swarmd.sim.world import run
+from swarmd.sim.world import run_simulation
 from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS, NETWORK_MUTANTS, SHELL_MUTANTS, SHIPPED_CHAIN_MUTANTS
 from tests.sim.planting import Mutant, planted
 
@@ -26,7 +26,7 @@ def violation_of(mutant: Mutant, seed: int) -> str:
     given: dict[str, Any] = (ROUGH if mutant in ON_CHAIN else {"chain": False}) | SPAN | dict(mutant.given)
     with planted(mutant):
         try:
-            run(seed, **given)
+            run_simulation(seed, **given)
         except InvariantBroken as violation:
             return violation.what
         except AssertionError as error:

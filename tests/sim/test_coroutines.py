@@ -49,7 +49,7 @@ def test_a_sleep_takes_simulated_time_and_others_go_on_meanwhile(queue: Queue) -
 
 def test_a_signal_wakes_before_its_time_and_only_once(queue: Queue) -> None:
     told: list[float] = []
-    signal = queue.runtime.signal()
+    signal = queue.runtime.make_signal()
 
     async def waiter() -> None:
         for timeout_s in (10.0, 10.0, None):

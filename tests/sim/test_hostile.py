@@ -13,21 +13,21 @@ from swarmd.core import coordination, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import membership, report_collector
-from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
-from swarmd.dht.membership import Presences
+from swarmd.dht.evidence import DecodedRecord, EquivocationDetector, EvidenceGossip
+from swarmd.dht.membership import MemberPresences
 from swarmd.dht.p2p import limits
-from swarmd.dht.report_collector import SeenReports
+from swarmd.dht.report_collector import ReportEmitter
 from swarmd.dht.store.capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import ConfigError
 from swarmd.sim import guarded, hostile, swarm_checks
-from swarmd.sim.guarded import GuardedNetworkWorker
+from swarmd.sim.guarded import AttackedNetworkWorker
 from swarmd.sim.hostile import is_hostile
-from swarmd.sim.network import RecordsSeen
-from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
+from swarmd.sim.network import SimRecordComparison
+from swarmd.sim.profile import CALM, HOSTILE, draw_profile, parse_hostile_kinds
 from swarmd.sim.simulation import InvariantBroken
-from swarmd.sim.world import World, run
+from swarmd.sim.world import World, run_simulation
 from tests.sim.test_sim_command import app
 
 SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 900.0, "crowd": 100}
@@ -37,35 +37,39 @@ UNTIL = 8  # seeds after which a lost defence must have been noticed
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_each_kind_alone_costs_no_honest_report(kind: str) -> None:
-    summary = run(3, chain=False, hostile=kind, **SPAN)
+    summary = run_simulation(3, chain=False, hostile=kind, **SPAN)
     assert summary.closed > 0
     assert (summary.strangers > 0) == (kind != "eclipser"), "who only withholds makes nobody write anything"
 
 
 @pytest.mark.parametrize("chain", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_all_of_them_together_cost_no_honest_report(chain: bool) -> None:
-    assert run(5, chain=chain, hostile="all", **SPAN).strangers > 1000
+    assert run_simulation(5, chain=chain, hostile="all", **SPAN).strangers > 1000
 
 
 @pytest.mark.soak
 def test_a_crowd_of_a_thousand_costs_no_honest_report() -> None:
     for seed in range(20):
-        assert run(seed, hostile="all", hours=0.5, calm_s=900.0, crowd=1000, chain=False).strangers > 1000
+        assert run_simulation(seed, hostile="all", hours=0.5, calm_s=900.0, crowd=1000, chain=False).strangers > 1000
 
 
 def test_strangers_draw_from_streams_of_their_own() -> None:
     """What was recorded of a seed without strangers is what it gives, whatever strangers learn to do."""
-    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "58cbfeaa3640364d475a3a37267ccc76"
+    assert run_simulation(3, hours=0.5, calm_s=700.0, hostile="none").trace == "58cbfeaa3640364d475a3a37267ccc76"
     drawn = draw_profile(3)
-    assert kinds_of(drawn.hostile)
+    assert parse_hostile_kinds(drawn.hostile)
     assert [name for name in drawn.__struct_fields__ if getattr(drawn, name) != getattr(draw_profile(4), name)]
-    assert run(3, **SPAN).trace == run(3, **SPAN).trace != run(3, **SPAN, hostile="sybil").trace
+    assert (
+        run_simulation(3, **SPAN).trace
+        == run_simulation(3, **SPAN).trace
+        != run_simulation(3, **SPAN, hostile="sybil").trace
+    )
 
 
 def test_a_share_of_the_seeds_has_strangers_of_every_kind() -> None:
     drawn = [draw_profile(seed).hostile for seed in range(400)]
     assert 60 < sum(hostile != "none" for hostile in drawn) < 140
-    assert {kind for hostile in drawn for kind in kinds_of(hostile)} == set(HOSTILE)
+    assert {kind for hostile in drawn for kind in parse_hostile_kinds(hostile)} == set(HOSTILE)
 
 
 def test_the_command_names_who_was_hostile() -> None:
@@ -75,13 +79,13 @@ def test_the_command_names_who_was_hostile() -> None:
     assert "hostile flooder sybil" in lines[0]
     assert [line.split()[0] for line in lines[1:4]] == ["hostile", "flooder", "sybil"]
     with pytest.raises(ConfigError, match="nobody is hostile as 'burglar'"):
-        kinds_of("sybil,burglar")
+        parse_hostile_kinds("sybil,burglar")
 
 
 @pytest.mark.parametrize("kind", ["equivocator", "freerider"])
 def test_who_signs_two_reports_for_one_place_is_found_by_all_and_nobody_else_is(kind: str) -> None:
     world = World(4, replace(QUICK, hostile=kind))
-    world.play()
+    world.run_and_check()
     accused = [{each.peer for each in node.state.equivocations} for node in world.nodes if node is not world.newcomer]
     assert accused == [{"equivocator-0"} if kind == "equivocator" else set()] * 3
     coordination = world.nodes[0].state.coordination
@@ -96,10 +100,10 @@ def test_a_crowd_that_reports_at_once_leaves_honest_nodes_behind_only_where_stag
     monkeypatch.setattr(hostile.FreeRider, "count", 16)
     profile = replace(QUICK, hostile="freerider", quorum=0.5, nodes=5)
     if not own_pace:
-        monkeypatch.setattr(waiting, "awaits_own", lambda turn: False)
+        monkeypatch.setattr(waiting, "is_awaiting_own_report", lambda turn: False)
         monkeypatch.setattr(swarm_checks, "OWN_STAGES", -1)
     world = World(4, profile)
-    world.play()
+    world.run_and_check()
     state = world.nodes[0].state.coordination
     assert state is not None
     credited = [member.rounds / state.round for member in state.members if not is_hostile(member.peer)]
@@ -130,15 +134,15 @@ def first_come(room: KeyCapacity, owner: str, size: int, rank: object) -> list[s
 NUMBERS = count()
 
 
-def see_another(seen: RecordsSeen, record: SeenRecord) -> None:
+def see_another(seen: SimRecordComparison, record: DecodedRecord) -> None:
     """Take the same report, read again, for another one."""
     if isinstance(record.content, ReportRecord):
         changed = replace(record.content, reward=float(next(NUMBERS)))
         signed = replace(record.signed, payload=msgspec.msgpack.encode(changed))
-        RecordComparison.compare(seen, SeenRecord(signed, changed))
+        EquivocationDetector.compare_decoded(seen, DecodedRecord(signed, changed))
 
 
-def forget_gossip(worker: GuardedNetworkWorker, topic: str, sender: str, message: bytes) -> None:
+def forget_gossip(worker: AttackedNetworkWorker, topic: str, sender: str, message: bytes) -> None:
     """As if nothing had been said."""
 
 
@@ -146,7 +150,7 @@ LOST = (
     Lost("room goes to who comes first", KeyCapacity, "find", first_come, "sybil", "no room for its report"),
     Lost(
         "every coming of a crowd is told",
-        Presences,
+        MemberPresences,
         "_charge_arrival",
         lambda *_: True,
         "sybil",
@@ -174,8 +178,10 @@ LOST = (
     ),
     Lost("whoever has done nothing has any place", report_collector, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_trusted_peers", lambda *_: [], "eclipser", "", first=5),
-    Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
-    Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
+    Lost(
+        "what is read twice is evidence", SimRecordComparison, "compare", see_another, "freerider", "honest, is accused"
+    ),
+    Lost("the clock is not gossiped", AttackedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
     Lost(
         "stages wait for anybody",
         Rank,
@@ -193,7 +199,7 @@ def test_a_lost_defence_is_noticed(lost: Lost, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(where, name, instead)
     with pytest.raises(InvariantBroken) as broken:
         for number in range(UNTIL):
-            run((lost.first + number) % UNTIL, replace(QUICK, hostile=lost.hostile, crowd=300))
+            run_simulation((lost.first + number) % UNTIL, replace(QUICK, hostile=lost.hostile, crowd=300))
     assert lost.noticed in broken.value.what
 
 
@@ -204,14 +210,14 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
     for module in (coordination, membership):
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
-        monkeypatch.setattr(coordination, "find_room", keep_all(few))
-        monkeypatch.setattr(Presences, "_make_room", lambda self, rank: len(self.known) < few)
+        monkeypatch.setattr(coordination, "find_member_slot", keep_all(few))
+        monkeypatch.setattr(MemberPresences, "_make_room", lambda self, rank: len(self.known) < few)
     profile = replace(QUICK, hostile="sybil", crowd=300)
     if makes_room:
-        assert run(2, profile).rounds > 0
+        assert run_simulation(2, profile).rounds > 0
     else:
         with pytest.raises(InvariantBroken, match=r"credited|no more|does not count"):
-            run(2, profile)
+            run_simulation(2, profile)
 
 
 def keep_all(few: int) -> Callable[..., tuple[bool, None]]:
@@ -219,18 +225,18 @@ def keep_all(few: int) -> Callable[..., tuple[bool, None]]:
 
 
 def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_news = SeenReports._admit
+    is_news = ReportEmitter._try_accept
 
-    def deaf(self: SeenReports, peer: str, content: ReportRecord) -> bool:
+    def deaf(self: ReportEmitter, peer: str, content: ReportRecord) -> bool:
         return peer != "peer-001" and is_news(self, peer, content)
 
-    monkeypatch.setattr(SeenReports, "_admit", deaf)
+    monkeypatch.setattr(ReportEmitter, "_try_accept", deaf)
     with pytest.raises(InvariantBroken, match=r"does not count|count no more|leaves out reports"):
-        run(1, replace(QUICK, hostile="freerider"))
+        run_simulation(1, replace(QUICK, hostile="freerider"))
 
 
 def test_an_honest_node_that_ends_is_noticed() -> None:
     world = World(1, replace(QUICK, hostile="freerider"))
-    world.call_at(world.ends_at - 300.0, world.nodes[1].receive, 1, StopRequested("a stranger says so"))
+    world.call_at(world.ends_at - 300.0, world.nodes[1].receive_fact, 1, StopRequested("a stranger says so"))
     with pytest.raises(InvariantBroken, match="it ends with"):
-        world.play()
+        world.run_and_check()

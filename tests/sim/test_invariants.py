@@ -15,7 +15,7 @@ from swarmd.sim.node import SimNode
 from swarmd.sim.node_checks import HUNG, find_stall
 from swarmd.sim.profile import CALM, SimProfile
 from swarmd.sim.simulation import BEGIN, InvariantBroken
-from swarmd.sim.world import World, run
+from swarmd.sim.world import World, run_simulation
 
 RUNNING = State(chart="waiting", network=WorkerState(pid=1), training=WorkerState(pid=2))
 CLOCK = Deadline("clock", 9.0)
@@ -73,7 +73,7 @@ def test_a_command_without_a_durable_cause_is_refused(world: World) -> None:
 def test_an_id_never_changes_its_content(world: World) -> None:
     node = world.nodes[1]
     ordered = AppliedEvent(Envelope(0, 0.0, StopRequested("now")), State(), State(), (Train("train/0/0", 0, 0),))
-    world.checks.nodes[node.index].apply(ordered)
+    world.checks.nodes[node.index].check_event(ordered)
     world.on_dispatch(node.index, Train("train/0/0", 0, 0))
     with pytest.raises(InvariantBroken, match="another content"):
         world.on_dispatch(node.index, Train("train/0/0", 0, 1))
@@ -82,9 +82,9 @@ def test_an_id_never_changes_its_content(world: World) -> None:
 def test_the_same_rounds_are_not_skipped_twice(world: World) -> None:
     ledger, before, skipped = world.checks.nodes[1], State(), RoundsSkipped(0, 2, "late")
     after = replace(before, skipped_to=2, rounds_skipped=3)
-    ledger.apply(AppliedEvent(Envelope(0, 0.0, skipped), before, after, ()))
+    ledger.check_event(AppliedEvent(Envelope(0, 0.0, skipped), before, after, ()))
     with pytest.raises(InvariantBroken, match="rounds 0 to 2 are skipped"):
-        ledger.apply(AppliedEvent(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
+        ledger.check_event(AppliedEvent(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
 
 
 def test_two_reports_for_one_stage_are_refused(world: World) -> None:
@@ -148,7 +148,7 @@ def rounds_of(world: World) -> dict[str, int]:
 @pytest.mark.parametrize("seed", range(3))
 def test_slower_followers_that_slept_through_stages_are_credited_in_nearly_all_rounds_of_calm(seed: int) -> None:
     world, before = sleepy_world(seed)
-    world.play()
+    world.run_and_check()
     after = rounds_of(world)
     held = after[""] - before[""]
     assert held > 40 and before["peer-001"] < before[""] - SLEEPS, "they did miss rounds"
@@ -160,7 +160,7 @@ def test_a_healthy_member_that_is_not_waited_for_again_is_noticed(monkeypatch: p
         monkeypatch.setattr(waiting, every, 10**6)
     with pytest.raises(InvariantBroken, match=r"was not credited in 4 stages of calm|count no more"):
         for seed in range(3):
-            sleepy_world(seed, 3.0)[0].play()
+            sleepy_world(seed, 3.0)[0].run_and_check()
 
 
 @pytest.mark.soak
@@ -168,4 +168,4 @@ def test_a_healthy_member_that_is_not_waited_for_again_is_noticed(monkeypatch: p
 def test_all_are_back_after_a_storm(seed: int) -> None:
     given: dict[str, Any] = {"nodes": 4, "stages": 1, "stage_s": 25.0, "train_mean_s": 5.0, "train_max_s": 45.0}
     given |= {"quorum": 1.0, "chain": False, "hostile": "none", "rounds_max": 0, "jumps": 0.0}
-    assert run(seed, **given, faults=200.0, restart_mean_s=60.0, hours=0.6, calm_s=900.0).crashes > 10
+    assert run_simulation(seed, **given, faults=200.0, restart_mean_s=60.0, hours=0.6, calm_s=900.0).crashes > 10

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from swarmd.sim.profile import ROUGH
-from swarmd.sim.world import run
+from swarmd.sim.world import run_simulation
 from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS, SHIPPED_CHAIN_MUTANTS
 from tests.sim.planting import Mutant, planted
 from tests.sim.shown_by import OFF_CHAIN, ON_CHAIN, SEEDS_MAX, SPAN, find_seed
@@ -27,4 +27,4 @@ def test_the_code_is_whole_after_the_mutants() -> None:
     for mutant in (*MUTANTS[:2], *CHAIN_MUTANTS[:2], *SHIPPED_CHAIN_MUTANTS[:2]):
         with planted(mutant):
             pass
-    assert run(0, **ROUGH, **SPAN).events > 0
+    assert run_simulation(0, **ROUGH, **SPAN).events > 0

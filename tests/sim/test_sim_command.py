@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from swarmd.cli.sim import parse_fields, sim
+from swarmd.cli.sim import parse_profile_fields, sim
 from swarmd.errors import ConfigError
 from tests.sim.mutants import MUTANTS
 from tests.sim.planting import planted
@@ -50,10 +50,10 @@ def test_a_large_swarm_has_a_table() -> None:
 
 def test_wrong_fields_are_named() -> None:
     with pytest.raises(ConfigError, match="no 'colour'"):
-        parse_fields(["colour=red"], None, None)
+        parse_profile_fields(["colour=red"], None, None)
     with pytest.raises(ConfigError, match="stage_s"):
-        parse_fields(["stage_s=long"], None, None)
+        parse_profile_fields(["stage_s=long"], None, None)
     for given in ("nodes=0", "hours=-1", "hours=nan", "stage_s=0", "churn=-0.5", "block_s=inf"):
         with pytest.raises(ConfigError, match=given.partition("=")[0]):
-            parse_fields([given], None, None)
-    assert parse_fields(["stage_s=30"], 4, None) == {"stage_s": 30.0, "nodes": 4}
+            parse_profile_fields([given], None, None)
+    assert parse_profile_fields(["stage_s=30"], 4, None) == {"stage_s": 30.0, "nodes": 4}

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.cli.sim import parse_fields
+from swarmd.cli.sim import parse_profile_fields
 from swarmd.core import weights
 from swarmd.core.events import TimerFired, WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.core.turn import Turn
+from swarmd.core.turn import StepContext
 from swarmd.core.values import PeerWeights
 from swarmd.sim.profile import draw_profile
-from swarmd.sim.simulation import InvariantBroken, line_of
+from swarmd.sim.simulation import InvariantBroken, repeat_command_line
 from swarmd.sim.world import World
 
 SEEDS = (17, 18, 24, 28)  # 17 once sent a stage out twice, with weights and without
@@ -28,7 +28,7 @@ def facts() -> Counter[str]:
     found: Counter[str] = Counter()
     for seed in SEEDS:
         world = World(seed, draw_profile(seed, **WORLD))
-        world.play()
+        world.run_and_check()
         for node in world.nodes:
             for event in (event for commit in node.disk.log.commits for event in commit.events):
                 if isinstance(event, WeightsFetched | WeightsAdopted | WeightsRefused):
@@ -53,15 +53,15 @@ AVERAGING: dict[str, Any] = {**WORLD, "catch_up_rounds": 0, "average_rounds": 1}
 def test_a_run_fails_where_a_stage_begins_from_what_was_not_fetched(
     seed: int, world: dict[str, Any], other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    give = weights.give
+    give = weights.give_to_trainer
 
-    def give_other(turn: Turn) -> PeerWeights | None:
+    def give_other(turn: StepContext) -> PeerWeights | None:
         given = give(turn)
         return given and msgspec.structs.replace(given, **other)
 
-    monkeypatch.setattr(weights, "give", give_other)
+    monkeypatch.setattr(weights, "give_to_trainer", give_other)
     with pytest.raises(InvariantBroken, match="fetched were"):
-        World(seed, draw_profile(seed, **world)).play()
+        World(seed, draw_profile(seed, **world)).run_and_check()
 
 
 @pytest.mark.parametrize("rounds", ["catch_up_rounds", "average_rounds"])
@@ -75,15 +75,15 @@ def test_a_quarter_of_the_seeds_draw_nodes_that_take_weights_and_no_recorded_one
 def test_the_line_that_repeats_a_run_gives_its_profile(hostile: dict[str, Any]) -> None:
     for seed in range(40):
         for profile in (draw_profile(seed, **hostile), draw_profile(seed, **hostile, catch_up_rounds=2)):
-            given = line_of(seed, profile).split(" --set ")[1:]
-            assert draw_profile(seed, **parse_fields(given, None, None)) == profile
+            given = repeat_command_line(seed, profile).split(" --set ")[1:]
+            assert draw_profile(seed, **parse_profile_fields(given, None, None)) == profile
 
 
 def test_nodes_that_average_keep_every_invariant_and_all_that_can_become_of_a_mean_does() -> None:
     found: Counter[str] = Counter()
     for seed in SEEDS:
         world = World(seed, draw_profile(seed, **AVERAGING))
-        world.play()
+        world.run_and_check()
         events = [event for node in world.nodes for commit in node.disk.log.commits for event in commit.events]
         adopted = [event for event in events if isinstance(event, WeightsAdopted)]
         assert all(event.weights.averaged for event in adopted)
@@ -93,7 +93,7 @@ def test_nodes_that_average_keep_every_invariant_and_all_that_can_become_of_a_me
 
 
 def test_a_run_fails_where_a_stage_is_averaged_with_what_one_before_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_is_spent", lambda turn, offered: False)
+    monkeypatch.setattr(weights, "_is_used_or_old", lambda turn, offered: False)
     with pytest.raises(InvariantBroken, match="as a stage before was"):
         for seed in SEEDS:
-            World(seed, draw_profile(seed, **AVERAGING)).play()
+            World(seed, draw_profile(seed, **AVERAGING)).run_and_check()

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.local_swarm import LOOPBACK, DaemonProcess, lay_out, node_places, peer_of
+from swarmd.cli.local_swarm import LOOPBACK, DaemonProcess, get_or_make_peer_id, local_node_directories, prepare_nodes
 from swarmd.config import load_config
 from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.daemon.process import find_leftovers, node_tag
 from swarmd.errors import ControlError
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.reader import read_commits
-from swarmd.observe.control import ask
+from swarmd.observe.control import send_request
 from swarmd.observe.status import Status
 
 QUICK = {
@@ -48,11 +48,11 @@ class SoakNode:
     """
 
     def __init__(self, directory: Path, seed: int) -> None:
-        (self.place,) = node_places(directory, 1)
+        (self.place,) = local_node_directories(directory, 1)
         self.ports = dict(zip(("p2pd", "the page"), free_ports(2, seed), strict=True))
         network, page = (f"/ip4/{LOOPBACK}/tcp/{self.ports['p2pd']}", f"{LOOPBACK}:{self.ports['the page']}")
-        lay_out((self.place,), 0, QUICK | {"dht.listen": [network], "web.listen": page})
-        self.peer = peer_of(self.place)
+        prepare_nodes((self.place,), 0, QUICK | {"dht.listen": [network], "web.listen": page})
+        self.peer = get_or_make_peer_id(self.place)
         self.tag = node_tag(self.peer, self.place.root)
         self.stop_s = load_config(self.place.config).workers.stop_s
         self.daemon = DaemonProcess(self.place)
@@ -63,8 +63,8 @@ class SoakNode:
 
     def end(self) -> None:
         """Whatever happened, leave no process behind."""
-        self.daemon.send(signal.SIGKILL)
-        self.daemon.wait(10)
+        self.daemon.send_signal(signal.SIGKILL)
+        self.daemon.wait_for_exit(10)
         for process in self.processes():
             process.kill()
 
@@ -76,7 +76,7 @@ class SoakNode:
     def status(self) -> Status | None:
         """What the daemon says of itself; None while it does not answer."""
         try:
-            return msgspec.json.decode(ask(self.place.control, "status", ASK_S), type=Status)
+            return msgspec.json.decode(send_request(self.place.control, "status", ASK_S), type=Status)
         except (ControlError, msgspec.DecodeError):
             return None
 
@@ -94,7 +94,7 @@ class SoakNode:
     def state(self) -> State:
         """What its log comes to."""
         events = self.place.events
-        return load(events)[0] if events.is_dir() else State()
+        return load_state(events)[0] if events.is_dir() else State()
 
 
 class Process(msgspec.Struct, frozen=True):

@@ -163,7 +163,7 @@ class Soak:
             self._settle(moment.trained)
             begun_s = time.monotonic()
         time.sleep(max(0.0, begun_s + moment.after_s - time.monotonic()))
-        if not self.node.daemon.running:
+        if not self.node.daemon.is_running:
             raise LeftBehind(f"the node ended by itself, with exit code {self.node.daemon.exit_code}")
         if moment.signal == signal.SIGKILL:
             self._kill(moment.alone)
@@ -176,7 +176,7 @@ class Soak:
         def settled() -> bool:
             return self.node.is_settled() and (not trained or self._has_trained())
 
-        if not until(lambda: settled() or not self.node.daemon.running, SETTLES_S):
+        if not until(lambda: settled() or not self.node.daemon.is_running, SETTLES_S):
             raise LeftBehind(f"the node was not at work after {SETTLES_S:g} s")
         expect(traces.living(self._orphans, 0))
         self._orphans = frozenset()
@@ -188,8 +188,8 @@ class Soak:
         self._kills += 1
         self._orphans = self.node.processes()
         with visited(self.node):
-            self.node.daemon.send(signal.SIGKILL)
-            self.node.daemon.wait(SETTLES_S)
+            self.node.daemon.send_signal(signal.SIGKILL)
+            self.node.daemon.wait_for_exit(SETTLES_S)
         killed_s = time.monotonic()
         self._count("SIGKILL", self._life())
         if not alone:
@@ -203,8 +203,8 @@ class Soak:
         limit_s = 2 * self.node.stop_s + STOP_SLACK_S
         with visited(self.node):
             asked_s = time.monotonic()
-            self.node.daemon.send(number)
-            if not self.node.daemon.wait(limit_s + STOP_SLACK_S):
+            self.node.daemon.send_signal(number)
+            if not self.node.daemon.wait_for_exit(limit_s + STOP_SLACK_S):
                 raise LeftBehind(f"the node did not stop within {limit_s + STOP_SLACK_S:g} s")
             took_s = time.monotonic() - asked_s
         ports = traces.taken_ports(self.node)  # first: at once
@@ -258,7 +258,7 @@ def expect(*findings: Sequence[str]) -> None:
 
 def was_unbegun(daemon: DaemonProcess) -> bool:
     """Whether it died of the signal because nothing of it was there yet to heed one: Python itself was starting."""
-    interrupted = daemon.exit_code == 1 and daemon.last_lines(1) == ["KeyboardInterrupt"]
+    interrupted = daemon.exit_code == 1 and daemon.last_output_lines(1) == ["KeyboardInterrupt"]
     return interrupted or daemon.exit_code in BEFORE_IT_BEGAN
 
 
@@ -322,7 +322,7 @@ def soak(stops: int, seed: int, rhythm: Rhythm, deep: bool = False, tell: Callab
                 tell(f"{number} of {len(ends)}, seconds a stop took: {spread(soak.tally.stop_s)}")
         verify(soak.node.place.root)
     except AssertionError as error:
-        told = "\n  ".join(soak.node.daemon.last_lines(20))
+        told = "\n  ".join(soak.node.daemon.last_output_lines(20))
         where = f"seed {seed}, stop {number}, {moment}, in {directory}"
         raise LeftBehind(f"{where}: {error}; the node said last:\n  {told}") from error
     except KeyboardInterrupt:

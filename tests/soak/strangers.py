@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmd.cli.local_swarm import peer_of
+from swarmd.cli.local_swarm import get_or_make_peer_id
 from tests.e2e.audit import verify
 from tests.hostile.actors import ACTORS
 from tests.hostile.assail import Assault, assault
@@ -40,7 +40,7 @@ class Spell:
     def __init__(self, swarm: ScriptedSwarm, watch: Watch, quiet: list[Span], attacked: list[Span]) -> None:
         closed = closed_rounds(swarm.places[0])
         self.share = share_of_quiet(closed, quiet, attacked)
-        honest = {peer_of(place) for place in swarm.places}
+        honest = {get_or_make_peer_id(place) for place in swarm.places}
         under = [each for each in closed if any(begin <= each.at < end for begin, end in attacked)]
         self.rounds = len(under)
         self.uncredited = sum(len(honest - each.credited) for each in under)

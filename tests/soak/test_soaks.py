@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.config import Config, SwarmConfig, settings_of
+from swarmd.config import Config, SwarmConfig, make_core_settings
 from swarmd.core.events import (
     Event,
     MemberLeft,
@@ -88,7 +88,7 @@ def test_a_round_without_an_outcome_is_found() -> None:
 
 
 def test_an_end_out_of_order_is_found() -> None:
-    began = NodeStarted(settings_of(Config(SwarmConfig("any")), "peer"), "run")
+    began = NodeStarted(make_core_settings(Config(SwarmConfig("any")), "peer"), "run")
     stopped: list[Event] = [StopRequested("signal SIGTERM"), MemberLeft("peer"), NodeStopped("signal SIGTERM")]
     assert check_end([began, *stopped], signal.SIGTERM) == []
     assert has_left([began, *stopped], "peer") and not has_left([began, *stopped], "another")

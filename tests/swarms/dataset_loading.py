@@ -8,14 +8,14 @@ from pathlib import Path
 def load_all(home: Path, bound: int, names: list[str]) -> dict[str, str]:
     """What became of each data set: the rows that were kept, or why there are none."""
     from swarmd.errors import SwarmError
-    from swarmd.swarms.dataset import keep_dataset
+    from swarmd.swarms.dataset import write_questions_file
     from swarmd.swarms.options import DatasetSource
 
     told = {}
     for name in names:
         file = f"{name.replace('/', '-')}.jsonl"
         try:
-            keep_dataset(home, file, DatasetSource(name, download_bytes=bound))
+            write_questions_file(home, file, DatasetSource(name, download_bytes=bound))
             told[name] = f"{(home / file).read_bytes().count(b'answer')} rows"
         except SwarmError as error:
             told[name] = f"{type(error).__name__}: {error.message}\n{error.fix}"

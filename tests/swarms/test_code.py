@@ -19,12 +19,12 @@ from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms import code as programs
-from swarmd.swarms.code import CodePlan, compat_parts
+from swarmd.swarms.code import CodePlan, compat_reward_parts
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.text import MARKS_MAX
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR
-from swarmd.training.sampling import Drawn, Turns, encode_turns
+from swarmd.training.sampling import SampledTokens, TurnSampler, encode_turns
 from swarmd.training.stage_timer import StageTimer
 from tests.swarms.making import HERE, refusal, take, write_rows
 
@@ -103,7 +103,7 @@ def test_six_programs_run_the_next_is_told_and_then_it_ends(plan: CodePlan, ques
         answer = plan.react(question, text)
         answers.append(answer)
         text += answer or ""
-    assert [programs.find_executions(program_of("x") + each)[0].output for each in answers[:6] if each] == list(
+    assert [programs.find_executed_programs(program_of("x") + each)[0].output for each in answers[:6] if each] == list(
         "012345"
     )
     assert "Error: no more than 6 programs are run" in (answers[6] or "")
@@ -303,7 +303,7 @@ PIECES = [*programs.MARKERS, "\n", " ", "x", "42", "```python\n", "```", PROGRAM
 
 
 def foreign(text: str) -> list[str]:
-    return [text[slice(*execution.span)] for execution in programs.find_executions(text)]
+    return [text[slice(*execution.span)] for execution in programs.find_executed_programs(text)]
 
 
 @pytest.mark.parametrize(
@@ -327,8 +327,8 @@ def foreign(text: str) -> list[str]:
 )
 def test_a_block_behind_a_program_is_the_swarms_and_all_else_the_models(text: str, blocks: int) -> None:
     assert foreign(text) == [OUTPUT] * blocks
-    assert [each.program for each in programs.find_executions(text)] == ["print(6 * 7)\n"] * blocks
-    assert programs.leave_out_outputs(text) == text.replace(OUTPUT, "\n", blocks)
+    assert [each.program for each in programs.find_executed_programs(text)] == ["print(6 * 7)\n"] * blocks
+    assert programs.remove_outputs(text) == text.replace(OUTPUT, "\n", blocks)
     assert all(f"</program>{behind}".endswith(programs.STOPS) for behind in ("", "\n", "\n\n", " "))
 
 
@@ -336,9 +336,9 @@ def test_a_block_behind_a_program_is_the_swarms_and_all_else_the_models(text: st
 def test_whatever_a_program_prints_its_block_is_found_again(printed: str, characters_max: int) -> None:
     block = programs.frame_output(printed, characters_max)
     assert foreign(f"{PROGRAM}{block}and on") == [block]
-    found = programs.find_executions(f"{PROGRAM}{block}")[0].output
+    found = programs.find_executed_programs(f"{PROGRAM}{block}")[0].output
     assert len(found) <= characters_max
-    assert programs.same_output(found, programs.clean_output(printed, programs.OUTPUT_CHARACTERS_MAX))
+    assert programs.is_same_output(found, programs.clean_output(printed, programs.OUTPUT_CHARACTERS_MAX))
 
 
 def test_marks_that_a_program_prints_without_end_are_parted() -> None:
@@ -351,11 +351,11 @@ def test_marks_that_a_program_prints_without_end_are_parted() -> None:
 
 
 def test_other_outputs_are_told_apart() -> None:
-    assert not programs.same_output("42", "43")
-    assert not programs.same_output("4", "42")
-    assert programs.same_output("1 2", " 1\n2 ")
-    assert programs.same_output("12345 ... (cut)", "1234567890")
-    assert not programs.same_output("12345 ... (cut)", "1239567890")
+    assert not programs.is_same_output("42", "43")
+    assert not programs.is_same_output("4", "42")
+    assert programs.is_same_output("1 2", " 1\n2 ")
+    assert programs.is_same_output("12345 ... (cut)", "1234567890")
+    assert not programs.is_same_output("12345 ... (cut)", "1239567890")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,10 @@ def test_other_outputs_are_told_apart() -> None:
     ],
 )
 def test_the_last_fenced_block_is_the_program(inside: str, program: str | None) -> None:
-    assert programs.latest_program(f"thinking ```python\nnot this\n``` <program>{inside}</program>") == program
+    assert (
+        programs.extract_just_closed_program(f"thinking ```python\nnot this\n``` <program>{inside}</program>")
+        == program
+    )
 
 
 @pytest.mark.parametrize(
@@ -411,7 +414,7 @@ def completions(draw: st.DrawFn) -> str:
 def test_compat_gives_what_upstreams_pattern_gives(text: str, correct: bool) -> None:
     once = all(text.count(tag) == 1 for tag in ("<think>", "</think>", "<answer>", "</answer>"))
     formed = re.match(r"^<think>.*?</think>[\n ]<answer>.*?</answer>$", text, re.DOTALL) is not None
-    assert compat_parts(text, correct) == {
+    assert compat_reward_parts(text, correct) == {
         "correct": 1.0 if correct else -1.0,
         "format": 1.0 if once and formed else -1.0,
         "programs": 0.1 * (text.count("```python") - text.count("Error!")),
@@ -437,10 +440,10 @@ class Script:
     def decode_completion(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    def sample(self, prompts: Sequence[Sequence[int]], group: int, *_: Any) -> list[Drawn]:
+    def sample(self, prompts: Sequence[Sequence[int]], group: int, *_: Any) -> list[SampledTokens]:
         text, self._turn = SCRIPT[self._turn], self._turn + 1
         tokens = self.encode_completion(text, self._turn < len(SCRIPT), 10_000)
-        return [Drawn(list(tokens)) for _ in range(len(prompts) * group)]
+        return [SampledTokens(list(tokens)) for _ in range(len(prompts) * group)]
 
 
 def test_programs_run_while_the_model_writes_and_their_output_is_not_trained_on() -> None:
@@ -448,8 +451,8 @@ def test_programs_run_while_the_model_writes_and_their_output_is_not_trained_on(
     plan = CodePlan(SwarmConfig(id="test", kind="code", tasks=tasks, options={"prompt": "none"}))
     question = take(plan, 1)[0]
     script: Any = Script()
-    turns = Turns(plan, script, script, 2000, 1.0)
-    drawn = turns.complete([question], [[1, 2]], 2, torch.Generator(), Cancellation())
+    turns = TurnSampler(plan, script, script, 2000, 1.0)
+    drawn = turns.complete_questions([question], [[1, 2]], 2, torch.Generator(), Cancellation())
     output = "\n<output>\n42\n</output>\n"
     assert [each.text for each in drawn] == [SCRIPT[0] + output + SCRIPT[1] + output + SCRIPT[2]] * 2
     for each in drawn:

@@ -21,10 +21,17 @@ from hypothesis import strategies as st
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import DatasetRefused, SwarmError
 from swarmd.swarms import dataset, jsonl
-from swarmd.swarms.dataset import check_size, is_hub_id, keep_dataset, load_from_hub, read_table, split_addresses
+from swarmd.swarms.dataset import (
+    check_download_size,
+    is_hub_id,
+    load_from_hub,
+    read_table_columns,
+    split_hub_addresses,
+    write_questions_file,
+)
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.jsonl import load_rows
-from swarmd.swarms.options import Columns, DatasetSource
+from swarmd.swarms.options import DatasetColumns, DatasetSource
 from tests.hub_double import COMMIT, HubDouble
 
 WRITTEN = ["18", "3.5", "007", "1e3", "1,000", "NA", "null", "True", " x ", "3.50", "-0", "None"]
@@ -32,7 +39,7 @@ TABLE: list[dict[str, Any]] = [
     {"question": f"{n} + 1?", "solution": n + 1, "topic": "even" if n % 2 else "odd", "hard": n / 2, "raw": b"1"}
     for n in range(20)
 ]
-COLUMNS = Columns("question", "solution", "topic")
+COLUMNS = DatasetColumns("question", "solution", "topic")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +49,7 @@ def cached_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept(home: Path, name: str, **source: Any) -> tuple[dict[str, Any], ...]:
     """The rows of the file of questions that a data set gives."""
-    keep_dataset(home, "q.jsonl", DatasetSource(name, **source))
+    write_questions_file(home, "q.jsonl", DatasetSource(name, **source))
     return load_rows(home, "q.jsonl")[0]
 
 
@@ -173,7 +180,7 @@ def test_a_mark_of_the_byte_order_and_capitals_in_the_suffix_are_taken(tmp_path:
 
 def test_a_split_is_taken_of_a_single_file(tmp_path: Path) -> None:
     name = save(tmp_path / "a.tsv", answers([f"0{n}" for n in range(9)]))
-    rows = kept(tmp_path, name, split="train[2:4]+train[-1:]", columns=Columns("prompt", "answer"))
+    rows = kept(tmp_path, name, split="train[2:4]+train[-1:]", columns=DatasetColumns("prompt", "answer"))
     assert [row["answer"] for row in rows] == ["02", "03", "08"]
 
 
@@ -193,7 +200,7 @@ def test_every_text_comes_out_of_a_file_as_it_went_in(
 ) -> None:
     path = tmp_path_factory.mktemp("texts") / f"a{suffix}"
     save(path, [{"prompt": "a", "answer": cell} for cell in cells])
-    assert read_table(path, ("prompt", "answer"))["answer"] == cells
+    assert read_table_columns(path, ("prompt", "answer"))["answer"] == cells
 
 
 @given(st.lists(st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), CELLS), min_size=1, max_size=5))
@@ -202,7 +209,7 @@ def test_other_cells_of_csv_can_be_told_back_as_they_were_written(
 ) -> None:
     path = tmp_path_factory.mktemp("cells") / "a.csv"
     save(path, [{"prompt": "a", "more": str(cell)} for cell in cells])
-    assert [str(cell) for cell in read_table(path, ("prompt",))["more"]] == [str(cell) for cell in cells]
+    assert [str(cell) for cell in read_table_columns(path, ("prompt",))["more"]] == [str(cell) for cell in cells]
 
 
 @pytest.mark.parametrize("name", ["d/a.parquet", "disk", "a.parquet"])
@@ -222,8 +229,8 @@ def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monk
 
     monkeypatch.setattr(dataset, "load_from_hub", load)
     source = DatasetSource("org/sums", "main", "train[:20]", "v1", COLUMNS, download_bytes=7)
-    keep_dataset(tmp_path, "q.jsonl", source)
-    keep_dataset(tmp_path, "q.jsonl", source)
+    write_questions_file(tmp_path, "q.jsonl", source)
+    write_questions_file(tmp_path, "q.jsonl", source)
     assert asked == [source], "it is loaded once"
 
 
@@ -248,9 +255,9 @@ def test_a_plan_makes_its_file_and_two_nodes_have_the_same_questions(tmp_path: P
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ({"columns": Columns("question", "answer")}, "has no column 'answer'; it has: 'question', 'solution'"),
+        ({"columns": DatasetColumns("question", "answer")}, "has no column 'answer'; it has: 'question', 'solution'"),
         ({"columns": COLUMNS, "keep": ("harder",)}, "has no column 'harder'"),
-        ({"columns": Columns("question", "raw")}, "'raw' is not a text"),
+        ({"columns": DatasetColumns("question", "raw")}, "'raw' is not a text"),
         ({"columns": COLUMNS, "split": "test"}, 'Unknown split "test"'),
         ({"name": "../x y"}, "and the Hub has no such names"),
         ({"name": "~nobody-of-this-name/x"}, "cannot be loaded: RuntimeError"),
@@ -297,7 +304,7 @@ def test_no_more_rows_are_read_than_the_file_may_have(tmp_path: Path, monkeypatc
         read.append(cell)
         return cell
 
-    monkeypatch.setattr(dataset, "_question", count)
+    monkeypatch.setattr(dataset, "_extract_question", count)
     with pytest.raises(SwarmError, match="beyond the limits at row"):
         kept(tmp_path, save(tmp_path / "disk"), columns=COLUMNS)
     assert len(read) < 12
@@ -309,7 +316,7 @@ def test_the_users_one_message_is_the_question_and_more_are_refused(tmp_path: Pa
     assert kept(tmp_path, "disk") == ({"prompt": "1?", "answer": "1"},)
     save(tmp_path / "d" / "a.parquet", [{"prompt": [system, user], "answer": "1"}])
     with pytest.raises(SwarmError, match="more than one message") as caught:
-        keep_dataset(tmp_path, "b.jsonl", DatasetSource("d"))
+        write_questions_file(tmp_path, "b.jsonl", DatasetSource("d"))
     assert "swarm.options.system" in caught.value.fix
 
 
@@ -394,7 +401,7 @@ class Builder:
 @pytest.mark.parametrize("files", [None, {}, {"train": []}, {"train": [f"{HOME}/{n}" for n in range(4097)]}])
 def test_files_that_cannot_be_counted_or_are_too_many_are_refused(files: dict[str, list[str]] | None) -> None:
     with pytest.raises(DatasetRefused, match="files that can be counted, and between 1 and 4096 are taken"):
-        check_size(Builder(files), "org/sums", 100)
+        check_download_size(Builder(files), "org/sums", 100)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +417,7 @@ def test_files_that_cannot_be_counted_or_are_too_many_are_refused(files: dict[st
 )
 def test_files_that_are_not_the_data_sets_own_are_refused(file: str) -> None:
     with pytest.raises(DatasetRefused, match="has files from elsewhere, or in archives"):
-        split_addresses("org/sums", [f"{HOME}/train.jsonl", file])
+        split_hub_addresses("org/sums", [f"{HOME}/train.jsonl", file])
 
 
 def test_a_file_whose_size_the_hub_does_not_tell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,11 +433,11 @@ def test_a_file_whose_size_the_hub_does_not_tell_is_refused(monkeypatch: pytest.
 
     monkeypatch.setattr(HfApi, "get_paths_info", tell)
     files = [f"{HOME}/data/{n}.parquet" for n in range(1600)]
-    assert sum(dataset.measure_files("org/sums", files[:1200])) == 1200 * 7
+    assert sum(dataset.iter_file_sizes("org/sums", files[:1200])) == 1200 * 7
     assert [len(each[1]) for each in asked] == [500, 500, 200], "in parts that the Hub takes"
     assert asked[0][0] == "org/sums" and asked[0][2] == {"revision": COMMIT, "repo_type": "dataset"}
     with pytest.raises(DatasetRefused, match=r"does not say how large its file data/1501\.parquet is"):
-        list(dataset.measure_files("org/sums", files))
+        list(dataset.iter_file_sizes("org/sums", files))
 
 
 @pytest.mark.parametrize("place", ["cache_dir", "base_path"])

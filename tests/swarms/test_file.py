@@ -13,7 +13,7 @@ from swarmd.swarms.jsonl import digest_rows
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId
 from swarmd.swarms.registry import BUILT_IN, make_plan
 from swarmd.swarms.rollouts import Source
-from swarmd.swarms.text import bare_answer
+from swarmd.swarms.text import extract_final_answer
 from swarmd.swarms.truths import PLUG_IN, check_truths
 from tests.log_capture import capture_logs
 from tests.swarms.making import HERE, refusal, take, text_of, write_rows
@@ -184,8 +184,8 @@ def share_paid(plan: SplitPlan, rows: list[TruthRow]) -> float:
     question = take(plan, 1)[0]
     paid = 0
     for row in rows:
-        asked = msgspec.structs.replace(question, entry={**question.entry, "answer": bare_answer(row.cell)})
-        text = plan.phrase_truth(asked)
+        asked = msgspec.structs.replace(question, entry={**question.entry, "answer": extract_final_answer(row.cell)})
+        text = plan.make_true_completion(asked)
         assert text is not None
         paid += plan.score(asked, [text])[0].accuracy >= CORRECT
     return paid / len(rows)

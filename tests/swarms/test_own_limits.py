@@ -8,7 +8,7 @@ import pytest
 from swarmd.config import SwarmConfig
 from swarmd.sandbox import Limits
 from swarmd.swarms.options import OwnLimits
-from swarmd.swarms.registry import find_cuts_of, make_plan
+from swarmd.swarms.registry import find_reduced_limits, make_plan
 
 GREEDY = {"wall_s": 3600.0, "cpu_s": 3600, "memory_bytes": 2**40, "scratch_bytes": 2**40}
 KINDS = {"code": (1, {"rerun_s": 3600.0}), "proposer-solver": (2, {"own_s": 3600.0, "peer_s": 3600.0})}
@@ -34,10 +34,10 @@ def test_what_a_swarm_asks_for_is_cut_to_what_the_node_gives(kind: str, caplog: 
     assert (limits.files_open, limits.program_bytes) == (Limits().files_open, Limits().program_bytes)
     assert set(stage_s) == {own.stage_s}
     assert "limits.memory_bytes = 1.09951e+12" in caplog.text
-    assert len(find_cuts_of(swarm)) == len(caplog.records) == 4 + len(stage_s)
+    assert len(find_reduced_limits(swarm)) == len(caplog.records) == 4 + len(stage_s)
 
 
 def test_nodes_of_different_means_understand_each_other() -> None:
     """What a question's digest is made of stays the swarm's, or nodes would refuse each other's groups."""
     plans: list[Any] = [make_plan(swarm_of("proposer-solver", own_limits={"cpu_s": seconds})) for seconds in (1, 9)]
-    assert plans[0]._digest == plans[1]._digest
+    assert plans[0]._task_digest == plans[1]._task_digest

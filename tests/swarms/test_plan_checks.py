@@ -15,7 +15,7 @@ from swarmd.swarms.plan import (
     Question,
     Score,
     StageId,
-    check_drawn,
+    check_drawn_question,
     check_plan,
     draw_questions,
     hold_out_questions,
@@ -99,8 +99,8 @@ def test_a_question_that_no_peer_would_know_is_told_before_it_is_answered(refere
     with pytest.raises(
         SwarmError, match=r"tests\.swarms\.test_plan_checks\.Odd\.draw gave a question by whose reference"
     ):
-        check_drawn(plan, Question(reference, asked, {}))
-    check_drawn(plan, Question(Reference("t", "d", SEED_MAX, INDEX_MAX), asked, {}))
+        check_drawn_question(plan, Question(reference, asked, {}))
+    check_drawn_question(plan, Question(Reference("t", "d", SEED_MAX, INDEX_MAX), asked, {}))
 
 
 QUESTION = Question(Reference("t", "d", 0, 0), [Message("user", "1?")], {})  # type: ignore[arg-type]

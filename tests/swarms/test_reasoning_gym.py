@@ -27,15 +27,15 @@ from swarmd.swarms.gym_tasks import (
     REPEATED,
     TASK_NAMES,
     UNSAFE_TASKS,
-    Datasets,
-    is_harmless,
-    make_levels,
-    make_pattern,
+    DatasetCache,
+    is_safe_to_score,
+    make_copyable_dataset,
     make_task,
+    make_task_levels,
 )
 from swarmd.swarms.options import MIXTURE
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
-from swarmd.swarms.reasoning_gym import DigitsPlan, Ladder, ReasoningGymPlan
+from swarmd.swarms.reasoning_gym import CurriculumLevel, DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.text import read_number
 from tests.swarms.making import HERE, refusal, take, text_of
@@ -85,7 +85,9 @@ def test_seeds_do_not_overlap_across_nodes_and_rounds(other: StageId) -> None:
 
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_sides_of_the_split_do_not_touch(task: str) -> None:
-    sides = {side: {canonical(q) for q in DIGITS.select(task, side, 300)} for side in ("train", "dev", "held-out")}
+    sides = {
+        side: {canonical(q) for q in DIGITS.select_questions(task, side, 300)} for side in ("train", "dev", "held-out")
+    }
     assert all(len(side) == 300 for side in sides.values())
     assert not sides["train"] & sides["dev"] | sides["dev"] & sides["held-out"] | sides["train"] & sides["held-out"]
     drawn = {canonical(question) for question in take(DIGITS, 2000) if question.task == task}
@@ -97,7 +99,7 @@ def test_sides_of_the_split_do_not_touch(task: str) -> None:
 def test_digit_answers_are_right_and_exact(index: int) -> None:
     for name in TASK_NAMES:
         task = DIGITS._levels[name][0]
-        question, _ = DIGITS._generate(task, 1, index)
+        question, _ = DIGITS._generate_question(task, 1, index)
         number = re.findall(r"\d+", text_of(question).split(":")[1])
         expected = {
             "digits_reverse": number[0][::-1],
@@ -129,14 +131,14 @@ def test_references_that_are_refused() -> None:
 
 def _side(question: Question, index: int) -> str:
     task = DIGITS._levels[question.task][0]
-    return split_of(task.name, DIGITS._generate(task, question.reference.seed, index)[1])
+    return split_of(task.name, DIGITS._generate_question(task, question.reference.seed, index)[1])
 
 
 def test_a_completion_without_an_answer_is_worth_nothing_whatever_the_scorer_gives_for_none() -> None:
     """GenRL hands None to the scorer, and fraction_simplification's pays for it."""
     plan = plan_of("fraction_simplification")
     question = take(plan, 1)[0]
-    assert plan._levels[question.task][0].make(0).score_answer(None, dict(question.entry)) == 0.01
+    assert plan._levels[question.task][0].make_dataset(0).score_answer(None, dict(question.entry)) == 0.01
     assert [score.reward for score in plan.score(question, ["", "the answer is 1/2"])] == [0.0, 0.0]
     assert plan.score(question, ["<answer>no idea</answer>"])[0].accuracy == 0.01
 
@@ -195,11 +197,11 @@ HARMFUL: dict[frozenset[str], tuple[str, ...]] = {
     [(task, answer) for tasks, answers in HARMFUL.items() for task in sorted(tasks) for answer in answers],
 )
 def test_answers_that_call_grow_or_go_on_and_on_are_refused(task: str, answer: str) -> None:
-    assert not is_harmless(task, answer)
+    assert not is_safe_to_score(task, answer)
 
 
 def test_probabilities_in_all_spellings_are_harmless() -> None:
-    assert all(is_harmless("coin_flip", right) for right in ("0.0625", "1/16", "6.25e-2", "1,024/65,536"))
+    assert all(is_safe_to_score("coin_flip", right) for right in ("0.0625", "1/16", "6.25e-2", "1,024/65,536"))
 
 
 def test_the_list_of_scorers_that_raise_ten_to_a_power_is_complete() -> None:
@@ -329,18 +331,18 @@ TASKS = {name for name, (made, _) in DATASETS.items() if made.__module__.startsw
 @pytest.mark.parametrize("name", sorted(TASKS - SLOW - MADE_ANEW))
 def test_a_copy_asks_what_a_data_set_made_anew_asks(name: str) -> None:
     """Also after others were asked, with which it shares what does not depend on the seed."""
-    task, given = make_task(name, {}), Datasets()
+    task, given = make_task(name, {}), DatasetCache()
     for seed in (11, 2**31 - 1):
-        fresh = task.make(seed)
+        fresh = task.make_dataset(seed)
         for index in ASKED:
-            asked, expected = given.take(task, seed)[index], fresh[index]
+            asked, expected = given.get(task, seed)[index], fresh[index]
             assert asked["question"] == expected["question"]
             assert asked["answer"] == expected["answer"]
 
 
 @pytest.mark.parametrize("name", sorted(MADE_ANEW))
 def test_where_the_seed_decides_more_than_questions_each_is_made(name: str) -> None:
-    assert make_pattern(make_task(name, {})) is None
+    assert make_copyable_dataset(make_task(name, {})) is None
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -418,10 +420,10 @@ def test_a_stage_keeps_the_level_that_it_began_with() -> None:
 def test_a_ladder_stays_in_its_levels_and_moves_one_at_a_time(
     accuracies: list[float], window: int, levels: int
 ) -> None:
-    ladder, moved = Ladder(), -window
+    ladder, moved = CurriculumLevel(), -window
     for number, accuracy in enumerate(accuracies):
         before = ladder.level
-        ladder.record(accuracy, levels, window)
+        ladder.record_accuracy(accuracy, levels, window)
         assert 0 <= ladder.level < levels
         assert abs(ladder.level - before) <= 1
         if ladder.level != before:
@@ -464,7 +466,7 @@ def test_peers_questions_of_no_level_are_refused() -> None:
     foreign = take(plan_of(TaskConfig("digits_reverse", config={"digits": 9})), 1)[0].reference
     plan = plan_of(going())
     assert refusal(plan, foreign) == "config-digest"
-    two, three = (make_levels(going())[level].digest for level in (0, 1))
+    two, three = (make_task_levels(going())[level].digest for level in (0, 1))
     own = take(plan, 1)[0].reference
     assert own.config_digest == two
     assert refusal(plan, own, config_digest=three) == "seed", "a seed belongs to one level"
@@ -497,4 +499,4 @@ def test_every_task_of_the_default_mixture_can_pay_and_has_a_curriculum(name: st
         right, junk = plan.score(question, [f"<answer>{question.entry['answer']}</answer>", "<answer>x y</answer>"])
         assert right.accuracy == 1.0 and junk.accuracy <= 0.05
         assert plan.regenerate(question.reference, HERE, NO_MATERIAL) == question
-    assert len(make_levels(going(name))) > 1
+    assert len(make_task_levels(going(name))) > 1

@@ -9,7 +9,7 @@ import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import ExitCode, SwarmError
-from swarmd.swarms.registry import BUILT_IN, Kind, check_kind, find_kind, list_kinds, make_plan
+from swarmd.swarms.registry import BUILT_IN, SwarmKind, check_kind, find_kind, list_kinds, make_plan
 
 PLAN = '''
 from swarmd.plugin import Plan
@@ -74,7 +74,7 @@ def test_the_kinds_of_swarmd_are_known_without_importing_them() -> None:
 
 
 @pytest.mark.parametrize("kind", list(BUILT_IN.values()), ids=lambda kind: kind.name)
-def test_a_kind_has_the_stages_that_the_registry_says(kind: Kind) -> None:
+def test_a_kind_has_the_stages_that_the_registry_says(kind: SwarmKind) -> None:
     module, name = kind.target.split(":")
     plan = getattr(pytest.importorskip(module, reason="not there yet"), name)
     assert plan.stages == kind.stages

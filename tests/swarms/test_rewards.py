@@ -27,9 +27,9 @@ from swarmd.swarms.rewards import (
     FAILURES_MAX,
     REGEX_LEAST_S,
     REGEX_S,
-    Answered,
+    AnsweredCompletion,
     RewardOption,
-    fit_length,
+    length_reward,
     make_reward,
 )
 from swarmd.swarms.text import find_answer
@@ -351,7 +351,7 @@ def test_no_manifest_carries_or_sets_them() -> None:
     ],
 )
 def test_rewards_by_name(option: RewardOption, answer: str | None, expected: str, value: float) -> None:
-    assert make_reward(option)(Answered(answer or "", answer, expected)) == value
+    assert make_reward(option)(AnsweredCompletion(answer or "", answer, expected)) == value
 
 
 NAMES = st.sampled_from(["exact", "numeric", "contains", "similarity", "format-tags", "length"])
@@ -360,19 +360,19 @@ NAMES = st.sampled_from(["exact", "numeric", "contains", "similarity", "format-t
 @given(NAMES, st.sampled_from(list(INSTRUCTIONS)), st.text(max_size=60), st.text(min_size=1, max_size=20))
 def test_no_text_makes_a_reward_fail_or_leave_its_range(name: Any, place: Any, completion: str, expected: str) -> None:
     for text in (completion, f"<answer>{completion}</answer>", f"{completion} \\boxed{{{expected}}}"):
-        value = make_reward(RewardOption(name))(Answered(text, find_answer(text, place), expected))
+        value = make_reward(RewardOption(name))(AnsweredCompletion(text, find_answer(text, place), expected))
         assert 0.0 <= value <= 1.0
 
 
 def test_length_pays_within_its_bounds_and_less_outside() -> None:
-    assert [fit_length(length, 10, 20) for length in (0, 5, 10, 20, 30, 40, 99)] == [0, 0.5, 1, 1, 0.5, 0, 0]
+    assert [length_reward(length, 10, 20) for length in (0, 5, 10, 20, 30, 40, 99)] == [0, 0.5, 1, 1, 0.5, 0, 0]
 
 
 @pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"(a*)*b", r"(.*)(.*)(.*)(.*)\1\2b"])
 def test_a_pattern_that_takes_for_ever_is_cut_off(pattern: str) -> None:
     reward = make_reward(RewardOption("regex", pattern=pattern))
     begun = time.monotonic()
-    assert reward(Answered("", "a" * 4000 + "!", "x")) == 0.0
+    assert reward(AnsweredCompletion("", "a" * 4000 + "!", "x")) == 0.0
     assert time.monotonic() - begun < 30.0, "it takes for ever"
 
 
@@ -381,7 +381,7 @@ def test_the_slowest_texts_are_scored_in_no_time() -> None:
     begun = time.process_time()
     for place, name, text in itertools.product(INSTRUCTIONS, ("exact", "numeric", "contains", "similarity"), texts):
         option = RewardOption(name)  # type: ignore[arg-type]
-        make_reward(option)(Answered(text, find_answer(text, place), "1" * 4000))  # type: ignore[arg-type]
+        make_reward(option)(AnsweredCompletion(text, find_answer(text, place), "1" * 4000))  # type: ignore[arg-type]
     assert time.process_time() - begun < 5.0
 
 
@@ -431,23 +431,23 @@ def test_a_pattern_that_would_fill_the_memory_is_refused_unread(monkeypatch: pyt
     ],
 )
 def test_counts_that_come_to_little_are_taken(pattern: str, text: str) -> None:
-    assert make_reward(RewardOption("regex", pattern=pattern))(Answered("", text, ANSWER)) == 1.0
+    assert make_reward(RewardOption("regex", pattern=pattern))(AnsweredCompletion("", text, ANSWER)) == 1.0
 
 
 @pytest.mark.parametrize("pattern", ["^(?!.*sorry)", "[0-9]*", "^$"])
 def test_where_there_is_no_answer_no_pattern_is_found(pattern: str) -> None:
     """Many are found in an empty text."""
     reward = make_reward(RewardOption("regex", pattern=pattern))
-    assert reward(Answered("no tags", None, ANSWER)) == 0.0
-    assert reward(Answered("", "", ANSWER)) == 1.0
+    assert reward(AnsweredCompletion("no tags", None, ANSWER)) == 0.0
+    assert reward(AnsweredCompletion("", "", ANSWER)) == 1.0
 
 
 def test_an_answer_that_makes_a_pattern_grow_is_not_found() -> None:
     reward = make_reward(RewardOption("regex", pattern="^(?:a{{answer}}){9}$"))
-    assert reward(Answered("", "a" * 18, "2")) == 1.0
-    assert [reward(Answered("", "a" * 18, answer)) for answer in ("99999999", "9" * 5000)] == [0.0, 0.0]
+    assert reward(AnsweredCompletion("", "a" * 18, "2")) == 1.0
+    assert [reward(AnsweredCompletion("", "a" * 18, answer)) for answer in ("99999999", "9" * 5000)] == [0.0, 0.0]
     braces = make_reward(RewardOption("regex", pattern="^{answer}$"))
-    assert braces(Answered("", "{999}{999}", "{999}{999}")) == 1.0
+    assert braces(AnsweredCompletion("", "{999}{999}", "{999}{999}")) == 1.0
 
 
 @pytest.mark.parametrize("pattern", ["[a-{answer}]", "(?P<{answer}>x)"])
@@ -458,17 +458,17 @@ def test_a_pattern_that_some_answers_make_none_is_refused(pattern: str) -> None:
 
 def test_with_an_answer_that_makes_it_none_a_pattern_is_not_found() -> None:
     reward = make_reward(RewardOption("regex", pattern="[{answer}-~]"))
-    assert [reward(Answered("", "x", answer)) for answer in ("a", "~a\u00e9")] == [1.0, 0.0]
+    assert [reward(AnsweredCompletion("", "x", answer)) for answer in ("a", "~a\u00e9")] == [1.0, 0.0]
 
 
 def test_searches_that_are_cut_off_again_and_again_are_cut_off_sooner(timed_out: TimedOut) -> None:
     searches = 8192
     reward = make_reward(RewardOption("regex", pattern="x"))
     for _ in range(searches):
-        reward(Answered("", "a", ANSWER))
+        reward(AnsweredCompletion("", "a", ANSWER))
     assert sum(timed_out.given) <= CUT_OFF_BURST_S + searches * REGEX_LEAST_S + REGEX_S
     timed_out.now += 2 * CUT_OFF_BURST_S / CUT_OFF_PER_S + searches * REGEX_LEAST_S / CUT_OFF_PER_S
-    reward(Answered("", "a", ANSWER))
+    reward(AnsweredCompletion("", "a", ANSWER))
     assert timed_out.given[-1] == REGEX_S
 
 
@@ -476,5 +476,5 @@ def test_a_search_that_is_cut_off_late_counts_for_as_long_as_it_took(timed_out: 
     """As those for `(?:(?R)?a)*`: half a second and more, for what they have kept is given back."""
     timed_out.late_s = CUT_OFF_BURST_S / 2
     reward = make_reward(RewardOption("regex", pattern="x"))
-    assert [reward(Answered("", "a", ANSWER)) for _ in range(4)] == [0.0] * 4
+    assert [reward(AnsweredCompletion("", "a", ANSWER)) for _ in range(4)] == [0.0] * 4
     assert timed_out.given == [REGEX_S, REGEX_S, REGEX_LEAST_S, REGEX_LEAST_S]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from swarmd.swarms.text import (
     TAGS,
-    bare_answer,
     escape_markers,
     extract_answer,
+    extract_final_answer,
     find_answer,
     find_number,
-    fold,
+    fold_text,
     is_well_formed,
     read_number,
     span_answer,
@@ -126,8 +126,8 @@ def test_a_number_is_found_in_prose_and_read_as_it_was_meant(value: int, mark: s
 def test_no_text_breaks_the_readers(text: str) -> None:
     read_number(text)
     find_number(text)
-    bare_answer(text)
-    assert fold(fold(text)) == fold(text)
+    extract_final_answer(text)
+    assert fold_text(fold_text(text)) == fold_text(text)
 
 
 @pytest.mark.parametrize("form", ["gsm8k", "math", "dapo"])

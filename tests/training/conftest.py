@@ -19,11 +19,11 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.footprint import set_aside_loaded
+from swarmd.training.footprint import freeze_loaded_objects
 from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.progress import ProgressSink
-from swarmd.worker.messages import Progress
+from swarmd.worker.messages import ProgressMessage
 from tests.e2e.models import make_model
 from tests.training.trainer_process import Worker
 
@@ -53,9 +53,9 @@ def train_stage(engine: TrainingEngine, round: int = 0, rollouts: tuple[Rollouts
 def after_a_step(cancellation: Cancellation) -> ProgressSink:
     """A sink that asks for a cancellation as soon as the stage has taken a step."""
 
-    def look(progress: Progress) -> None:
+    def look(progress: ProgressMessage) -> None:
         if progress.what == "training" and progress.done:
-            cancellation.ask()
+            cancellation.request()
 
     return look
 
@@ -63,7 +63,7 @@ def after_a_step(cancellation: Cancellation) -> ProgressSink:
 @pytest.fixture(autouse=True, scope="module")
 def loaded_set_aside() -> None:
     """As in a trainer worker, so that the collections of every stage do not walk through all imported modules."""
-    set_aside_loaded()
+    freeze_loaded_objects()
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., TrainingEngine]]:
 
     def make(peer: str = "a", **settings: Any) -> TrainingEngine:
         if peer in made:
-            made[peer].settle()
+            made[peer].wait_until_saved()
         config = make_config(**settings)
         made[peer] = TrainingEngine(config, NodeDirectory(tmp_path / peer), peer, make_plan(config.swarm))
         return made[peer]

@@ -22,9 +22,9 @@ from swarmd.core.values import RolloutsRef
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import device
-from swarmd.training.ranks import RankGroup, Ranks
+from swarmd.training.ranks import RankGroup, RankInfo
 from swarmd.training.worker import load_engine
-from swarmd.worker.messages import Start
+from swarmd.worker.messages import StartMessage
 from tests.training.conftest import after_a_step, order, train_stage
 
 # the other ranks are told by their own job
@@ -68,8 +68,8 @@ def describe(engine: TrainingEngine, facts: Facts) -> Facts:
     parameters = list(engine.policy.model.parameters())
     optimizer: Any = engine._trainer.optimizer.optimizer
     moments = [each["exp_avg"] for each in getattr(optimizer, "optimizer", optimizer).state.values()]
-    facts.numbers = engine.policy.precision.text
-    facts.parameters = sum(engine.policy.sharding.shape(parameter).numel() for parameter in parameters)
+    facts.numbers = engine.policy.precision.description
+    facts.parameters = sum(engine.policy.sharding.full_shape(parameter).numel() for parameter in parameters)
     facts.parameters_here = sum(map(count_here, parameters))
     facts.moments_here = sum(map(count_here, moments))
     facts.gradient_norm = engine._trainer._gradient_norm
@@ -100,13 +100,13 @@ def take_part(job: Job, rank: int) -> Facts:
     """A rank's whole life; only what the first one tells counts."""
     config = decode(job.config)
     if job.computes_bfloat16:
-        device.computes_bfloat16 = lambda device: True
-    start = Start(job.config, job.directory, "a")
-    engine = load_engine(start, config, Ranks(rank, config.training.processes), None if rank else TOGETHER)
+        device.has_bfloat16_hardware = lambda device: True
+    start = StartMessage(job.config, job.directory, "a")
+    engine = load_engine(start, config, RankInfo(rank, config.training.processes), None if rank else TOGETHER)
     if rank == 0:
         return begin(engine, job) if job.cancelled else train(engine, job)
     for round in job.rounds:
-        engine.assist(order(round, job.rollouts), Cancellation())
+        engine.assist_stage(order(round, job.rollouts), Cancellation())
     return Facts()
 
 

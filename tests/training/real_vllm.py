@@ -16,7 +16,7 @@ from swarmd.swarms.plan import Message
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.sampling import Drawn, Sampler
+from swarmd.training.sampling import SampledTokens, Sampler
 
 QUESTIONS = ("4 + 5 =", "reverse 1 2 3", "9 - 4 =", "sort 3 1 2")
 
@@ -44,16 +44,16 @@ def train_and_compare(directory: Path, vllm: VllmConfig, lora: LoraConfig) -> di
     engine = TrainingEngine(config, NodeDirectory(directory), "a", make_plan(config.swarm))
     prompts = [engine.policy.encode_prompt([Message("user", question)]) for question in QUESTIONS]
 
-    def draw(sampler: Any, group: int, temperature: float) -> list[Drawn]:
+    def draw(sampler: Any, group: int, temperature: float) -> list[SampledTokens]:
         generator = torch.Generator().manual_seed(1)
-        drawn: list[Drawn] = sampler.sample(prompts, group, 10, temperature, generator, Cancellation())
+        drawn: list[SampledTokens] = sampler.sample(prompts, group, 10, temperature, generator, Cancellation())
         return drawn
 
     def compare() -> dict[str, Any]:
         samplers = {"own": Sampler(engine.policy), "vllm": engine._sampler}
         return {name: [each.tokens for each in draw(sampler, 1, 0.0)] for name, sampler in samplers.items()}
 
-    def differ(drawn: Drawn) -> float:
+    def differ(drawn: SampledTokens) -> float:
         """How far vLLM's log-probabilities are from the policy's at most."""
         ids = torch.tensor([prompts[0] + drawn.tokens])
         with torch.no_grad():

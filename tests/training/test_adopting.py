@@ -20,7 +20,14 @@ from swarmd.files import hash_file, make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.evaluation import Accuracy
-from swarmd.training.peer_weights import SHARES, adopt, combine, digest_policy, find_worse, write_announced
+from swarmd.training.peer_weights import (
+    SHARES,
+    adopt_peer_weights,
+    combine,
+    digest_policy_architecture,
+    explain_regression,
+    write_announced,
+)
 from swarmd.weights.manifest import WeightsManifest
 from swarmd.weights.tensors import read_tensors
 from tests.training.conftest import order, train_stage
@@ -52,7 +59,7 @@ def scored(engine: TrainingEngine, *accuracies: float) -> list[float]:
     def measure(cancellation: Cancellation) -> dict[str, Accuracy]:
         return measured(left.pop(0) if len(left) > 1 else left[0])
 
-    engine._measure = measure  # type: ignore[method-assign]
+    engine._measure_accuracy = measure  # type: ignore[method-assign]
     return left
 
 
@@ -145,11 +152,11 @@ def test_what_is_no_model_of_this_architecture_changes_nothing(
     write_announced(engine.policy.copy_weights(), path)
     damage(path)
     told = settle(path)
-    before = engine.policy.digest_now()
+    before = engine.policy.digest_current_weights()
     parts = (with_weights(8, told), tmp_path, engine.policy)
-    event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
+    event = adopt_peer_weights(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == cause
-    assert engine.policy.digest_now() == before
+    assert engine.policy.digest_current_weights() == before
 
 
 def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path: Path) -> None:
@@ -159,38 +166,38 @@ def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path:
     shutil.copy(path, path.with_name(f"{'0' * 64}.safetensors"))
     for wrong in (msgspec.structs.replace(told, digest="0" * 64), told):
         parts = (with_weights(8, wrong), tmp_path if wrong is told else path.parent, engine.policy)
-        event = adopt(*parts, measured(0.25), {}, lambda: measured(1.0))
+        event = adopt_peer_weights(*parts, measured(0.25), {}, lambda: measured(1.0))
         assert isinstance(event, WeightsRefused) and event.cause == "damaged"
 
 
 def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) -> None:
     """While measuring, and after the weights were taken over: what was adopted counts with its stage, or not at all."""
     engine = make_engine("a", steps=1)
-    before = engine.policy.digest_now()
+    before = engine.policy.digest_current_weights()
     weights = place(engine, moved(engine))
 
     def cancelled(*args: object) -> dict[str, Accuracy]:
         raise Cancelled
 
     scored(engine, 0.25)
-    first = engine._measure
+    first = engine._measure_accuracy
     calls = iter([first, cancelled])
-    engine._measure = lambda cancellation: next(calls)(cancellation)  # type: ignore[method-assign]
+    engine._measure_accuracy = lambda cancellation: next(calls)(cancellation)  # type: ignore[method-assign]
     with pytest.raises(Cancelled):
         engine.train(with_weights(8, weights), Cancellation())
-    assert engine.policy.digest_now() == before
+    assert engine.policy.digest_current_weights() == before
 
     scored(engine, 0.25, 0.5)
     told: list[Event] = []
     engine._open_stage = cancelled  # type: ignore[assignment,method-assign]
     with pytest.raises(Cancelled):
         engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
-    assert isinstance(told[0], WeightsAdopted) and engine.policy.digest_now() == before
+    assert isinstance(told[0], WeightsAdopted) and engine.policy.digest_current_weights() == before
 
 
 def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engine: Maker) -> None:
     engine = make_engine("a", steps=1)
-    before, weights, told = engine.policy.digest_now(), place(engine, moved(engine)), list[Event]()
+    before, weights, told = engine.policy.digest_current_weights(), place(engine, moved(engine)), list[Event]()
     opened = engine._open_stage
 
     def fail(*args: object) -> object:
@@ -201,7 +208,7 @@ def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engin
         scored(engine, 0.25, 0.5)
         with pytest.raises(RuntimeError):
             engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
-        assert engine.policy.digest_now() == before
+        assert engine.policy.digest_current_weights() == before
     engine._open_stage = opened  # type: ignore[method-assign]
     assert engine.train(with_weights(8, weights), Cancellation(), observe=told.append).round == 8
     assert [type(event) for event in told] == [WeightsAdopted, WeightsAdopted, WeightsRefused]
@@ -233,7 +240,7 @@ def test_a_newcomers_adapter_is_the_swarms_after_its_first_round(
     one, manifest, path = taught
     other = make_engine("b", lora=LORA, steps=1, learning_rate=1e-9, model=one.policy.name, seed=9)
     base = frozen(other.policy)
-    assert manifest.architecture == digest_policy(other.policy)
+    assert manifest.architecture == digest_policy_architecture(other.policy)
     assert {each.name for each in read_tensors(path)} == one.policy.trained_weights().keys()
     assert not one.policy.fixed.keys() & one.policy.trained_weights().keys()
     make_directory(other._peer_weights)
@@ -256,13 +263,15 @@ def test_adapters_of_another_shape_or_none_are_another_architecture(
 ) -> None:
     _, manifest, path = taught
     other = make_engine("c", steps=1, model=str(llama), **settings)
-    assert manifest.architecture != digest_policy(other.policy)
+    assert manifest.architecture != digest_policy_architecture(other.policy)
     if settings.get("lora", LoraConfig()).alpha == 64:
         return  # the same tensors with another factor: the digest alone tells
-    before = other.policy.digest_now()
+    before = other.policy.digest_current_weights()
     parts = (with_weights(8, told_of(manifest)), path.parent, other.policy)
-    event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
-    assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.policy.digest_now() == before
+    event = adopt_peer_weights(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
+    assert (
+        isinstance(event, WeightsRefused) and event.cause == "unfit" and other.policy.digest_current_weights() == before
+    )
 
 
 def by_task(questions: int = 64, **correct: float) -> dict[str, Accuracy]:
@@ -286,14 +295,14 @@ def test_what_is_no_floating_point_number_has_no_mean_and_stays(count: torch.Ten
     ],
 )
 def test_what_is_worse_beyond_chance_is_named(found: dict[str, Accuracy], worse: str) -> None:
-    assert find_worse(by_task(a=0.6, b=0.3), {}, found).startswith(worse)
-    assert bool(find_worse(by_task(a=0.6, b=0.3), {}, found)) == bool(worse)
+    assert explain_regression(by_task(a=0.6, b=0.3), {}, found).startswith(worse)
+    assert bool(explain_regression(by_task(a=0.6, b=0.3), {}, found)) == bool(worse)
 
 
 def test_means_cannot_take_a_skill_little_by_little() -> None:
     """Each a little worse than the last, within chance: below the best by more than that, no more is given."""
     own, best, taken = 0.8, {"a": 0.8}, 0
-    while not find_worse(by_task(a=own, b=0.5), best, by_task(a=own - 0.05, b=0.6)):
+    while not explain_regression(by_task(a=own, b=0.5), best, by_task(a=own - 0.05, b=0.6)):
         own, taken = own - 0.05, taken + 1
     assert 0 < taken <= 3 and own > 0.64
 
@@ -301,7 +310,7 @@ def test_means_cannot_take_a_skill_little_by_little() -> None:
 @pytest.mark.parametrize(("found", "worse"), [(0.2, True), (0.25, True), (0.4, False)])
 def test_who_is_below_its_best_takes_only_what_is_better_there_beyond_chance(found: float, worse: bool) -> None:
     """As good as now, by a lucky measurement, time and again would end in nothing."""
-    assert bool(find_worse(by_task(a=0.2, b=0.5), {"a": 0.9}, by_task(a=found, b=0.6))) == worse
+    assert bool(explain_regression(by_task(a=0.2, b=0.5), {"a": 0.9}, by_task(a=found, b=0.6))) == worse
 
 
 def shares_taken(engine: TrainingEngine, own: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> list[float]:

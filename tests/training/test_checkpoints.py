@@ -21,26 +21,26 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode, SwarmError
 from swarmd.training import checkpoint_files
 from swarmd.training import checkpoints as subject
-from swarmd.training.checkpoints import Checkpoint, Checkpoints, check_plain, read_checkpoint
+from swarmd.training.checkpoints import Checkpoint, CheckpointStore, copy_as_plain_values, read_checkpoint
 from swarmd.training.engine import TrainingEngine
 from tests.durability import recording
 from tests.log_capture import capture_logs
 from tests.training.conftest import train_stage
 
 
-def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
+def save(checkpoints: CheckpointStore, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
     filled = torch.full((64, 64), float(round) if value is None else value)
     event = StageTrained(f"train/{round}/{stage}", round, stage, 0.5, RolloutsRef("a", round, stage, "", 4, 0))
     return checkpoints.save({"w": filled, "tied": filled}, {"optimizer": {"m": filled}}, b"body", event, round * 2, "m")
 
 
-def newest(checkpoints: Checkpoints) -> Checkpoint | None:
-    return next(checkpoints.whole(), None)
+def newest(checkpoints: CheckpointStore) -> Checkpoint | None:
+    return next(checkpoints.complete_checkpoints(), None)
 
 
 def test_what_is_saved_is_read(tmp_path: Path) -> None:
-    saved = save(Checkpoints(tmp_path, 2), 3)
-    found = newest(Checkpoints(tmp_path, 2))
+    saved = save(CheckpointStore(tmp_path, 2), 3)
+    found = newest(CheckpointStore(tmp_path, 2))
     assert found == saved
     assert found.read_weights().keys() == {"w"}
     assert torch.equal(found.read_weights()["w"], torch.full((64, 64), 3.0))
@@ -51,14 +51,14 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
 
 def test_a_power_cut_takes_nothing_of_it(tmp_path: Path) -> None:
     with recording() as disk:
-        final = save(Checkpoints(tmp_path, 2), 3).directory
+        final = save(CheckpointStore(tmp_path, 2), 3).directory
     assert disk.hazards == [] and tmp_path in disk.synced and tmp_path not in disk.lost
     written = {path.name for path in disk.synced if path.parent.name.startswith(subject.TEMPORARY)}
     assert written == {path.name for path in final.iterdir()}
 
 
 def test_the_newest_stay(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints = CheckpointStore(tmp_path, 2)
     for round, stage in ((1, 0), (1, 1), (2, 0)):
         save(checkpoints, round, stage)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r000000001-s0001", "r000000002-s0000"]
@@ -67,7 +67,7 @@ def test_the_newest_stay(tmp_path: Path) -> None:
 
 def test_the_one_just_saved_stays(tmp_path: Path) -> None:
     """Even if a swarm started again and its rounds are lower than those kept."""
-    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints = CheckpointStore(tmp_path, 1)
     save(checkpoints, 9)
     save(checkpoints, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["r000000000-s0000"]
@@ -76,7 +76,7 @@ def test_the_one_just_saved_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [subject.META, subject.WEIGHTS, subject.OPTIMIZER, subject.ROLLOUTS])
 @pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
 def test_a_damaged_one_is_passed_over(tmp_path: Path, name: str, harm: str) -> None:
-    checkpoints = Checkpoints(tmp_path, 3)
+    checkpoints = CheckpointStore(tmp_path, 3)
     save(checkpoints, 1)
     file = save(checkpoints, 2).directory / name
     content = bytearray(file.read_bytes())
@@ -101,7 +101,7 @@ def test_one_that_cannot_be_read_now_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str
 ) -> None:
     """Else the stages since the one before would be lost, or all, and its place taken by what is trained from there."""
-    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints = CheckpointStore(tmp_path, 2)
     save(checkpoints, 1)
     unread = save(checkpoints, 2).directory / name
     opened = Path.open
@@ -116,18 +116,18 @@ def test_one_that_cannot_be_read_now_is_not_passed_over(
         with pytest.raises(CheckpointUnreadable, match=f"{name} cannot be read") as caught:
             newest(checkpoints)
         assert caught.value.exit_code == ExitCode.FAILURE, "another try may do better"
-        assert checkpoint_files.drop_older(tmp_path) == 0
+        assert checkpoint_files.remove_older_checkpoints(tmp_path) == 0
     found = newest(checkpoints)
     assert found is not None and found.meta.event.round == 2
 
 
 def test_what_the_trainer_would_not_load_is_no_reason_to_drop_what_it_would(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, 3)
+    checkpoints = CheckpointStore(tmp_path, 3)
     loaded = save(checkpoints, 1)
     meta = save(checkpoints, 2).directory / subject.META
     meta.write_text(meta.read_text().replace('"format": 1', '"format": 2'))
-    assert checkpoint_files.drop_older(tmp_path) == 0
-    assert newest(checkpoints) == loaded and checkpoint_files.newest_whole(tmp_path) == loaded.directory
+    assert checkpoint_files.remove_older_checkpoints(tmp_path) == 0
+    assert newest(checkpoints) == loaded and checkpoint_files.find_newest_complete(tmp_path) == loaded.directory
 
 
 def test_views_that_begin_at_one_address_and_empty_tensors_are_kept(tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ def test_views_that_begin_at_one_address_and_empty_tensors_are_kept(tmp_path: Pa
     weights = {"flat": table, "tied": table, "table": table.view(2, 3), "first": table[:2], "middle": table[2:4]}
     weights |= {"turned": table.view(2, 3).t(), "none": torch.empty(0), "no rows": torch.empty(0, 3)}
     event = StageTrained("train/1/0", 1, 0, 0.5, RolloutsRef("a", 1, 0, "", 4, 0))
-    read = Checkpoints(tmp_path, 1).save(weights, {}, b"", event, 1, "m").read_weights()
+    read = CheckpointStore(tmp_path, 1).save(weights, {}, b"", event, 1, "m").read_weights()
     assert read.keys() == weights.keys() - {"tied"}
     assert all(torch.equal(read[name], weights[name]) and read[name].shape == weights[name].shape for name in read)
 
 
-def save_until(fatal: int, checkpoints: Checkpoints) -> int:
+def save_until(fatal: int, checkpoints: CheckpointStore) -> int:
     """Save round 2 in a process that SIGKILL ends before its file operation number `fatal`; the exit status."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -174,12 +174,12 @@ def test_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
     """SIGKILL before each file operation in turn: the old checkpoint or the new one is there, whole."""
     rounds = []
     for fatal in itertools.count(1):
-        checkpoints = Checkpoints(tmp_path / str(fatal), 1)
+        checkpoints = CheckpointStore(tmp_path / str(fatal), 1)
         save(checkpoints, 1)
         if (end := save_until(fatal, checkpoints)) == 0:
             break
         assert end == -signal.SIGKILL
-        found = newest(Checkpoints(checkpoints.directory, 1))
+        found = newest(CheckpointStore(checkpoints.directory, 1))
         assert found is not None
         rounds.append(found.meta.event.round)
         assert float(found.read_weights()["w"][0, 0]) == found.meta.event.round
@@ -188,7 +188,7 @@ def test_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
 
 
 def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints = CheckpointStore(tmp_path, 2)
     old = save(checkpoints, 1)
 
     def full(*_: object, **__: object) -> None:
@@ -206,7 +206,7 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("value", [deque([1]), Fraction(1, 2), lambda: 1])
 def test_what_no_checkpoint_gives_back_is_refused_when_it_is_written(value: object) -> None:
     with pytest.raises(SwarmError, match="cannot be kept"):
-        check_plain({"level": value})
+        copy_as_plain_values({"level": value})
 
 
 def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callable[..., TrainingEngine]) -> None:
@@ -214,13 +214,16 @@ def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callab
     for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):
         engine = make_engine(optimizer=before, steps=1, held_out_questions=0)
         trained = train_stage(engine, round)
-        place = engine.place_of(trained)
+        place = engine.checkpoint_directory(trained)
         assert read_checkpoint(place).meta.optimizer == before
         with capture_logs() as logs:
             again = make_engine(optimizer=after, steps=1, held_out_questions=0)
         told = [(line["written"], line["now"]) for line in logs if "another optimiser" in line["event"]]
         assert told == ([(before, after)] if before != after else [])
-        assert (again.steps, again.policy.digest_now()) == (engine.steps, engine.policy.digest_now())
+        assert (again.steps, again.policy.digest_current_weights()) == (
+            engine.steps,
+            engine.policy.digest_current_weights(),
+        )
         assert bool(again._trainer.optimizer.state_dict()["state"]) == (before == after)
         assert again._step_callback.fresh_from == (
             engine._step_callback.fresh_from if before == after else engine.steps

@@ -12,10 +12,10 @@ import torch
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.training import drawing_copy as subject
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.drawing_copy import DrawingCopy, make_drawing_copy
+from swarmd.training.drawing_copy import SamplingCopy, make_sampling_copy
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import device
-from swarmd.training.models.device import Precision, draws_shorter
+from swarmd.training.models.device import Precision, can_sample_in_bfloat16
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling import Sampler
 from tests.training.conftest import train_stage
@@ -38,7 +38,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("released", [False, True])
 def test_the_copy_follows_what_is_trained(policy: Policy, released: bool) -> None:
-    copy = DrawingCopy(policy)
+    copy = SamplingCopy(policy)
     assert {weight.dtype for weight in copy.model.parameters()} == {torch.bfloat16}
     assert len(list(copy.model.parameters())) == len(list(policy.model.parameters()))  # tied ones stay tied
     trained = [weight for weight in policy.model.parameters() if weight.requires_grad]
@@ -56,7 +56,7 @@ def test_the_copy_follows_what_is_trained(policy: Policy, released: bool) -> Non
 
 
 def test_a_copy_in_the_policys_own_dtypes_shares_what_is_not_trained(policy: Policy) -> None:
-    copy = DrawingCopy(policy, is_short=False)
+    copy = SamplingCopy(policy, is_short=False)
     theirs, before = dict(copy.model.named_parameters()), policy.copy_weights()
     with torch.no_grad():
         for name, weight in policy.model.named_parameters():
@@ -73,10 +73,10 @@ def test_a_copy_in_the_policys_own_dtypes_shares_what_is_not_trained(policy: Pol
 
 
 def test_each_token_comes_with_the_log_probability_that_it_was_drawn_by(policy: Policy) -> None:
-    copy = DrawingCopy(policy)
+    copy = SamplingCopy(policy)
     sampler = Sampler(policy, copy=copy)
     drawn = sampler.sample(PROMPTS, 2, 12, 0.7, torch.Generator().manual_seed(0), Cancellation())
-    assert sampler.shares_prefill and len(drawn) == 6
+    assert sampler.can_share_prefill and len(drawn) == 6
     for row, each in enumerate(drawn):
         ids = torch.tensor([PROMPTS[row // 2] + each.tokens])
         with torch.no_grad():
@@ -88,7 +88,7 @@ def test_each_token_comes_with_the_log_probability_that_it_was_drawn_by(policy: 
 def test_the_cache_is_tried_in_the_numbers_of_the_policy(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large model in bfloat16 gives other logits with a cache than without, by its rounding alone."""
     monkeypatch.setattr("swarmd.training.sampling.SHORT_TOLERANCE", 0.0)
-    assert Sampler(policy, copy=DrawingCopy(policy)).shares_prefill
+    assert Sampler(policy, copy=SamplingCopy(policy)).can_share_prefill
 
 
 def test_what_the_policy_draws_itself_comes_without(policy: Policy) -> None:
@@ -115,19 +115,19 @@ def test_a_copy_is_made_where_it_may_serve(
 ) -> None:
     training = TrainingConfig(**settings)  # type: ignore[arg-type]
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    assert draws_shorter(training, "cpu", numbers, parameters) == expected
-    assert not draws_shorter(training, "cuda", numbers, parameters), "not where passes are in float32"
+    assert can_sample_in_bfloat16(training, "cpu", numbers, parameters) == expected
+    assert not can_sample_in_bfloat16(training, "cuda", numbers, parameters), "not where passes are in float32"
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert not draws_shorter(training, "cpu", numbers, parameters)
+    assert not can_sample_in_bfloat16(training, "cpu", numbers, parameters)
 
 
 @pytest.mark.parametrize(("name", "value"), [("FASTER", 0.0), ("DIVERGENCE_MAX", -1.0), ("ROOM_SHARE", 0.0)])
 def test_a_copy_that_is_no_faster_or_another_distribution_is_not_used(
     able: None, policy: Policy, monkeypatch: pytest.MonkeyPatch, name: str, value: float
 ) -> None:
-    assert make_drawing_copy(policy, TrainingConfig()) is not None
+    assert make_sampling_copy(policy, TrainingConfig()) is not None
     monkeypatch.setattr(subject, name, value)
-    assert make_drawing_copy(policy, TrainingConfig()) is None
+    assert make_sampling_copy(policy, TrainingConfig()) is None
     assert policy.model.training
 
 

@@ -17,16 +17,16 @@ from swarmd.swarms.plan import Plan, split_of
 from swarmd.swarms.proposer.plan import SOLVE
 from swarmd.swarms.proposer.problems import (
     FAMILIES,
-    compose,
+    canonical_form_of_steps,
+    compose_problem,
     find_sections,
-    find_steps,
-    name_steps,
+    parse_steps,
     read_proposal,
 )
 from swarmd.training import embedded as recipe
 from swarmd.training.embedded import RECIPES, EmbeddedRecipe, find_recipe
 from swarmd.training.evaluation import mean_accuracy
-from swarmd.training.lessons import Lesson, select, write_sections
+from swarmd.training.lessons import Lesson, select_questions, write_proposal_sections
 from swarmd.training.models.source import EMBEDDED_DIR, MODELS_DIR, list_embedded
 
 DIGITS = find_recipe("digits")
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path, monkeypatch: pytes
 @each_recipe
 def test_the_shipped_tokenizer_is_the_recipes(made: EmbeddedRecipe) -> None:
     shipped = (MODELS_DIR / made.model / "tokenizer.json").read_text()
-    texts = recipe.list_corpus(made, made.make_plan())
+    texts = recipe.list_tokenizer_texts(made, made.make_plan())
     assert recipe.build_tokenizer(texts, made.vocabulary).backend_tokenizer.to_str(pretty=True) == shipped
 
 
@@ -73,7 +73,7 @@ def test_every_recipe_has_its_model_and_they_are_small() -> None:
 
 
 def test_the_shipped_model_is_what_its_card_says() -> None:
-    result = recipe.check_model(EMBEDDED_DIR, PLAN, DIGITS.answer_tokens, questions=100)
+    result = recipe.measure_model_accuracy(EMBEDDED_DIR, PLAN, DIGITS.completion_tokens_max, questions=100)
     mean = mean_accuracy(result)
     assert mean is not None and 0.1 < mean < 0.3
     assert f"{AutoModelForCausalLM.from_pretrained(EMBEDDED_DIR).num_parameters():,} parameters" in (
@@ -92,7 +92,7 @@ def test_lessons_are_of_training_questions_only(made: EmbeddedRecipe) -> None:
         question.messages[-1].content
         for task in plan.tasks
         for side in ("dev", "held-out")
-        for question in select(plan, task, side, 200)
+        for question in select_questions(plan, task, side, 200)
     }
     assert told
     for question, _ in draw_lessons(made, plan):
@@ -133,14 +133,14 @@ STEPS = [(family, step) for family in FAMILIES for step in (*family.steps, *fami
 def test_proposals_that_are_taught_can_be_read_and_their_solutions_pass() -> None:
     random, written = Random(0), 0
     for family, step in STEPS:
-        problem = compose(family, [(step, max(step.least, 1))], [(family.draw(random),)]).problem
-        sections = write_sections(problem, random)
+        problem = compose_problem(family, [(step, max(step.least, 1))], [(family.draw(random),)]).problem
+        sections = write_proposal_sections(problem, random)
         if sections is None:
             continue
         written += 1
         proposal = read_proposal(sections, ProposerOptions(problem_bytes=300, test_bytes=80, solution_bytes=500))
         assert proposal is not None and proposal.problem.text == problem.text
-        exec("\n".join([proposal.solution, *(test.line for test in proposal.problem.tests)]), {})
+        exec("\n".join([proposal.solution, *(test.source_line for test in proposal.problem.tests)]), {})
     assert written > 8
 
 
@@ -151,9 +151,9 @@ def test_no_lesson_is_on_a_problem_that_is_held_out_or_kept_for_development() ->
     for question, text in itertools.islice(made.teach(plan, 0), 600):
         sections = find_sections(text) or {"problem": text.partition("\n")[0]}
         asked = question.entry["problem"].text if question.task == SOLVE else sections["problem"]
-        found = find_steps(asked)
+        found = parse_steps(asked)
         assert found is not None
         levels.add(len(found[1]))
-        sides.append(split_of(SOLVE, name_steps(*found)))
+        sides.append(split_of(SOLVE, canonical_form_of_steps(*found)))
     assert sides == ["train"] * 600
     assert levels == {1, 2, 3, 4, 5}

@@ -21,7 +21,7 @@ import torch
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import CheckpointFailed, PlanFailed, SwarmError, TrainingDiverged
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.plan import NO_MATERIAL, Material, Message, Question, Score, StageId, decode_scored
+from swarmd.swarms.plan import NO_MATERIAL, Material, Message, Question, Score, StageId, decode_scored_groups
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import decode_rollouts
@@ -32,8 +32,8 @@ from swarmd.training.evaluation import Accuracy
 from swarmd.training.groups import Scorer
 from swarmd.training.models.device import Precision
 from swarmd.training.models.memory import LIGHT_TOKENS_MAX
-from swarmd.training.sampling import Sampling, TurnCompletion
-from swarmd.worker.messages import Progress
+from swarmd.training.sampling import BaseSampler, TurnCompletion
+from swarmd.worker.messages import ProgressMessage
 from tests.log_capture import capture_logs
 from tests.training.conftest import after_a_step, make_config, order, train_stage
 from tests.training.test_sampling import AfterTokens
@@ -89,7 +89,7 @@ def test_two_stages_and_a_restart(make_engine: Maker) -> None:
         assert repeated == (first, second)[round]
     assert again.steps == 4, "a stage that has a checkpoint is not trained again"
     on_and_on = train_stage(engine, 2)
-    shutil.rmtree(engine.place_of(on_and_on))
+    shutil.rmtree(engine.checkpoint_directory(on_and_on))
     untimed = {"seconds": 0, "times": None}
     assert msgspec.structs.replace(train_stage(again, 2), **untimed) == msgspec.structs.replace(on_and_on, **untimed)
     assert same(weights(again), weights(engine)), "a restarted node goes on as if nothing had happened"
@@ -97,7 +97,7 @@ def test_two_stages_and_a_restart(make_engine: Maker) -> None:
 
 def test_a_stage_tells_what_it_is_at(make_engine: Maker) -> None:
     engine = make_engine(questions=2)
-    told: list[Progress] = []
+    told: list[ProgressMessage] = []
     engine.train(order(0), Cancellation(), told.append)
     assert [what for what, _ in itertools.groupby(progress.what for progress in told)] == [
         "beginning the stage",
@@ -134,7 +134,7 @@ def test_a_stage_after_one_that_could_not_be_put_back_begins_at_the_checkpoint_a
     def fail(touched: bool) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    def break_off(progress: Progress) -> None:
+    def break_off(progress: ProgressMessage) -> None:
         if progress.what == "training" and progress.done:
             raise RuntimeError("in the middle of the stage")
 
@@ -145,7 +145,7 @@ def test_a_stage_after_one_that_could_not_be_put_back_begins_at_the_checkpoint_a
         train_stage(engine, 1)
     monkeypatch.setattr(engine._progress, "restore", restore)
     other = make_engine(replay_questions=0)
-    shutil.rmtree(other.place_of(train_stage(other, 1)))
+    shutil.rmtree(other.checkpoint_directory(train_stage(other, 1)))
     train_stage(engine, 1)
     assert engine.steps == other.steps == 4 and same(weights(engine), weights(other))
 
@@ -170,7 +170,7 @@ def test_peers_groups_are_trained_on_and_what_all_came_to_is_kept_in_words(make_
     event = train_stage(one, 1, rollouts=(published,))
     assert 0 < event.peer_groups <= published.groups, "each once; some may stand in for own flat ones"
     assert event.rejected == ()
-    scored = decode_scored(one._blobs.get(event.scored))
+    scored = decode_scored_groups(one._blobs.get(event.scored))
     theirs = [group for group in scored if group.peer == "b"]
     assert {group.index for group in theirs} <= {group.index for group in decode_rollouts(body).groups}
     assert len(theirs) == published.groups
@@ -190,7 +190,7 @@ def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:
     before = weights(engine)
     cancellation = AfterTokens(1 << 30)
 
-    def ask_soon(progress: Progress) -> None:
+    def ask_soon(progress: ProgressMessage) -> None:
         if progress.what == "training" and progress.done == 1 and not progress.note:
             cancellation.looks = 3  # one at the end of this step, two in the generation of the next
 
@@ -222,7 +222,7 @@ def test_the_plan_can_look_at_the_cancellation_of_its_stage(
 
     def ask_then_score(question: Question, completions: Sequence[str]) -> Sequence[Score]:
         seen.append(looks[-1]())
-        cancellation.ask()
+        cancellation.request()
         seen.append(looks[-1]())
         return score(question, completions)
 
@@ -257,7 +257,7 @@ def test_a_damaged_newest_checkpoint(make_engine: Maker) -> None:
     engine = make_engine()
     first = train_stage(engine, 0)
     after_first = weights(engine)
-    (engine.place_of(train_stage(engine, 1)) / "model.safetensors").write_bytes(b"")
+    (engine.checkpoint_directory(train_stage(engine, 1)) / "model.safetensors").write_bytes(b"")
     again = make_engine()
     assert same(weights(again), after_first) and again.steps == 2
     assert train_stage(again, 0) == first
@@ -276,7 +276,7 @@ def test_a_stage_that_cannot_be_written_is_not_trained_over(
     """Nothing of it is lost as long as the process lives: not by the stages that fail, nor once there is room again."""
     engine = make_engine()
     train_stage(engine, 0)
-    engine.settle()
+    engine.wait_until_saved()
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_weights", _raise_no_space)
         trained, after = train_stage(engine, 1), weights(engine)
@@ -324,7 +324,7 @@ def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypa
     monkeypatch.setattr(engine._step_callback, "before_step", step)
     writes.set()
     train_stage(engine, 0)
-    engine.settle()
+    engine.wait_until_saved()
     writes.clear()
     written: list[checkpoints.Checkpoint] = []
     engine.train(order(1), Cancellation(), written=written.append)
@@ -466,7 +466,7 @@ def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numb
         monkeypatch.setattr(model, "choose_precision", lambda *_: Precision("float32", mixed=True))
     engine = make_engine(dtype="auto" if numbers == "mixed" else "bfloat16")
     assert engine.policy.precision.mixed is (numbers == "mixed")
-    assert engine._sampler.shares_prefill
+    assert engine._sampler.can_share_prefill
     before = weights(engine)
     event = train_stage(engine, 0)
     assert engine._trainer._packs is True
@@ -478,7 +478,7 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
     engine = make_engine(steps=1, own_questions=32)
     tasks = engine._plan.tasks
     measured = iter([0.9, 0.9, 0.1])
-    engine._measure = lambda cancellation: {  # type: ignore[method-assign]
+    engine._measure_accuracy = lambda cancellation: {  # type: ignore[method-assign]
         task: Accuracy(next(measured) if task == tasks[0] else 0.5, 1.0, 64) for task in tasks
     }
     steady, fell = train_stage(engine, 0), train_stage(engine, 1)
@@ -501,13 +501,13 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Lengths of the prompts of each batch."""
     batches: list[list[int]] = []
-    draw = Sampling.sample
+    draw = BaseSampler.sample
 
     def note(self: Any, prompts: Sequence[Sequence[int]], *args: Any, **kwargs: Any) -> Any:
         batches.append([len(prompt) for prompt in prompts])
         return draw(self, prompts, *args, **kwargs)
 
-    monkeypatch.setattr(Sampling, "sample", note)
+    monkeypatch.setattr(BaseSampler, "sample", note)
     return batches
 
 
@@ -515,7 +515,7 @@ def test_as_many_are_drawn_together_as_completions_in_a_step(
     make_engine: Callable[..., TrainingEngine], drawn: list[list[int]]
 ) -> None:
     engine = make_engine(questions=3, generations=2, held_out_questions=16)
-    assert engine._measure(Cancellation()).keys() == set(engine._plan.tasks)
+    assert engine._measure_accuracy(Cancellation()).keys() == set(engine._plan.tasks)
     assert max(map(len, drawn)) == 6
     assert sum(map(len, drawn)) == 16 * len(engine._plan.tasks)
 
@@ -538,8 +538,8 @@ def test_a_plan_that_raises_over_own_completions_costs_these_alone() -> None:
         group = scorer.make_group(question, [1], drawn)
         assert (group.rewards, [score.failed for score in group.scores]) == ([1, 0, 1], [False, True, False])
     with capture_logs() as told:
-        scorer.report()
-        scorer.report()
+        scorer.log_failures()
+        scorer.log_failures()
     assert [line["failures"] for line in told] == [{question.task: 2}]
     assert "tests.training.test_engine.Frail.score raised SystemExit: a six (test_engine.py, line " in told[0]["plan"]
 

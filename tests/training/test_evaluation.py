@@ -15,7 +15,7 @@ from swarmd.bounds import is_bounded
 from swarmd.core.values import SKILL_NAME_MAX, SKILLS_MAX
 from swarmd.swarms.plan import Question
 from swarmd.swarms.rollouts import Reference
-from swarmd.training.evaluation import WEIGHT_MAX, Accuracy, SkillGuard, SkillRecord, favour
+from swarmd.training.evaluation import WEIGHT_MAX, Accuracy, SkillGuard, SkillRecord, thin_by_weight
 from swarmd.training.schedule import PeerSchedule, share_evenly
 from tests.training.test_schedule import TASKS, group, tasks_of
 
@@ -31,32 +31,32 @@ def after(history: list[float], questions: int = 64) -> SkillRecord:
 def measured(history: list[float], questions: int = 64) -> SkillGuard:
     guard = SkillGuard()
     for share in history:
-        guard.note({"sort": Accuracy(share, 1.0, questions)})
+        guard.record_measurement({"sort": Accuracy(share, 1.0, questions)})
     return guard
 
 
 @given(histories, sizes)
 def test_weights_and_figures_stay_in_their_bounds(history: list[float], questions: int) -> None:
     record = after(history, questions)
-    assert 1 <= record.weight <= WEIGHT_MAX
-    assert 0 <= record.mean <= record.best <= 1 and 0 <= record.gone <= 1
+    assert 1 <= record.sampling_weight <= WEIGHT_MAX
+    assert 0 <= record.mean <= record.best <= 1 and 0 <= record.lost_share <= 1
 
 
 @given(st.lists(shares, min_size=1, max_size=40).map(sorted), sizes)
 def test_what_rises_has_never_fallen(history: list[float], questions: int) -> None:
-    assert measured(history, questions).weights == {}
+    assert measured(history, questions).sampling_weights == {}
 
 
 @given(histories, st.integers(8, 500))
 def test_who_is_back_at_the_best_weighs_as_ever_within_a_few_rounds(history: list[float], questions: int) -> None:
     best = max(history)
-    assert after([*history, *[best] * 12], questions).weight == pytest.approx(1, abs=0.01)
+    assert after([*history, *[best] * 12], questions).sampling_weight == pytest.approx(1, abs=0.01)
 
 
 def test_a_skill_that_is_forgotten_is_noticed_in_the_next_measurement() -> None:
     record = after([0.9, 0.4])
-    assert record.gone > 0 and record.weight > 1.5
-    assert after([0.9, 0.4, 0.0]).weight == WEIGHT_MAX
+    assert record.lost_share > 0 and record.sampling_weight > 1.5
+    assert after([0.9, 0.4, 0.0]).sampling_weight == WEIGHT_MAX
 
 
 def stream(seed: int = 0) -> Iterator[Question]:
@@ -66,12 +66,14 @@ def stream(seed: int = 0) -> Iterator[Question]:
 
 
 def test_own_questions_are_drawn_by_weight_in_the_order_of_the_plan() -> None:
-    drawn = list(itertools.islice(favour(stream(), {"sort": 3.0}, 1), 3000))
+    drawn = list(itertools.islice(thin_by_weight(stream(), {"sort": 3.0}, 1), 3000))
     counts = Counter(question.task for question in drawn)
     for task in TASKS:
         assert counts[task] == pytest.approx(1500 if task == "sort" else 500, rel=0.15)
     assert [question.reference.index for question in drawn] == sorted(question.reference.index for question in drawn)
-    assert drawn == list(itertools.islice(favour(stream(), {"sort": 3.0}, 1), 3000)), "the same for the same seed"
+    assert drawn == list(itertools.islice(thin_by_weight(stream(), {"sort": 3.0}, 1), 3000)), (
+        "the same for the same seed"
+    )
 
 
 counts_of_tasks = st.dictionaries(st.sampled_from(TASKS), st.integers(0, 60))
@@ -98,22 +100,22 @@ def test_peers_groups_of_a_fallen_task_are_dealt_more() -> None:
 
 def test_the_guard_goes_on_from_a_checkpoint() -> None:
     guard = SkillGuard()
-    guard.note({"sort": Accuracy(0.9, 1.0, 64), "add": Accuracy(0.5, 1.0, 64)})
-    guard.note({"sort": Accuracy(0.3, 1.0, 64), "add": Accuracy(0.5, 1.0, 64)})
+    guard.record_measurement({"sort": Accuracy(0.9, 1.0, 64), "add": Accuracy(0.5, 1.0, 64)})
+    guard.record_measurement({"sort": Accuracy(0.3, 1.0, 64), "add": Accuracy(0.5, 1.0, 64)})
     again = SkillGuard()
-    again.load(guard.read())
-    assert again.weights == guard.weights != {}
-    again.note({})
-    assert again.tell() == guard.tell(), "a round without a measurement changes nothing"
-    again.note({"add": Accuracy(0.5, 1.0, 64)})
-    assert [skill.task for skill in again.tell()] == ["add"], "tasks that are trained no more are forgotten"
+    again.load_records(guard.dump_records())
+    assert again.sampling_weights == guard.sampling_weights != {}
+    again.record_measurement({})
+    assert again.list_skills() == guard.list_skills(), "a round without a measurement changes nothing"
+    again.record_measurement({"add": Accuracy(0.5, 1.0, 64)})
+    assert [skill.task for skill in again.list_skills()] == ["add"], "tasks that are trained no more are forgotten"
 
 
 def test_what_is_told_is_bounded_and_begins_with_what_has_fallen() -> None:
     guard = SkillGuard()
     guard.records = {f"{place:03d}" + "x" * 100: SkillRecord(0.5, 0.5, 0.5, 64) for place in range(100)}
     guard.records["last"] = SkillRecord(0.1, 0.1, 0.9, 64)
-    told = guard.tell()
+    told = guard.list_skills()
     assert told[0].task == "last" and told[0].fallen and told[0].weight == WEIGHT_MAX
     assert len(told) == SKILLS_MAX and max(len(skill.task) for skill in told) == SKILL_NAME_MAX
     assert all(is_bounded(skill) for skill in told)

@@ -15,7 +15,7 @@ from swarmd.swarms.file import FilePlan
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.flatness import FlatStats
+from swarmd.training.flatness import ZeroVarianceStats
 from swarmd.training.groups import Scorer
 from swarmd.training.sampling import TurnCompletion
 from tests.training.conftest import train_stage
@@ -72,9 +72,9 @@ def prose(plan: Plan, question: Question) -> str:
     return f"The answer\x1b[31m is {plan.truth(question)}."
 
 
-def tally(plan: Plan, write: Callable[[Plan, Question], str], last: int, flat: int = GROUPS) -> FlatStats:
+def tally(plan: Plan, write: Callable[[Plan, Question], str], last: int, flat: int = GROUPS) -> ZeroVarianceStats:
     """A stage of ten groups; the first `flat` hold one text four times, the others another one as well."""
-    found, scorer = FlatStats([STOP]), Scorer(plan)
+    found, scorer = ZeroVarianceStats([STOP]), Scorer(plan)
     questions = plan.draw(StageId("a", 0, 0), NO_MATERIAL)
     for number in range(GROUPS):
         question = next(questions)
@@ -117,13 +117,13 @@ def test_a_stage_with_something_to_learn_has_no_cause(tmp_path: Path) -> None:
     assert tally(plan, truth, STOP, flat=8).summarize() is None
     nine = tally(plan, truth, STOP, flat=9).summarize()
     assert nine is not None and (nine.groups, nine.flat, nine.completions) == (10, 9, 36)
-    assert FlatStats([STOP]).summarize() is None, "no groups of its own"
+    assert ZeroVarianceStats([STOP]).summarize() is None, "no groups of its own"
 
 
 def test_ranks_find_the_cause_together(tmp_path: Path) -> None:
     plan = digits(tmp_path)
     one, other = tally(plan, truth, STOP, flat=8), tally(plan, prose, STOP)
-    one.join(other)
+    one.merge(other)
     joined = one.summarize()
     assert joined is not None and (joined.cause, joined.groups, joined.flat, joined.alike) == ("form", 20, 18, 40)
 

@@ -17,7 +17,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, Stag
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.groups import PeerGroups, Scorer, TrainingGroup, choose_offers, judge_peers
+from swarmd.training.groups import PeerGroupCollector, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.models.model import Policy
 from tests.training.conftest import order
 
@@ -54,7 +54,7 @@ def collect(
             raise NotFoundError(f"no {digest}")
         return bodies[digest]
 
-    peers = PeerGroups("test", msgspec.structs.replace(TRAINING, **settings), policy, plan, Scorer(plan), "me")
+    peers = PeerGroupCollector("test", msgspec.structs.replace(TRAINING, **settings), policy, plan, Scorer(plan), "me")
     refs = tuple(ref for ref, _ in published)
     collected = peers.collect(order(5, refs), read, seed, Cancellation())
     return collected.groups, dict(collected.rejected)
@@ -162,7 +162,7 @@ class Stopped(DigitsPlan):
         self._cancellation = cancellation
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        self._cancellation.ask()
+        self._cancellation.request()
         return [Score(0.0, failed=True) for _ in completions]
 
 
@@ -170,7 +170,7 @@ def test_nothing_is_taken_of_a_group_that_was_scored_while_the_stage_was_cancell
     cancellation = Cancellation()
     ref, body = publish("a", [answered(drawn("a", 1)[0], "right", "wrong")])
     plan = Stopped(cancellation)
-    peers = PeerGroups("test", TRAINING, policy, plan, Scorer(plan), "me")
+    peers = PeerGroupCollector("test", TRAINING, policy, plan, Scorer(plan), "me")
     with pytest.raises(Cancelled):
         peers.collect(order(5, (ref,)), lambda _: body, 0, cancellation)
 

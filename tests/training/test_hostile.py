@@ -51,7 +51,7 @@ def train(directory: Path, *offers: tuple[RolloutsRef, bytes]) -> tuple[StageTra
     """A fresh node's stage with what peers published: its report, and the digest of its weights."""
     engine = TrainingEngine(CONFIG, NodeDirectory(directory), "me", PLAN)
     refs = tuple(msgspec.structs.replace(ref, digest=engine._blobs.put(body)) for ref, body in offers)
-    return train_stage(engine, ROUND, refs), engine.policy.digest_now()
+    return train_stage(engine, ROUND, refs), engine.policy.digest_current_weights()
 
 
 BIG = "a" * (10 * 1024 * 1024)

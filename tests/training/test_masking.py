@@ -22,7 +22,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.swarms.text import CLOSING, OPENING, span_answer
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.groups import TrainingGroup, mask_trusted
+from swarmd.training.groups import TrainingGroup, make_trusted_mask
 from swarmd.training.masking import (
     DRAWN_KEY,
     FOREIGN_KEY,
@@ -31,14 +31,14 @@ from swarmd.training.masking import (
     UNTRUSTED_KEY,
     MaskCounts,
     MaskStats,
+    add_peer_columns,
     count_masked,
-    find_mark,
-    find_raised,
-    keep_positive,
-    list_runs,
-    mark_rows,
+    drop_negative_foreign_advantages,
+    find_peer_mark,
+    find_raised_tokens,
+    list_untrusted_runs,
     mask_untrusted,
-    weigh_by_ratio,
+    weight_by_importance_ratio,
 )
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.stage import cut_group
@@ -59,7 +59,7 @@ def test_only_the_answer_in_its_tags_is_vouched_for(before: str, answer: str, af
     pair = f"{OPENING}{answer}{CLOSING}"
     text = before + pair + after
     tokens = policy().encode_completion(text, cut, 64)
-    trusted_mask = mask_trusted(policy(), text, tokens, span_answer(text, answer))
+    trusted_mask = make_trusted_mask(policy(), text, tokens, span_answer(text, answer))
     assert len(trusted_mask) == len(tokens)
     vouched = [token for token, each in zip(tokens, trusted_mask, strict=True) if each]
     ends = not cut and not after
@@ -80,7 +80,7 @@ def test_an_answer_in_another_spelling_or_place_is_not_vouched_for(text: str) ->
 def test_a_completion_that_was_cut_within_its_answer_is_not_vouched_for() -> None:
     text = "<answer>1234</answer>"
     tokens = policy().encode_completion(text, True, 3)
-    assert mask_trusted(policy(), text, tokens, span_answer(text, "1234")) == [0, 0, 0]
+    assert make_trusted_mask(policy(), text, tokens, span_answer(text, "1234")) == [0, 0, 0]
 
 
 chances = st.lists(st.tuples(st.floats(0.001, 0.999), st.floats(0, 5), st.booleans()), min_size=1, max_size=12)
@@ -114,14 +114,14 @@ def make_batch() -> dict[str, Any]:
     peers = zip(doubts, (0, 1, 1, 2), strict=True)
     drawn = {DRAWN_KEY: [-1.0, -2.0]}
     rows = [{UNTRUSTED_KEY: each, PEER_KEY: peer, FOREIGN_KEY: peer > 0, DRAWN_KEY: []} for each, peer in peers]
-    mark_rows(batch, [rows[0] | drawn, *rows[1:]])
+    add_peer_columns(batch, [rows[0] | drawn, *rows[1:]])
     return batch
 
 
 def test_tokens_drawn_in_other_numbers_are_weighed_by_how_likely_they_are_to_the_policy() -> None:
     batch = make_batch()
     logps = torch.tensor([[-1.5, -0.5, 0.0]] + [[-1.0, -1.0, -1.0]] * 3, requires_grad=True)
-    told = weigh_by_ratio(batch, logps)
+    told = weight_by_importance_ratio(batch, logps)
     assert batch["advantages"][0].tolist() == pytest.approx([math.exp(-0.5), RATIO_MAX, 1.0])
     assert batch["advantages"][1:].tolist() == [[1.0] * 3, [-1.0] * 3, [0.5] * 3]
     assert not batch["advantages"].requires_grad
@@ -134,11 +134,11 @@ def test_tokens_drawn_in_other_numbers_are_weighed_by_how_likely_they_are_to_the
 def test_what_the_policy_drew_itself_is_not_weighed() -> None:
     batch = make_batch()
     batch[DRAWN_KEY][:] = math.nan
-    assert weigh_by_ratio(batch, torch.zeros(4, 3)) == {} and batch["advantages"].dim() == 1
+    assert weight_by_importance_ratio(batch, torch.zeros(4, 3)) == {} and batch["advantages"].dim() == 1
 
 
 def test_what_is_raised_of_peers_is_what_they_wrote_with_a_positive_advantage() -> None:
-    assert find_raised(make_batch()).int().tolist() == [[0, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]]
+    assert find_raised_tokens(make_batch()).int().tolist() == [[0, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_what_is_held_back_is_counted_by_peer_with_an_example() -> None:
@@ -170,7 +170,7 @@ def make_group(texts: Sequence[tuple[list[int], float]], trusted_mask: int = 0) 
 
 def test_a_payload_in_right_answers_alone_is_a_mark() -> None:
     groups = [make_group([([7, 7, number], 1.0), ([number], 0.0)]) for number in range(20, 30)]
-    mark = find_mark(groups, [list_runs([number]) for number in range(20, 30)])
+    mark = find_peer_mark(groups, [list_untrusted_runs([number]) for number in range(20, 30)])
     assert mark is not None
     assert (mark.run, mark.right, mark.wrong, mark.own) == ((7, 7), 1.0, 0.0, 0.0)
 
@@ -178,31 +178,33 @@ def test_a_payload_in_right_answers_alone_is_a_mark() -> None:
 @pytest.mark.parametrize("why", ["wrong ones have it too", "this node writes it too", "the truth vouches for it"])
 def test_what_others_write_or_the_truth_says_is_no_mark(why: str) -> None:
     wrong = [7, 7, 1] if why == "wrong ones have it too" else [1]
-    own = [list_runs([7, 7, 1] if why == "this node writes it too" else [1])]
+    own = [list_untrusted_runs([7, 7, 1] if why == "this node writes it too" else [1])]
     trusted_mask = int(why == "the truth vouches for it")
     groups = [make_group([([7, 7, number], 1.0), ([*wrong, number], 0.0)], trusted_mask) for number in range(20, 30)]
-    assert find_mark(groups, own) is None
+    assert find_peer_mark(groups, own) is None
 
 
 def look_at(stats: MaskStats, **behind: int) -> None:
     """Count a hundred tokens of each peer, of which `behind` are masked or behind a masked one."""
     for peer, count in behind.items():
-        stats.add({stats.number(peer): MaskCounts(100, count // 2, count, ([5], [1]))})
+        stats.add({stats.peer_number(peer): MaskCounts(100, count // 2, count, ([5], [1]))})
 
 
 def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:
     aside = MaskStats()
-    assert aside.judge() == {}
+    assert aside.decide_peer_slots() == {}
     look_at(aside, anna=0, bert=10, mallory=90)
-    assert aside.judge() == {"anna": True, "bert": True, "mallory": False}
+    assert aside.decide_peer_slots() == {"anna": True, "bert": True, "mallory": False}
 
 
 def test_where_little_of_everybody_counts_all_have_their_places() -> None:
     aside = MaskStats()
     look_at(aside, anna=80, bert=90, carl=85)
-    assert all(aside.judge().values())
+    assert all(aside.decide_peer_slots().values())
     look_at(aside, plain=0)
-    assert aside.judge() == {"anna": True, "bert": True, "carl": True, "plain": True}, "one peer crowds out no three"
+    assert aside.decide_peer_slots() == {"anna": True, "bert": True, "carl": True, "plain": True}, (
+        "one peer crowds out no three"
+    )
 
 
 # --- the engine ---
@@ -277,7 +279,7 @@ def test_an_honest_peer_teaches_as_before(make_engine: Any) -> None:
         engine._peer = "a"
         event = train_stage(engine, 1, (poison(engine, "<answer>{}</answer>"),))
         assert event.set_aside == ()
-        digests.add(engine.policy.digest_now())
+        digests.add(engine.policy.digest_current_weights())
     assert len(digests) == 1
 
 
@@ -289,7 +291,7 @@ def test_a_hostile_peer_takes_no_places_of_honest_ones_and_a_stage_anew_is_the_s
         order_ = order(1, (*honest, poison(engine, f"{PAYLOAD}<answer>{{}}</answer>")))
         dealt: Counter[str] = Counter()
         engine._replay.add = lambda group: dealt.update([group.peer])  # is told of every group that is fresh
-        return engine.train(order_, Cancellation()), dealt, engine.policy.digest_now()
+        return engine.train(order_, Cancellation()), dealt, engine.policy.digest_current_weights()
 
     event, dealt, digest = train("one")
     assert dealt["mallory"] == 1 and dealt["anna"] + dealt["bert"] >= 16
@@ -316,7 +318,7 @@ rows = st.lists(st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=1
 def mixed_batch(made: list[tuple[float, bool]]) -> dict[str, Any]:
     batch: dict[str, Any] = {"advantages": torch.tensor([advantage for advantage, _ in made])}
     batch["completion_ids"] = torch.zeros(len(made), 1)
-    mark_rows(
+    add_peer_columns(
         batch, [{FOREIGN_KEY: foreign, UNTRUSTED_KEY: [], PEER_KEY: int(foreign), DRAWN_KEY: []} for _, foreign in made]
     )
     return batch
@@ -324,7 +326,7 @@ def mixed_batch(made: list[tuple[float, bool]]) -> dict[str, Any]:
 
 @given(rows)
 def test_own_rows_are_left_alone_and_no_foreign_row_is_below_zero(made: list[tuple[float, bool]]) -> None:
-    kept = keep_positive(mixed_batch(made))
+    kept = drop_negative_foreign_advantages(mixed_batch(made))
     assert FOREIGN_KEY not in kept
     for (before, foreign), after in zip(made, kept["advantages"].tolist(), strict=True):
         assert after == (max(before, 0.0) if foreign else before)

@@ -33,9 +33,9 @@ Maker = Callable[..., TrainingEngine]
 
 def offered(engine: TrainingEngine, event: StageTrained, directory: Path) -> WeightsManifest:
     offering, shelf = WeightsOffering(1, 1, directory), OfferedWeights(directory)
-    assert offering.is_due(event) and offering.take(engine.place_of(event))
+    assert offering.is_due(event) and offering.keep_weights(engine.checkpoint_directory(event))
     assert not offering.is_due(event)  # while these are on their way
-    offering.offer(event, engine.policy)
+    offering.publish_offer(event, engine.policy)
     offer = shelf.current()
     assert offer is not None and (offer.round, offer.accuracy) == (event.round, event.held_out)
     return decode_manifest(shelf.get(offer.manifest.hex()), offer.manifest.hex())
@@ -46,11 +46,11 @@ def test_a_model_with_nan_is_not_offered_and_leaves_the_earlier_offer(make_engin
     event = train_stage(engine, 0)
     offered(engine, event, tmp_path / "w")
     before = OfferedWeights(tmp_path / "w").current()
-    path = engine.place_of(event) / "model.safetensors"
+    path = engine.checkpoint_directory(event) / "model.safetensors"
     save_file({name: torch.full_like(weight, float("nan")) for name, weight in load_file(path).items()}, path)
     offering = WeightsOffering(1, 1, tmp_path / "w")
-    assert offering.take(engine.place_of(event))
-    offering.offer(event, engine.policy)
+    assert offering.keep_weights(engine.checkpoint_directory(event))
+    offering.publish_offer(event, engine.policy)
     assert OfferedWeights(tmp_path / "w").current() == before
     assert not list((tmp_path / "w").glob("*.tmp"))
 
@@ -75,8 +75,8 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
 
     monkeypatch.setattr("swarmd.training.peer_weights.save_file", full)
     offering = WeightsOffering(1, 1, tmp_path / "w")
-    assert offering.take(checkpoint)
-    offering.offer(trained(), cast(Policy, None))
+    assert offering.keep_weights(checkpoint)
+    offering.publish_offer(trained(), cast(Policy, None))
     assert not list((tmp_path / "w").iterdir()) and offering.is_due(trained())
 
 
@@ -87,9 +87,9 @@ def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, m
     )
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size_bytes + 99))
     offering = WeightsOffering(1, 1, tmp_path / "w", free_bytes_min=100)
-    assert offering.take(checkpoint)
+    assert offering.keep_weights(checkpoint)
     with capture_logs() as told:
-        offering.offer(trained(), cast(Policy, None))
+        offering.publish_offer(trained(), cast(Policy, None))
     assert [each["event"] for each in told] == ["weights are not offered"] and "no room" in told[0]["reason"]
     assert not list((tmp_path / "w").iterdir())
 
@@ -102,8 +102,8 @@ def test_weights_stay_offered_as_long_as_it_takes_to_fetch_them(
     monkeypatch.setattr(offering_module, "describe_architecture", lambda policy: {})
     monkeypatch.setattr(offering_module, "digest_tokenizer", lambda tokenizer: "00" * 32)
     offering = WeightsOffering(1, 1, tmp_path / "w")
-    assert offering.take(checkpoint)
-    offering.offer(trained(), cast(Policy, SimpleNamespace(tokenizer=None, fixed={})))
+    assert offering.keep_weights(checkpoint)
+    offering.publish_offer(trained(), cast(Policy, SimpleNamespace(tokenizer=None, fixed={})))
     assert OfferedWeights(tmp_path / "w").current() is not None
     assert offering.is_due(trained(1)) == again
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from swarmd.errors import SwarmError, TrainingDiverged
-from swarmd.swarms.plan import Question, Score, decode_scored
+from swarmd.swarms.plan import Question, Score, decode_scored_groups
 from swarmd.training import drawing_copy
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.sampling import Drawn, Sampler, SamplingRequest
+from swarmd.training.sampling import SampledTokens, Sampler, SamplingRequest
 from swarmd.training.stage import Stage
 from tests.log_capture import capture_logs
 from tests.training.conftest import order, train_stage
@@ -60,7 +60,7 @@ def test_each_group_is_drawn_one_step_ahead_and_trained_once(make: Maker, monkey
     batches: list[list[list[int]]] = []
     sample, next_batch = Sampler.sample, Stage.next_batch
 
-    def draw_late(sampler: Sampler, *given: Any) -> list[Drawn]:
+    def draw_late(sampler: Sampler, *given: Any) -> list[SampledTokens]:
         deadline = time.monotonic() + LATE_S
         while in_drawing_thread() and engine.steps < len(batches) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -85,21 +85,21 @@ def test_each_group_is_drawn_one_step_ahead_and_trained_once(make: Maker, monkey
     assert event.staleness == 1 and event.tokens == sum(len(each) for _, _, rows in drawn for each in rows)
     monkeypatch.undo()
     for place, each in enumerate((event, train_stage(engine, 1))):
-        told = {group.steps - STEPS * place for group in decode_scored(engine._blobs.get(each.scored))}
+        told = {group.steps - STEPS * place for group in decode_scored_groups(engine._blobs.get(each.scored))}
         assert told and told <= {0, 1, 2}
 
 
 def test_what_is_measured_after_the_last_step_is_what_was_trained(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make(held_out_questions=4, learning_rate=1e-2, warmup_steps=0)
     measured: list[dict[str, torch.Tensor]] = []
-    draw = Sampler._draw
+    draw = Sampler._draw_completions
 
-    def record(sampler: Sampler, wanted: SamplingRequest) -> list[Drawn]:
+    def record(sampler: Sampler, wanted: SamplingRequest) -> list[SampledTokens]:
         if engine.steps == STEPS:
             measured.append(copy_weights(sampler._model))
         return draw(sampler, wanted)
 
-    monkeypatch.setattr(Sampler, "_draw", record)
+    monkeypatch.setattr(Sampler, "_draw_completions", record)
     train_stage(engine, 0)
     trained = copy_weights(engine.policy.model)
     assert measured and all(torch.equal(trained[name], each[name]) for each in measured for name in trained)
@@ -111,14 +111,14 @@ def copy_weights(model: Any) -> dict[str, torch.Tensor]:
 
 def test_what_is_drawn_does_not_depend_on_how_fast(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drawing thread is the slower one in one run, the training one in the other."""
-    draw = Sampler._draw
+    draw = Sampler._draw_completions
 
-    def draw_slowly(sampler: Sampler, wanted: SamplingRequest) -> list[Drawn]:
+    def draw_slowly(sampler: Sampler, wanted: SamplingRequest) -> list[SampledTokens]:
         time.sleep(0.2)
         return draw(sampler, wanted)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sampler, "_draw", draw_slowly)
+        patch.setattr(Sampler, "_draw_completions", draw_slowly)
         one = make("a")
         first = train_stage(one, 0)
     other = make("b")
@@ -132,7 +132,7 @@ def test_what_is_drawn_does_not_depend_on_how_fast(make: Maker, monkeypatch: pyt
     second = train_stage(other, 0)
     untimed = {"seconds": 0, "times": None}
     assert msgspec.structs.replace(first, **untimed) == msgspec.structs.replace(second, **untimed)
-    assert one.policy.digest_now() == other.policy.digest_now()
+    assert one.policy.digest_current_weights() == other.policy.digest_current_weights()
 
 
 def test_without_overlap_nothing_is_drawn_ahead(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_what_fails_while_drawing_ahead_ends_the_stage_with_its_own_error(
 ) -> None:
     engine = make()
     train_stage(engine, 0)
-    before = engine.policy.digest_now()
+    before = engine.policy.digest_current_weights()
     score = engine._plan.score
 
     def fail(question: Question, completions: Sequence[str]) -> Sequence[Score]:
@@ -190,34 +190,36 @@ def test_what_fails_while_drawing_ahead_ends_the_stage_with_its_own_error(
         patch.setattr(engine._plan, "score", fail)
         with pytest.raises(SwarmError, match="not at home"):
             train_stage(engine, 1)
-    assert engine.policy.digest_now() == before and engine.steps == STEPS
+    assert engine.policy.digest_current_weights() == before and engine.steps == STEPS
     assert train_stage(engine, 1).staleness == 1, "the next one is trained in the same process"
 
 
 def draw_for_ever(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Have drawing ahead end only by a cancellation. Returns what is set when it has begun."""
-    draw, begun = Sampler._draw, threading.Event()
+    draw, begun = Sampler._draw_completions, threading.Event()
 
-    def draw_on(sampler: Sampler, wanted: SamplingRequest) -> list[Drawn]:
+    def draw_on(sampler: Sampler, wanted: SamplingRequest) -> list[SampledTokens]:
         while in_drawing_thread():
             begun.set()
-            wanted.cancellation.check()
+            wanted.cancellation.raise_if_requested()
             time.sleep(0.01)
         return draw(sampler, wanted)
 
-    monkeypatch.setattr(Sampler, "_draw", draw_on)
+    monkeypatch.setattr(Sampler, "_draw_completions", draw_on)
     return begun
 
 
 def test_a_cancellation_does_not_wait_for_what_is_drawn_ahead(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, cancellation = make(), Cancellation()
-    before = engine.policy.digest_now()
+    before = engine.policy.digest_current_weights()
     begun = draw_for_ever(monkeypatch)
-    threading.Thread(target=lambda: begun.wait() and cancellation.ask()).start()
+    threading.Thread(target=lambda: begun.wait() and cancellation.request()).start()
     started = time.monotonic()
     with pytest.raises(Cancelled):
         engine.train(order(0), cancellation)
-    assert time.monotonic() - started < PROMPT_S and engine.policy.digest_now() == before and engine.steps == 0
+    assert (
+        time.monotonic() - started < PROMPT_S and engine.policy.digest_current_weights() == before and engine.steps == 0
+    )
     monkeypatch.undo()
     assert train_stage(engine, 0).steps == STEPS
 

@@ -20,7 +20,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from swarmd.training.packed import can_pack, compute_packed, find_prompts, pack, prepare_packing
+from swarmd.training.packed import can_pack, compute_packed_logps, number_prompts, pack_batch, prepare_packing
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 101,
@@ -110,7 +110,7 @@ def test_gradients_are_those_of_plain_passes(name: str) -> None:
     for recompute in (False, True):
         if recompute:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        packed, packed_entropies = compute_packed(model, *rows, TEMPERATURE)
+        packed, packed_entropies = compute_packed_logps(model, *rows, TEMPERATURE)
         torch.testing.assert_close(packed, plain, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(packed_entropies, entropies.detach(), atol=1e-5, rtol=1e-5)
         found = take_gradients(model, packed)
@@ -130,17 +130,17 @@ def test_any_lengths(data: st.DataObject) -> None:
     model = make_model("llama").eval()
     prepare_packing(model)
     with torch.no_grad():
-        expected, got = compute_plain(model, rows), compute_packed(model, *rows, TEMPERATURE)
+        expected, got = compute_plain(model, rows), compute_packed_logps(model, *rows, TEMPERATURE)
     for plain, packed in zip(expected, got, strict=True):
         torch.testing.assert_close(packed, plain, atol=1e-5, rtol=1e-5)
 
 
 def test_a_packed_row_has_no_padding_and_each_prompt_once() -> None:
     rows = make_rows([4, 3], [[5, 2], [1, 3]])
-    packed = pack(*rows)
+    packed = pack_batch(*rows)
     assert packed.tokens.shape == packed.positions.shape == (1, 4 + 3 + 4 + 1 + 0 + 2)
     assert packed.targets.numel() == 5 + 2 + 1 + 3
-    assert sorted(torch.bincount(find_prompts(*rows)).tolist()) == [2, 2]
+    assert sorted(torch.bincount(number_prompts(*rows)).tolist()) == [2, 2]
 
 
 def test_other_attention_is_left_as_it_is() -> None:

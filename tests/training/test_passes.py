@@ -42,8 +42,8 @@ def test_every_row_is_in_one_pass_and_none_is_too_large(
     order.shuffle(rows)
     sizes = object.__new__(PassSizes)
     sizes._rows_max = rows_max
-    sizes.count_tokens = lambda prompt: budget  # type: ignore[method-assign]
-    split = sizes.split(*(torch.tensor(each) for each in zip(*rows, strict=True)))
+    sizes.tokens_per_pass = lambda prompt: budget  # type: ignore[method-assign]
+    split = sizes.split_batch(*(torch.tensor(each) for each in zip(*rows, strict=True)))
     assert sorted(row for part, _ in split for row in part.tolist()) == list(range(len(rows)))
     for part, tokens in split:
         taken = [rows[row] for row in part.tolist()]
@@ -55,18 +55,18 @@ def test_every_row_is_in_one_pass_and_none_is_too_large(
 
 def test_a_long_prompt_does_not_cut_its_group(make_sizes: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     group = (torch.zeros(8), torch.full((8,), CEILING - 1), torch.full((8,), CEILING // 8))
-    assert len(make_sizes().split(*group)) == 1
-    monkeypatch.setattr(PassSizes, "_count_fitting", lambda self: CEILING)
-    assert len(make_sizes().split(*group)) == 8, "but if memory is short"
+    assert len(make_sizes().split_batch(*group)) == 1
+    monkeypatch.setattr(PassSizes, "_count_fitting_tokens", lambda self: CEILING)
+    assert len(make_sizes().split_batch(*group)) == 8, "but if memory is short"
 
 
 def test_memory_bounds_a_pass(make_sizes: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_sizes().count_tokens() == CEILING
+    assert make_sizes().tokens_per_pass() == CEILING
     sizes = make_sizes()
     monkeypatch.setattr(passes, "measure_free", lambda device: 20 * sizes._token_bytes)
-    assert sizes.count_tokens() == 10
-    assert sizes.count_rows(batch=12, width=3) == 3 and sizes.count_rows(batch=12, width=100) == 1
-    assert make_sizes(micro_questions=1, generations=2).count_rows(batch=12, width=3) == 2
+    assert sizes.tokens_per_pass() == 10
+    assert sizes.rows_per_pass(batch=12, width=3) == 3 and sizes.rows_per_pass(batch=12, width=100) == 1
+    assert make_sizes(micro_questions=1, generations=2).rows_per_pass(batch=12, width=3) == 2
 
 
 def test_activations_are_computed_twice_where_one_completion_does_not_fit(
@@ -78,17 +78,17 @@ def test_activations_are_computed_twice_where_one_completion_does_not_fit(
 
 
 def run_pass(sizes: PassSizes, rows: int, tokens: int) -> None:
-    with sizes.measure(rows, tokens, kept=0):
+    with sizes.measure_pass(rows, tokens, kept=0):
         pass
 
 
 def test_passes_shrink_until_one_completion_is_computed_twice(make_sizes: Maker) -> None:
     sizes = make_sizes()
     run_pass(sizes, rows=4, tokens=400)
-    assert sizes.shrink() and sizes.count_tokens() == 200
-    assert make_sizes().count_tokens() == 200, "the next process begins with it"
+    assert sizes.shrink() and sizes.tokens_per_pass() == 200
+    assert make_sizes().tokens_per_pass() == 200, "the next process begins with it"
     run_pass(sizes, rows=1, tokens=90)
-    assert sizes.shrink() and sizes.recompute and sizes.count_tokens() == 200
+    assert sizes.shrink() and sizes.recompute and sizes.tokens_per_pass() == 200
     assert make_sizes().recompute
     run_pass(sizes, rows=1, tokens=90)
     assert not sizes.shrink()
@@ -106,13 +106,13 @@ def test_the_peak_is_that_of_all_passes_though_each_is_measured_alone(
         reset_peak_memory_stats=lambda: None,
         **dict.fromkeys(("memory_allocated", "memory_reserved"), lambda: 0),
     )
-    assert make_sizes().measure_peak() == 0, "a processor has none"
+    assert make_sizes().measure_peak_vram() == 0, "a processor has none"
     monkeypatch.setattr(passes, "COUNTING", ("cpu",))
     monkeypatch.setattr(torch, "cpu", device)
     sizes = make_sizes()
     for _ in range(2):
         run_pass(sizes, rows=1, tokens=90)
-    assert sizes.measure_peak() == 9
+    assert sizes.measure_peak_vram() == 9
 
 
 def test_nothing_shrinks_before_a_pass(make_sizes: Maker) -> None:
@@ -125,17 +125,17 @@ def test_the_size_comes_back(make_sizes: Maker) -> None:
     run_pass(sizes, rows=4, tokens=400)
     sizes.shrink()
     grown = []
-    while sizes.count_tokens() < CEILING:
+    while sizes.tokens_per_pass() < CEILING:
         sizes.grow()
-        grown.append(sizes.count_tokens())
+        grown.append(sizes.tokens_per_pass())
     assert grown == sorted(set(grown)) and 5 < len(grown) < 20
-    assert make_sizes().count_tokens() == CEILING
+    assert make_sizes().tokens_per_pass() == CEILING
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"tokens_max":0,"recompute":false}', b'{"tokens_max":"many"}'])
 def test_a_damaged_note_only_costs_the_lesson(make_sizes: Maker, tmp_path: Path, damage: bytes) -> None:
     (tmp_path / KEPT).write_bytes(damage)
-    assert make_sizes().count_tokens() == CEILING
+    assert make_sizes().tokens_per_pass() == CEILING
 
 
 def test_a_note_that_cannot_be_written_only_costs_the_lesson(make_sizes: Maker, tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_note_that_cannot_be_written_only_costs_the_lesson(make_sizes: Maker, 
     (tmp_path / KEPT).mkdir()
     sizes = make_sizes()
     run_pass(sizes, rows=4, tokens=400)
-    assert sizes.shrink() and sizes.count_tokens() == 200
-    assert [each.name for each in tmp_path.iterdir()] == [KEPT] and make_sizes().count_tokens() == CEILING
+    assert sizes.shrink() and sizes.tokens_per_pass() == 200
+    assert [each.name for each in tmp_path.iterdir()] == [KEPT] and make_sizes().tokens_per_pass() == CEILING
 
 
 def test_a_step_in_many_passes_is_the_step_in_one(make_engine: Callable[..., TrainingEngine]) -> None:

@@ -20,18 +20,18 @@ from swarmd.config import LoraConfig, TrainingConfig, VllmConfig, parse_config
 from swarmd.core.commands import CancelTraining
 from swarmd.core.events import CheckpointWritten, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.models.device import take_device
+from swarmd.training.models.device import select_rank_device
 from swarmd.training.models.known import TABLE
 from swarmd.training.models.memory import estimate_need
 from swarmd.training.models.parallelism import Parallelism, find_parallelism
 from swarmd.training.passes import KEPT
-from swarmd.training.ranks import RANK, check_equal_rows, check_equal_weights, read_environment
-from swarmd.worker.messages import Fault, Perform, Progress
+from swarmd.training.ranks import RANK, check_equal_rows, check_equal_weights, make_rank_environment
+from swarmd.worker.messages import FaultMessage, PerformMessage, ProgressMessage
 from tests.training.conftest import StartWorker, make_config, order
 from tests.training.trainer_process import LOAD_S, Worker
 
@@ -56,7 +56,7 @@ def test_the_shipped_files_say_what_they_are_named_after() -> None:
 
 
 def test_accelerate_is_not_told_to_cut_the_model_too() -> None:
-    environment = read_environment(configure())
+    environment = make_rank_environment(configure())
     assert not [name for name in environment if "FSDP" in name]
     assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "4"
 
@@ -65,7 +65,7 @@ def test_deepspeed_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else find(name))
     with pytest.raises(ConfigError, match="needs the package deepspeed") as caught:
-        read_environment(configure("zero3"))
+        make_rank_environment(configure("zero3"))
     assert "pip install 'deepspeed==" in caught.value.fix
 
 
@@ -114,9 +114,9 @@ def test_each_rank_needs_its_part_and_the_whole_weights_to_draw_with() -> None:
         assert getattr(parts, term) == pytest.approx(getattr(whole, term) / 4, rel=1e-6)
     assert parts.gathered == whole.weights and whole.gathered == whole.layers == 0
     assert 0 < parts.layers < whole.weights / 3
-    assert parts.least < 0.6 * whole.least
+    assert parts.minimum_bytes < 0.6 * whole.minimum_bytes
     adapters = configure(lora=LoraConfig(rank=16))
-    assert estimate_need(SEVEN_BILLION, adapters, "cuda", "bfloat16", False).least < parts.least
+    assert estimate_need(SEVEN_BILLION, adapters, "cuda", "bfloat16", False).minimum_bytes < parts.minimum_bytes
 
 
 SHORT = Path(__file__).parent / "impaired"
@@ -130,7 +130,7 @@ def rank_of(worker: Worker) -> psutil.Process:
 
 
 def train(worker: Worker, round: int) -> StageTrained:
-    worker.send(Perform(order(round)))
+    worker.send(PerformMessage(order(round)))
     return worker.expect(StageTrained, LOAD_S)
 
 
@@ -146,17 +146,17 @@ def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
     settings = {"processes": 2, "share_groups": 16, "held_out_questions": 0}
     short = start(make_config(**settings))  # two questions of four completions on each rank
     short.expect(TrainerReady, 2 * LOAD_S)
-    short.send(Perform(order(0)))
+    short.send(PerformMessage(order(0)))
     short.process.wait(LOAD_S)
     worker = start(make_config(**settings))
     worker.expect(TrainerReady, 2 * LOAD_S)
     digests = []
     for round in range(2):
-        worker.send(Perform(order(round)))
+        worker.send(PerformMessage(order(round)))
         digests.append(worker.expect(CheckpointWritten, LOAD_S).digest)  # all ranks wait for the disk
         event = worker.expect(StageTrained)
         assert event.steps == 2
-        groups = decode_rollouts(Blobs(NodeDirectory(tmp_path / "data").blobs).get(event.rollouts.digest)).groups
+        groups = decode_rollouts(BlobStore(NodeDirectory(tmp_path / "data").blobs).get(event.rollouts.digest)).groups
         asked = {group.reference for group in groups}
         assert len(asked) == len(groups) > 4, "questions of both ranks, none twice"
     assert len(set(digests)) == 2
@@ -172,8 +172,8 @@ def test_no_rank_outlives_the_first(start: StartWorker) -> None:
     worker.expect(TrainerReady, 2 * LOAD_S)
     other = rank_of(worker)
     assert train(worker, 0).steps == 2
-    worker.send(Perform(order(1)))
-    worker.expect(Progress, LOAD_S)
+    worker.send(PerformMessage(order(1)))
+    worker.expect(ProgressMessage, LOAD_S)
     worker.process.kill()
     other.wait(30)
     assert not other.is_running()
@@ -185,10 +185,10 @@ def test_a_cancelled_stage_replaces_all(start: StartWorker) -> None:
     worker.expect(TrainerReady, 2 * LOAD_S)
     other = rank_of(worker)
     assert train(worker, 0).held_out is not None
-    worker.send(Perform(order(1)))
-    worker.send(Perform(CancelTraining("cancel", order(1).id)))
+    worker.send(PerformMessage(order(1)))
+    worker.send(PerformMessage(CancelTraining("cancel", order(1).id)))
     worker.expect(TrainingCancelled, LOAD_S)
-    assert worker.expect(Fault, LOAD_S).planned
+    assert worker.expect(FaultMessage, LOAD_S).planned
     assert worker.process.wait(60) == 0
     assert not other.is_running()
 
@@ -218,11 +218,11 @@ def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..
     for stage, steps in ((one, 1), (other, 3)):
         for _ in range(steps):
             stage.next_batch()
-    before = one.metrics.step.read()
-    one.join(pickle.loads(pickle.dumps(other.part)))  # as torch hands it over
-    figures = one.metrics.stage.read()
-    assert figures["own_groups"] == 4 * 4 and one.metrics.step.read() == before
-    assert figures["reward"] == pytest.approx(one.reward)
+    before = one.metrics.step.read_means()
+    one.merge_rank_output(pickle.loads(pickle.dumps(other.rank_output)))  # as torch hands it over
+    figures = one.metrics.stage.read_means()
+    assert figures["own_groups"] == 4 * 4 and one.metrics.step.read_means() == before
+    assert figures["reward"] == pytest.approx(one.mean_reward)
     assert figures["completion_tokens"] == pytest.approx(one.tokens / (16 * 4))
 
 
@@ -240,27 +240,27 @@ def test_each_rank_takes_an_accelerator_of_its_own(monkeypatch: pytest.MonkeyPat
     double = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, set_device=taken.append)
     monkeypatch.setattr(torch, "cuda", double)
     for rank in (0, 1):
-        take_device("auto", rank)
-    take_device("cpu", 1)
+        select_rank_device("auto", rank)
+    select_rank_device("cpu", 1)
     assert taken == [0, 1]
     with pytest.raises(ConfigError, match=r"training\.processes is 3 or more, but torch finds 2 cuda devices"):
-        take_device("cuda", 2)
+        select_rank_device("cuda", 2)
 
 
 def test_ranks_on_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """accelerate would give each as many threads as there are cores."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    assert read_environment(TrainingConfig(processes=4))["OMP_NUM_THREADS"] == "4"
-    assert read_environment(TrainingConfig(processes=4, threads=3))["OMP_NUM_THREADS"] == "3"
+    assert make_rank_environment(TrainingConfig(processes=4))["OMP_NUM_THREADS"] == "4"
+    assert make_rank_environment(TrainingConfig(processes=4, threads=3))["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert "OMP_NUM_THREADS" not in read_environment(TrainingConfig(processes=4))
+    assert "OMP_NUM_THREADS" not in make_rank_environment(TrainingConfig(processes=4))
 
 
 def test_a_wrong_accelerate_file_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.yaml"
     with pytest.raises(ConfigError, match=r"none\.yaml"):
-        read_environment(TrainingConfig(processes=2, accelerate=str(missing)))
+        make_rank_environment(TrainingConfig(processes=2, accelerate=str(missing)))
     missing.write_text("distributed_type: NONSENSE")
     with pytest.raises(ConfigError, match=r"none\.yaml"):
-        read_environment(TrainingConfig(processes=2, accelerate=str(missing)))
+        make_rank_environment(TrainingConfig(processes=2, accelerate=str(missing)))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from swarmd.config import LoraConfig, VllmConfig
-from swarmd.http_client import HttpFailed, HttpRequest, ask
+from swarmd.http_client import HttpFailed, HttpRequest, send_request
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.training.real_vllm import train_and_compare
 
@@ -73,7 +73,7 @@ def _await(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     while time.monotonic() < deadline:
         assert server.poll() is None, log.read_text()[-3000:]
         try:
-            if ask(HttpRequest("GET", f"{url}/health"), time.monotonic() + 5, 1 << 16)[0] == 200:
+            if send_request(HttpRequest("GET", f"{url}/health"), time.monotonic() + 5, 1 << 16)[0] == 200:
                 return
         except HttpFailed:
             pass

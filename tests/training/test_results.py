@@ -18,7 +18,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import TensorBoard, Tracker, Trackers
 from swarmd.training.cancellation import Cancelled
 from swarmd.training.engine import TrainingEngine
-from swarmd.worker.messages import Perform, Stop
+from swarmd.worker.messages import PerformMessage, StopMessage
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
 from tests.results.test_trackers import read_scalars
@@ -95,7 +95,7 @@ def test_a_worker_pushes_what_it_trained_and_trains_on_beside_a_push_that_hangs(
     worker: Worker, hub: HubDouble, tmp_path: Path
 ) -> None:
     worker.expect(TrainerReady, LOAD_S)
-    worker.send(Perform(order(7)))
+    worker.send(PerformMessage(order(7)))
     worker.expect(StageTrained)
     pushed = worker.expect(ModelPushed)
     assert (pushed.error, pushed.round, pushed.repo) == ("", 7, "someone/tiny")
@@ -106,14 +106,14 @@ def test_a_worker_pushes_what_it_trained_and_trains_on_beside_a_push_that_hangs(
     check_loads(files, tmp_path, load_file(tmp_path / "data" / "checkpoints" / "r000000007-s0000/model.safetensors"))
 
     hub.faults["/commit/"] = "hang"
-    worker.send(Perform(order(8)))
+    worker.send(PerformMessage(order(8)))
     worker.expect(StageTrained)
     while not any("/commit/" in call for call in hub.calls[-1:]):
         threading.Event().wait(0.05)
-    worker.send(Perform(order(9)))
+    worker.send(PerformMessage(order(9)))
     assert worker.expect(ModelPushed).error.startswith("the push of an earlier round")  # and round 9 is trained
     assert any(getattr(getattr(message, "event", None), "round", 0) == 9 for message in worker.seen)
-    worker.send(Stop(5.0))
+    worker.send(StopMessage(5.0))
     assert "ended before" in worker.expect(ModelPushed, 10).error
     assert (
         worker.end() == 0

@@ -17,7 +17,15 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling import DecodingBatch, Drawn, Sampler, Sampling, SamplingRequest, Turns, _draw_tokens
+from swarmd.training.sampling import (
+    BaseSampler,
+    DecodingBatch,
+    SampledTokens,
+    Sampler,
+    SamplingRequest,
+    TurnSampler,
+    _draw_tokens,
+)
 from swarmd.training.stage_timer import StageTimer
 from tests.log_capture import capture_logs
 
@@ -30,7 +38,7 @@ def policy(request: pytest.FixtureRequest, llama: Path) -> Policy:
     return load_policy(TrainingConfig(model=model, device="cpu"))
 
 
-def draw(sampler: Sampling, *asked: Any) -> list[list[int]]:
+def draw(sampler: BaseSampler, *asked: Any) -> list[list[int]]:
     return [each.tokens for each in sampler.sample(*asked)]
 
 
@@ -51,7 +59,7 @@ def walk(policy: Policy, prompt: list[int], tokens: int) -> list[int]:
 
 def test_likeliest_tokens_match_the_plain_forward_pass(policy: Policy) -> None:
     sampler = Sampler(policy)
-    assert sampler.shares_prefill
+    assert sampler.can_share_prefill
     drawn = draw(sampler, PROMPTS, 2, 12, 0.0, generator(), Cancellation())
     assert drawn == [walk(policy, prompt, 12) for prompt in PROMPTS for _ in range(2)]
 
@@ -99,7 +107,7 @@ def test_where_memory_runs_out_completions_are_drawn_in_parts(
     policy: Policy, rows_max: int, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampler = Sampler(policy)
-    assert sampler.shares_prefill
+    assert sampler.can_share_prefill
     sampler._shared = shared
     rooms = [12, 5, 9]
     likeliest = [walk(policy, prompt, room) for prompt, room in zip(PROMPTS, rooms, strict=True)]
@@ -115,7 +123,7 @@ def test_where_memory_runs_out_completions_are_drawn_in_parts(
 
 def test_ranks_that_wait_for_each_other_draw_no_parts(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(policy, splits=False)
-    assert sampler.shares_prefill
+    assert sampler.can_share_prefill
     tried = limit_rows(policy, 3, monkeypatch)
     with pytest.raises(torch.OutOfMemoryError):
         draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation())
@@ -126,7 +134,7 @@ def test_ranks_that_wait_for_each_other_draw_no_parts(policy: Policy, monkeypatc
 def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its positions may go no further than its prompt and its room, either."""
     sampler = Sampler(policy)
-    assert sampler.shares_prefill
+    assert sampler.can_share_prefill
     sampler._shared = shared
     furthest: list[int] = []
     forward = policy.model.forward
@@ -154,13 +162,16 @@ def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
     script = {0: [0, 1, 2, 3, 0, 0], 1: [0, 0]}
     asked: list[tuple[int, int]] = []
 
-    class Scripted(Sampling):
-        def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
-            return self._draw_evenly(self._draw_alike, wanted)
+    class Scripted(BaseSampler):
+        def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
+            return self._draw_to_smallest_bound(self._draw_alike, wanted)
 
-        def _draw_alike(self, wanted: SamplingRequest) -> list[Drawn]:
+        def _draw_alike(self, wanted: SamplingRequest) -> list[SampledTokens]:
             asked.append((len(wanted.prompts), wanted.tokens_max))
-            return [Drawn(script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max]) for prompt in wanted.prompts]
+            return [
+                SampledTokens(script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max])
+                for prompt in wanted.prompts
+            ]
 
     sampler = Scripted([9], lambda ids: "".join(letters[each] for each in ids))
     drawn = draw(sampler, [[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
@@ -193,17 +204,17 @@ class AfterTokens(Cancellation):
         super().__init__()
         self.looks = looks
 
-    def check(self) -> None:
+    def raise_if_requested(self) -> None:
         self.looks -= 1
         if self.looks < 0:
-            self.ask()
-        super().check()
+            self.request()
+        super().raise_if_requested()
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_cancelling_between_tokens(policy: Policy, shared: bool) -> None:
     sampler = Sampler(policy)
-    assert sampler.shares_prefill
+    assert sampler.can_share_prefill
     sampler._shared = shared
     policy.model.train()
     with pytest.raises(Cancelled):
@@ -220,7 +231,7 @@ def test_a_model_whose_cache_cannot_be_repeated_falls_back(policy: Policy, monke
 
     monkeypatch.setattr(DynamicCache, "batch_repeat_interleave", refuse)
     sampler = Sampler(policy)
-    assert not sampler.shares_prefill
+    assert not sampler.can_share_prefill
     assert len(draw(sampler, PROMPTS, 2, 4, 1.0, generator(), Cancellation())) == 6
 
 
@@ -254,8 +265,8 @@ def test_what_was_drawn_is_cut_at_a_pause_without_reading_all_of_it_for_each_tok
     model = {"model": None, "tokenizer": SimpleNamespace(pad_token_id=0), "autocast": None}
     sampler = Sampler(SimpleNamespace(stop_ids=[1], decode_completion=decode, **model))  # type: ignore[arg-type]
     tokens = list(b"a" * 500 + b"<end>" + b"b" * 20)
-    assert sampler._cut(tokens, ("<end>", "<stop>")) == (tokens[:505], True)
-    assert sampler._cut(tokens[:400], ("<end>", "<stop>")) == (tokens[:400], False)
+    assert sampler._cut_at_stop(tokens, ("<end>", "<stop>")) == (tokens[:505], True)
+    assert sampler._cut_at_stop(tokens[:400], ("<end>", "<stop>")) == (tokens[:400], False)
     assert sum(read) < 10 * (505 + 400)
 
 
@@ -287,17 +298,17 @@ class Texts:
         self._turns = iter(turns)
         self.rooms: list[list[int]] = []
 
-    def sample(self, prompts: Any, group: int, tokens_max: int, *rest: Any) -> list[Drawn]:
+    def sample(self, prompts: Any, group: int, tokens_max: int, *rest: Any) -> list[SampledTokens]:
         self.rooms.append(list(rest[4]) or [tokens_max] * len(prompts) * group)
-        return [Drawn(self._policy.encode_completion(text, True, 10_000)) for text in next(self._turns)]
+        return [SampledTokens(self._policy.encode_completion(text, True, 10_000)) for text in next(self._turns)]
 
 
 def ask(
     plan: Any, embedded: Policy, sampler: Any, texts: int, tokens_max: int, cancellation: Cancellation
 ) -> list[Any]:
     question: Question = next(plan.draw(PLACE, NO_MATERIAL))
-    turns = Turns(plan, embedded, sampler, tokens_max, 1.0)
-    return turns.complete([question], [[1, 2]], texts, torch.Generator(), cancellation)
+    turns = TurnSampler(plan, embedded, sampler, tokens_max, 1.0)
+    return turns.complete_questions([question], [[1, 2]], texts, torch.Generator(), cancellation)
 
 
 def test_each_completion_is_drawn_within_its_own_room(embedded: Policy) -> None:
@@ -326,7 +337,7 @@ def test_a_cancellation_waits_for_no_reaction(embedded: Policy) -> None:
 
     def react(question: Question, text: str) -> str:
         begun.append(text)
-        cancellation.ask()
+        cancellation.request()
         going.wait(30)
         return "00"
 

@@ -27,14 +27,14 @@ from swarmd.training.schedule import (
     KEPT_PER_TASK,
     PEER_SHARE,
     PeerSchedule,
-    Replay,
-    bound_peer,
-    count_ranks,
+    ReplayBuffer,
+    count_peer_ranks,
+    groups_per_peer_max,
     select_rank_groups,
     share_evenly,
     spread_evenly,
 )
-from swarmd.training.stage import Publication
+from swarmd.training.stage import PublicationBuffer
 
 TASKS = ("reverse", "sort", "add", "rotate")
 mixtures = st.lists(st.sampled_from(TASKS), max_size=60)
@@ -62,9 +62,9 @@ def peers_of(groups: list[TrainingGroup]) -> Counter[str]:
 def test_spare_groups_stand_in_for_flat_ones() -> None:
     schedule = PeerSchedule([group("sort", place) for place in range(20)], 3, 4)
     assert len(schedule.schedule_step({})) == 4
-    assert len(schedule.spare(5)) == 5  # 16 left, 8 needed by the two steps to come
-    assert len(schedule.spare(5)) == 3
-    assert schedule.spare(5) == []
+    assert len(schedule.take_spare_groups(5)) == 5  # 16 left, 8 needed by the two steps to come
+    assert len(schedule.take_spare_groups(5)) == 3
+    assert schedule.take_spare_groups(5) == []
     assert len(schedule.schedule_step({})) == len(schedule.schedule_step({})) == 4
     assert schedule.scheduled == 20
 
@@ -104,15 +104,15 @@ def test_no_mixture_gives_a_peer_more_of_a_batch_than_its_bound(
     made: list[tuple[str, str]], steps: int, share_max: int, peer_max: int, worthy: dict[str, bool], spare: int
 ) -> None:
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
-    replay = Replay()
+    replay = ReplayBuffer()
     for each in groups:
         replay.add(each)
     schedule = PeerSchedule(groups, steps, share_max, peer_max)
     dealt: list[TrainingGroup] = []
     for step in range(steps):
-        batch = schedule.schedule_step(worthy) + schedule.spare(spare)
+        batch = schedule.schedule_step(worthy) + schedule.take_spare_groups(spare)
         dealt += batch
-        batch += replay.draw(3, Random(step), schedule.admit)
+        batch += replay.draw(3, Random(step), schedule.admit_group)
         for peer, count in peers_of(batch).items():
             assert count <= (peer_max * worthy[peer] if peer in worthy else 1)
     assert len({id(each) for each in dealt}) == len(dealt) == schedule.scheduled
@@ -127,7 +127,7 @@ def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
     assert peers_of(schedule.schedule_step({})) == Counter(mallory=1, anna=1), "nobody was looked at yet"
     assert peers_of(schedule.schedule_step({"mallory": False, "anna": True})) == Counter(anna=2)
     assert schedule.count_skipped()["mallory", "little"] > 0
-    assert not schedule.admit(group("sort", 9, peer="mallory")) and schedule.admit(group("sort", 9))
+    assert not schedule.admit_group(group("sort", 9, peer="mallory")) and schedule.admit_group(group("sort", 9))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
     ],
 )
 def test_the_bound_is_a_share_of_the_places_that_peers_have(peers: int, settings: dict[str, Any], bound: int) -> None:
-    assert bound_peer(TrainingConfig(**settings), peers) == bound
+    assert groups_per_peer_max(TrainingConfig(**settings), peers) == bound
 
 
 @given(offers, st.integers(1, 6), st.integers(1, 5))
@@ -150,7 +150,7 @@ def test_ranks_together_give_a_peer_no_more_of_a_batch_than_its_bound(
 ) -> None:
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
     training = TrainingConfig(peer_questions=places)
-    peer_ranks, bound = count_ranks(training, len(PEERS), ranks), bound_peer(training, len(PEERS))
+    peer_ranks, bound = count_peer_ranks(training, len(PEERS), ranks), groups_per_peer_max(training, len(PEERS))
     parts = [select_rank_groups(groups, rank, ranks, peer_ranks) for rank in range(ranks)]
     assert sorted(id(each) for part in parts for each in part) == sorted(map(id, groups)), "each is for one rank"
     batch = [each for part in parts for each in PeerSchedule(part, 1, places, bound).schedule_step({})]
@@ -162,19 +162,19 @@ def test_ranks_together_give_a_peer_no_more_of_a_batch_than_its_bound(
     st.integers(0, 12),
 )
 def test_what_is_published_keeps_to_its_bound(made: list[Any], groups_max: int) -> None:
-    publication = Publication(groups_max)
+    publication = PublicationBuffer(groups_max)
     for task, index, flat in made:
         publication.add(group(task, index, flat))
-    chosen = publication.choose()
+    chosen = publication.choose_groups()
     assert len(chosen) <= groups_max
     questions = [each.question.reference for each in chosen]
     assert len(set(questions)) == len(questions)
-    flatness = [each.is_flat for each in chosen]
+    flatness = [each.has_zero_variance for each in chosen]
     assert flatness == sorted(flatness)  # flat ones only fill up
 
 
 def test_replay_keeps_the_latest_informative_groups_of_each_task() -> None:
-    replay = Replay()
+    replay = ReplayBuffer()
     assert replay.draw(3, Random(0)) == []
     for index in range(KEPT_PER_TASK + 5):
         replay.add(group("sort", index))
@@ -190,10 +190,10 @@ def test_replay_keeps_the_latest_informative_groups_of_each_task() -> None:
 
 def test_a_text_too_long_for_the_wire_costs_its_group_and_not_the_stage() -> None:
     """A model that repeats itself reaches the bound within its token limit; the whole body used to be refused then."""
-    publication = Publication(8)
+    publication = PublicationBuffer(8)
     for index in range(2):
         publication.add(group("sort", index, text="y" * (COMPLETION_CHARACTERS_MAX + index)))
-    chosen = publication.choose()
+    chosen = publication.choose_groups()
     groups = tuple(Group("sort", "0" * 16, 0, each.question.reference.index, tuple(each.texts)) for each in chosen)
     body = encode_rollouts(Rollouts(VERSION, "swarm", "peer", 0, 0, groups))
     assert [group.index for group in decode_rollouts(body).groups] == [0]

@@ -15,13 +15,13 @@ import torch
 
 from swarmd.config import LoraConfig, encode
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.checkpoints import Checkpoint, Checkpoints
+from swarmd.training.checkpoints import Checkpoint, CheckpointStore
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.ranks import read_environment
+from swarmd.training.ranks import make_rank_environment
 from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order, train_stage
 from tests.training.forked_ranks import Facts, Job
@@ -52,7 +52,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     def run(directory: Path, file: str, rounds: list[int], **rest: Any) -> Facts:
         config = make_config(**{**SETTINGS, "accelerate": file, **rest.pop("settings", {})})
         job = Job(encode(config), str(directory), rounds, **rest)
-        environment = os.environ | read_environment(config.training)
+        environment = os.environ | make_rank_environment(config.training)
         ranks: list[Forked] = []
         try:
             for rank in ("0", "1"):
@@ -73,7 +73,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 
 def read(directory: Path, round: int) -> Checkpoint:
-    found = Checkpoints(NodeDirectory(directory).checkpoints, 9).find(round, 0)
+    found = CheckpointStore(NodeDirectory(directory).checkpoints, 9).find(round, 0)
     assert found is not None
     return found
 
@@ -131,7 +131,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutsRef, by
     """What a peer published of the round before."""
     paths, config = NodeDirectory(tmp_path_factory.mktemp("b")), make_config(held_out_questions=0)
     ref = TrainingEngine(config, paths, "b", make_plan(config.swarm)).train(order(0), Cancellation()).rollouts
-    return ref, Blobs(paths.blobs).get(ref.digest)
+    return ref, BlobStore(paths.blobs).get(ref.digest)
 
 
 class Told(NamedTuple):
@@ -152,7 +152,7 @@ def run_first(
     @functools.cache
     def run(file: str, kind: str) -> Told:
         directory = root / file / kind
-        Blobs(NodeDirectory(directory).blobs).put(body)
+        BlobStore(NodeDirectory(directory).blobs).put(body)
         rest = {"rollouts": (ref,), "computes_bfloat16": kind == SHORT}
         return Told(directory, train(directory, file, [1, 2], settings=KINDS[kind], **rest))
 

@@ -56,7 +56,7 @@ def test_peers_groups_are_marked_and_own_ones_fill_the_rest(make_engine: Maker) 
     engine._blobs.put(body)
     stage, batch = open_batch(engine, 1, ref)
     assert len(marks(batch)) == 6
-    assert sum(marks(batch)) == stage.peer_groups >= 2
+    assert sum(marks(batch)) == stage.peer_group_count >= 2
     assert all(not is_flat(batch, place) for place, foreign in enumerate(marks(batch)) if foreign)
 
 
@@ -123,12 +123,12 @@ def test_a_peers_success_counts_only_where_this_node_failed(
 
     monkeypatch.setattr(subject, "is_solved", solve)
     stage, batch = open_batch(engine, 1, ref)
-    assert solved[False] > stage.peer_groups > 0
-    assert sum(marks(batch)) == stage.peer_groups
-    published = {group.question.reference.base for group in stage._publication.choose()}
+    assert solved[False] > stage.peer_group_count > 0
+    assert sum(marks(batch)) == stage.peer_group_count
+    published = {group.question.reference.base for group in stage._publication.choose_groups()}
     theirs = {group.reference.base for group in decode_rollouts(body).groups}
     assert published and not published & theirs, "answers to peers' questions are not published"
-    assert stage.metrics.stage.completions == GROUP * len(stage._publication.choose())
+    assert stage.metrics.stage.completions == GROUP * len(stage._publication.choose_groups())
 
 
 @pytest.mark.parametrize("solved", [True, False])
@@ -145,5 +145,5 @@ def test_a_batch_is_whole_whatever_became_of_peers_questions(
     stage, _ = engine._open_stage(order(1, (ref,)), Cancellation())
     batches = [marks(stage.next_batch()) for _ in range(2)]
     assert [len(batch) for batch in batches] == [4, 4]
-    assert sum(map(sum, batches)) == stage.peer_groups and bool(stage.peer_groups) != solved
+    assert sum(map(sum, batches)) == stage.peer_group_count and bool(stage.peer_group_count) != solved
     assert train_stage(engine, 1, (ref,)).steps == 2

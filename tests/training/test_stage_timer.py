@@ -82,7 +82,7 @@ def test_a_slow_disk_is_the_bottleneck(make_engine: Maker, monkeypatch: pytest.M
 
 def test_giving_weights_to_vllm_is_a_part_of_its_own(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = ColocatedSampler(policy, lambda: 0, EngineDouble(), dict)
-    send = sampler._send
+    send = sampler._send_weights
 
     def send_slowly(cancellation: Cancellation) -> None:
         time.sleep(0.05)

@@ -14,9 +14,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.swarms.plan import Score
 from swarmd.training import trainer as subject
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.masking import zero_flat_advantages
-from swarmd.training.packed import compute_packed
-from swarmd.training.trainer import count_informative, drop_flat_groups
+from swarmd.training.masking import clear_zero_variance_advantages
+from swarmd.training.packed import compute_packed_logps
+from swarmd.training.trainer import count_informative, drop_zero_variance_groups
 from tests.training.conftest import train_stage
 from tests.training.test_packed import make_rows
 
@@ -27,13 +27,13 @@ def test_packed_passes_change_nothing(make_engine: Callable[..., TrainingEngine]
     settings = {} if name == "embedded" else {"model": str(llama), "prompt_tokens": 500}
     trainer = make_engine(temperature=0.7, **settings)._trainer
     ids, mask, keep = make_rows([6, 2, 4], [[5, 1, 3, 2], [2, 5, 5, 1], [4, 4, 1, 3]])
-    assert trainer._try_packing(ids, mask, keep)
+    assert trainer._is_packing_usable(ids, mask, keep)
     written = mask[:, -keep:].bool()
     weights = torch.randn(written.shape)
     results = []
     for compute in (
         lambda: GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, ids, mask, keep, None, True)[:2],
-        lambda: compute_packed(trainer.model, ids, mask, keep, trainer.temperature),
+        lambda: compute_packed_logps(trainer.model, ids, mask, keep, trainer.temperature),
     ):
         trainer.model.zero_grad()
         logs, entropies = compute()
@@ -56,10 +56,10 @@ def test_a_model_that_cannot_be_packed_is_left_to_trl(
             raise ValueError("no such attention")
         if fault == "slow":
             time.sleep(2.0)
-        logs, entropies = compute_packed(*args)
+        logs, entropies = compute_packed_logps(*args)
         return logs + 0.5 * (fault == "wrong"), entropies
 
-    monkeypatch.setattr(subject, "compute_packed", broken)
+    monkeypatch.setattr(subject, "compute_packed_logps", broken)
     monkeypatch.setattr(subject, "SLOWER_MAX", 2.0)
     engine = make_engine()
     event = train_stage(engine, 0)
@@ -84,7 +84,7 @@ def scored(advantages: list[list[float]]) -> dict[str, Any]:
 
 
 def test_flat_groups_leave_the_batch() -> None:
-    kept = drop_flat_groups(scored([[0, 0], [1, -1], [0, 0], [-1, 1]]), 2, 1)
+    kept = drop_zero_variance_groups(scored([[0, 0], [1, -1], [0, 0], [-1, 1]]), 2, 1)
     assert kept["completion_ids"].flatten().tolist() == [2, 3, 6, 7]
     assert kept["advantages"].tolist() == [1, -1, -1, 1]
     assert int(kept["num_items_in_batch"]) == 3 + 4 + 7 + 8
@@ -95,7 +95,7 @@ def test_flat_groups_leave_the_batch() -> None:
 @pytest.mark.parametrize("informative", range(5))
 def test_what_is_left_splits_evenly(informative: int, chunks: int) -> None:
     groups = [[1.0, -1.0]] * informative + [[0.0, 0.0]] * (4 - informative)
-    left = drop_flat_groups(scored(groups), 2, chunks)["advantages"]
+    left = drop_zero_variance_groups(scored(groups), 2, chunks)["advantages"]
     assert len(left) % chunks == 0
     assert max(2 * informative, chunks) <= len(left) < max(2 * informative, chunks) + chunks
     assert int((left > 0).sum()) == informative
@@ -133,6 +133,8 @@ def test_a_telling_group_beside_flat_ones_keeps_what_trl_gave_it(group: int, rew
     rewards[group] += 1.0
     spread = rewards.view(3, group)
     given = ((spread - spread.mean(1, keepdim=True)) / (spread.std(1, keepdim=True) + 1e-4)).flatten()
-    silenced = zero_flat_advantages(given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group)
+    silenced = clear_zero_variance_advantages(
+        given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group
+    )
     assert torch.equal(silenced[group : 2 * group], given[group : 2 * group])
     assert count_informative({"advantages": silenced}, group) == group

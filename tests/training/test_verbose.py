@@ -13,7 +13,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.swarms.math.plan import MathPlan
 from swarmd.swarms.plan import Material, Question
 from swarmd.swarms.rollouts import Group, decode_rollouts
-from swarmd.training.sampling import Sampling
+from swarmd.training.sampling import BaseSampler
 from tests.swarms.math.voices import answer, gather, publish
 from tests.training.test_stages import TRAINING, Node
 
@@ -55,13 +55,13 @@ def train(directory: Path, stage: int, rewards: str, prompt_tokens: int) -> tupl
 def prompts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the prompts that completions are drawn to."""
     lengths: list[int] = []
-    draw = Sampling.sample
+    draw = BaseSampler.sample
 
     def note(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         lengths.extend(map(len, prompts))
         return draw(self, prompts, *args, **kwargs)
 
-    monkeypatch.setattr(Sampling, "sample", note)
+    monkeypatch.setattr(BaseSampler, "sample", note)
     return lengths
 
 

@@ -76,10 +76,10 @@ def test_a_server_draws_with_the_weights_of_each_step(server: ServerDouble, make
     engine = make_engine(learning_rate=3e-3, lora=LoraConfig(rank=rank), vllm=vllm)
     agreed: list[bool] = []
     server.before_drawing = lambda model: agreed.append(agree(engine.policy.model, model))
-    before = engine.policy.digest_now()
+    before = engine.policy.digest_current_weights()
     event = train_stage(engine, 0)
     train_stage(engine, 1)
-    assert event.tokens > 0 and engine.steps == 4 and engine.policy.digest_now() != before
+    assert event.tokens > 0 and engine.steps == 4 and engine.policy.digest_current_weights() != before
     assert len(agreed) >= 5 and all(agreed)
     path = "/v1/load_lora_adapter" if rank else "/collective_rpc"
     assert server.calls.count(path) == 5, "before each of four steps and for the figures after the last"
@@ -192,7 +192,7 @@ def test_a_server_is_not_waited_for_after_a_cancellation(server: ServerDouble, s
     draw(sampler)
     server.hold.clear()
     cancellation = Cancellation()
-    threading.Timer(0.3, cancellation.ask).start()
+    threading.Timer(0.3, cancellation.request).start()
     began = time.monotonic()
     with pytest.raises(Cancelled):
         draw(sampler, cancellation)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.config import VllmConfig, check_together
+from swarmd.config import VllmConfig, check_combined_settings
 from swarmd.errors import ConfigError
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.training import warm_up
@@ -18,14 +18,14 @@ from swarmd.training.evaluation import mean_accuracy
 from swarmd.training.warm_up import (
     FORMS,
     IN_A_ROW,
-    Example,
-    find_form,
+    FormExample,
+    compute_form_loss,
+    find_answer_form,
     make_example,
     make_examples,
-    measure_form,
     teach_form,
 )
-from swarmd.worker.messages import Progress
+from swarmd.worker.messages import ProgressMessage
 from tests.training.conftest import make_config, order
 from tests.training.test_flatness import asked, digits
 
@@ -33,7 +33,7 @@ Maker = Callable[..., TrainingEngine]
 PLACE = StageId("a", 0, 0)
 
 
-def marks(engine: TrainingEngine, example: Example) -> str:
+def marks(engine: TrainingEngine, example: FormExample) -> str:
     """What is learnt of an example, in words."""
     chosen = zip(example.completion, example.learnt, strict=True)
     return engine.policy.decode_completion([token for token, learnt in chosen if learnt])
@@ -42,9 +42,9 @@ def marks(engine: TrainingEngine, example: Example) -> str:
 def test_the_form_is_the_one_in_which_the_swarm_finds_answers(tmp_path: Path) -> None:
     boxed = asked(tmp_path, answer="boxed")
     numbers = asked(tmp_path, answer="last-number", rewards=[{"name": "numeric"}])
-    assert find_form(digits(tmp_path), next(digits(tmp_path).draw(PLACE, NO_MATERIAL))) == FORMS[0]
-    assert find_form(boxed, next(boxed.draw(PLACE, NO_MATERIAL))) == FORMS[1]
-    assert find_form(numbers, next(numbers.draw(PLACE, NO_MATERIAL))) is None, "a number needs no marks"
+    assert find_answer_form(digits(tmp_path), next(digits(tmp_path).draw(PLACE, NO_MATERIAL))) == FORMS[0]
+    assert find_answer_form(boxed, next(boxed.draw(PLACE, NO_MATERIAL))) == FORMS[1]
+    assert find_answer_form(numbers, next(numbers.draw(PLACE, NO_MATERIAL))) is None, "a number needs no marks"
 
 
 def test_an_example_holds_a_wrong_answer_and_teaches_its_marks_alone(make_engine: Maker) -> None:
@@ -69,16 +69,16 @@ def test_the_form_is_learnt(make_engine: Maker, monkeypatch: pytest.MonkeyPatch)
     questions = list(islice(engine._plan.draw(PLACE, NO_MATERIAL), 4))
     prompts = [engine.policy.encode_prompt(question.messages) for question in questions]
     examples = [make_example(engine.policy, prompt, "", str(n), FORMS[1], 24) for n, prompt in enumerate(prompts)]
-    before = [float(measure_form(engine.policy, example)) for example in examples]
+    before = [float(compute_form_loss(engine.policy, example)) for example in examples]
     taken = teach_form(engine.policy, engine._trainer.optimizer, examples * 48, Cancellation(), lambda *_: None)
-    after = [float(measure_form(engine.policy, example)) for example in examples]
+    after = [float(compute_form_loss(engine.policy, example)) for example in examples]
     assert min(before) > 5 and max(after) < 1
     assert IN_A_ROW <= taken < 48, "it ends when the form is known"
 
 
 def test_a_nodes_first_stage_begins_with_it_and_no_later_one_does(make_engine: Maker) -> None:
     engine = make_engine(warm_up="form", completion_tokens=24, steps=1)
-    told: list[Progress] = []
+    told: list[ProgressMessage] = []
     event = engine.train(order(0), Cancellation(), told.append)
     assert event.steps == engine.steps == 1 and event.held_out_before is not None
     whats = [progress.what for progress in told]
@@ -93,4 +93,4 @@ def test_a_nodes_first_stage_begins_with_it_and_no_later_one_does(make_engine: M
 def test_it_needs_a_model_in_one_process_that_draws_for_itself() -> None:
     for settings in ({"processes": 2}, {"vllm": VllmConfig("colocate")}):
         with pytest.raises(ConfigError, match=r"training\.warm_up needs"):
-            check_together(make_config(warm_up="form", **settings))
+            check_combined_settings(make_config(warm_up="form", **settings))

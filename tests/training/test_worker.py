@@ -22,11 +22,19 @@ from swarmd.core.commands import CancelTraining, Train
 from swarmd.core.events import CheckpointWritten, CommandFailed, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointFailed, ExitCode, PlanFailed
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.paths import NodeDirectory
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.worker import PROGRESS_S, TrainerService
-from swarmd.worker.messages import STAGE_FAILED, Fault, Perform, Ping, Pong, Progress, Stop
+from swarmd.worker.messages import (
+    STAGE_FAILED,
+    FaultMessage,
+    PerformMessage,
+    PingMessage,
+    PongMessage,
+    ProgressMessage,
+    StopMessage,
+)
 from tests.training.conftest import StartWorker, make_config, order
 from tests.training.trainer_process import LOAD_S
 
@@ -39,45 +47,45 @@ def test_a_life(start: StartWorker, tmp_path: Path) -> None:
     assert (ready.device, ready.model) == ("cpu", "embedded") and ready.parameters > 500_000 and len(ready.digest) == 64
 
     began = time.monotonic()
-    worker.send(Perform(order(0)))
-    worker.send(Perform(order(0)))  # sent twice is trained once
+    worker.send(PerformMessage(order(0)))
+    worker.send(PerformMessage(order(0)))  # sent twice is trained once
     for number in range(5):
         asked = time.monotonic()
-        worker.send(Ping(number))
-        assert worker.expect(Pong, 10).number == number
+        worker.send(PingMessage(number))
+        assert worker.expect(PongMessage, 10).number == number
         assert time.monotonic() - asked < 5
     first = worker.expect(StageTrained)
     assert first.steps == 8 and first.rollouts.peer == "peer"
-    assert Blobs(NodeDirectory(tmp_path / "data").blobs).get(first.rollouts.digest)
-    progress = [message for message in worker.seen if isinstance(message, Progress)]
+    assert BlobStore(NodeDirectory(tmp_path / "data").blobs).get(first.rollouts.digest)
+    progress = [message for message in worker.seen if isinstance(message, ProgressMessage)]
     assert progress[0].what == "loading" and progress[1].what != "loading", "nobody is told that it loads still"
     took_s = time.monotonic() - began
     assert len(progress) <= 2 + took_s / PROGRESS_S
 
-    worker.send(Perform(Train("train/0/0 again", 0, 0)))
+    worker.send(PerformMessage(Train("train/0/0 again", 0, 0)))
     assert worker.expect(StageTrained) == msgspec.structs.replace(first, command="train/0/0 again")
 
-    worker.send(Perform(order(1)))
-    worker.send(Perform(order(2)))
+    worker.send(PerformMessage(order(1)))
+    worker.send(PerformMessage(order(2)))
     assert "busy with train/1/0" in worker.expect(CommandFailed).reason
-    worker.send(Perform(CancelTraining("cancel/1/0", "train/1/0")))
+    worker.send(PerformMessage(CancelTraining("cancel/1/0", "train/1/0")))
     cancelled = worker.expect(TrainingCancelled)
     assert (cancelled.command, cancelled.round) == ("train/1/0", 1) and cancelled.steps < 8
 
-    worker.send(Perform(order(1)))
-    worker.expect(Progress)
-    worker.send(Stop(5.0))
+    worker.send(PerformMessage(order(1)))
+    worker.expect(ProgressMessage)
+    worker.send(StopMessage(5.0))
     assert worker.end() == 0
 
     worker = start(config)
-    assert worker.expect(Progress, LOAD_S).what == "loading"
-    worker.send(Perform(order(0)))  # not lost, though nobody can train yet
+    assert worker.expect(ProgressMessage, LOAD_S).what == "loading"
+    worker.send(PerformMessage(order(0)))  # not lost, though nobody can train yet
     back = worker.expect(TrainerReady, LOAD_S)
     assert back.digest != ready.digest, "it goes on from the checkpoint"
     assert (ready.restored, back.restored) == (None, (0, 0))
     assert worker.expect(StageTrained) == first
-    worker.send(Perform(order(1)))
-    worker.expect(Progress)
+    worker.send(PerformMessage(order(1)))
+    worker.expect(ProgressMessage)
     assert worker.process.stdin is not None
     worker.process.stdin.close()
     worker.end()
@@ -93,12 +101,12 @@ def test_a_kill_costs_what_one_stage_has_learnt_at_most(start: StartWorker, tmp_
         restored = worker.expect(TrainerReady, LOAD_S).restored or (-1, 0)
         assert restored[0] in range(max(reported - 1, -1), reported + 2)
         for round in range(reported + 1, reported + random.randint(2, 3)):
-            worker.send(Perform(order(round)))
+            worker.send(PerformMessage(order(round)))
             trained = worker.expect(StageTrained)
-            assert Blobs(NodeDirectory(tmp_path / "data").blobs).get(trained.rollouts.digest)
+            assert BlobStore(NodeDirectory(tmp_path / "data").blobs).get(trained.rollouts.digest)
             reported = round
         if random.random() < 0.5:
-            worker.send(Perform(order(reported + 1)))
+            worker.send(PerformMessage(order(reported + 1)))
         time.sleep(random.uniform(0.0, 0.1))
         os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait(10)
@@ -107,15 +115,15 @@ def test_a_kill_costs_what_one_stage_has_learnt_at_most(start: StartWorker, tmp_
 def test_a_stop_while_it_loads_is_heeded_at_once(start: StartWorker) -> None:
     """Loading takes longer than this worker's whole life, and nothing that is loaded is kept."""
     worker = start(make_config(threads=1))
-    while worker.expect(Progress, LOAD_S).what != "loading":
+    while worker.expect(ProgressMessage, LOAD_S).what != "loading":
         continue
-    worker.send(Stop(1.0))
+    worker.send(StopMessage(1.0))
     assert worker.end() == 0
 
 
 def test_what_no_restart_can_help(start: StartWorker, tmp_path: Path) -> None:
     worker = start(make_config(model=str(tmp_path / "nowhere")))
-    fault = worker.expect(Fault, LOAD_S)
+    fault = worker.expect(FaultMessage, LOAD_S)
     assert fault.permanent and fault.exit_code == ExitCode.NO_INPUT
     assert str(tmp_path / "nowhere") in fault.reason and "training.model" in fault.reason
     assert worker.end() == ExitCode.NO_INPUT
@@ -141,7 +149,7 @@ class Heard:
         self.heard = threading.Semaphore(0)
         self.retire = self.retired.append
 
-    def observe(self, event: object) -> None:
+    def report_event(self, event: object) -> None:
         if isinstance(event, CheckpointWritten):
             self.written.append(event)
             return
@@ -173,13 +181,13 @@ def live(
     service = TrainerService(engine, config, outbox, pusher or Idle(), offering)  # type: ignore[arg-type]
 
     async def run() -> None:
-        told, inbox = anyio.create_memory_object_stream[Perform | Stop](4)
+        told, inbox = anyio.create_memory_object_stream[PerformMessage | StopMessage](4)
         with anyio.fail_after(60.0):
             async with told, inbox, anyio.create_task_group() as tasks:
                 tasks.start_soon(service.run, inbox)
                 for round in range(rounds):
                     before(round)
-                    await told.send(Perform(order(round)))
+                    await told.send(PerformMessage(order(round)))
                     assert await anyio.to_thread.run_sync(outbox.heard.acquire, True, 30.0)
 
     anyio.run(run)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from swarmd.config import Config, encode
-from swarmd.worker.messages import FrameReader, FromWorker, Observed, Start, ToWorker, encode_frame
+from swarmd.worker.messages import FrameReader, FromWorker, ObservedMessage, StartMessage, ToWorker, encode_frame
 from tests.forked import ALL, Forked, order_fork, start_server
 
 LOAD_S = 90.0
@@ -28,7 +28,7 @@ class Worker:
         self._reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
         self._unread: list[FromWorker] = []
         self.seen: list[FromWorker] = []
-        self.send(Start(encode(config), str(directory), "peer"))
+        self.send(StartMessage(encode(config), str(directory), "peer"))
 
     def send(self, message: ToWorker) -> None:
         os.write(self.process.stdin.fileno(), encode_frame(message))
@@ -40,7 +40,7 @@ class Worker:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             assert chunk, f"no message within {within_s} s: {self.errors.read_text()[-3000:]}"
-            self._unread += self._reader.feed(chunk)
+            self._unread += self._reader.read_messages(chunk)
         self.seen.append(self._unread.pop(0))
         return self.seen[-1]
 
@@ -49,7 +49,7 @@ class Worker:
         deadline = time.monotonic() + within_s
         while True:
             message = self.receive(max(0.1, deadline - time.monotonic()))
-            found = message.event if isinstance(message, Observed) else message
+            found = message.event if isinstance(message, ObservedMessage) else message
             if isinstance(found, kind):
                 return found
 

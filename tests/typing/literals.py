@@ -40,13 +40,13 @@ from mypy.types import (
 CONTAINERS = ("tuple", "list", "set", "frozenset", "dict")
 # Methods whose keyword arguments are fields of a structure.
 CHANGES = {
-    "swarmd.core.turn.Turn.move_link": "swarmd.core.state.Link",
-    "swarmd.core.turn.Turn.move_trainer": "swarmd.core.state.Trainer",
-    "swarmd.core.turn.Turn.move_chain": "swarmd.core.state.Chain",
-    "swarmd.core.turn.Turn.move_submission": "swarmd.core.state.Submission",
-    "swarmd.core.turn.Turn.note_chain": "swarmd.core.state.Chain",
-    "swarmd.core.turn.Turn.work_on": "swarmd.core.state.Work",
-    "swarmd.results.history.HistoryGathering._set": "swarmd.results.history.TrainingHistory",
+    "swarmd.core.turn.Turn.fire_link_trigger": "swarmd.core.state.NetworkLink",
+    "swarmd.core.turn.Turn.fire_trainer_trigger": "swarmd.core.state.Trainer",
+    "swarmd.core.turn.Turn.fire_chain_trigger": "swarmd.core.state.ChainState",
+    "swarmd.core.turn.Turn.fire_submission_trigger": "swarmd.core.state.Submission",
+    "swarmd.core.turn.Turn.update_chain": "swarmd.core.state.ChainState",
+    "swarmd.core.turn.Turn.work_on": "swarmd.core.state.StageWork",
+    "swarmd.results.history.HistoryGathering._set_fields": "swarmd.results.history.TrainingHistory",
 }
 
 _OWNERS = {f"builtins.{name}" for name in CONTAINERS} | {

@@ -24,17 +24,19 @@ class Typo(NamedTuple):
 
 TYPOS = (
     Typo("swarmd/core/rounds.py", "turn.state.work = work", "turn.state.wrok = work"),
-    Typo("swarmd/core/rounds.py", 'turn.move_round("gathered")', 'turn.move_round("gatherd")'),
+    Typo("swarmd/core/rounds.py", 'turn.fire_round_trigger("gathered")', 'turn.fire_round_trigger("gatherd")'),
     Typo("swarmd/core/rounds.py", '("registering", "starting")', '("registring", "starting")'),
     Typo("swarmd/core/rounds.py", "replace(work, published=True)", "replace(work, publishd=True)"),
-    Typo("swarmd/core/workers.py", 'turn.move_trainer("started")', 'turn.move_trainer("startd")'),
-    Typo("swarmd/core/workers.py", 'turn.move_link("exited", reason=', 'turn.move_link("exited", raeson='),
-    Typo("swarmd/core/coordination.py", '_close(turn, "deadline")', '_close(turn, "dead-line")'),
+    Typo("swarmd/core/workers.py", 'turn.fire_trainer_trigger("started")', 'turn.fire_trainer_trigger("startd")'),
+    Typo(
+        "swarmd/core/workers.py", 'turn.fire_link_trigger("exited", reason=', 'turn.fire_link_trigger("exited", raeson='
+    ),
+    Typo("swarmd/core/coordination.py", '_close_stage(turn, "deadline")', '_close_stage(turn, "dead-line")'),
     Typo("swarmd/core/coordination.py", 'opened.chart == "open.collecting"', 'opened.chart == "open"'),
-    Typo("swarmd/core/rounds.py", 'turn.arm("train", ', 'turn.arm("trian", '),
-    Typo("swarmd/core/rounds.py", 'turn.disarm("cancel")', 'turn.disarm("cancle")'),
-    Typo("swarmd/core/submissions.py", 'turn.arm("register", ', 'turn.arm("registr", '),
-    Typo("swarmd/core/step.py", '"muster": _if', '"mustr": _if'),
+    Typo("swarmd/core/rounds.py", 'turn.set_deadline("train", ', 'turn.set_deadline("trian", '),
+    Typo("swarmd/core/rounds.py", 'turn.clear_deadlines("cancel")', 'turn.clear_deadlines("cancle")'),
+    Typo("swarmd/core/submissions.py", 'turn.set_deadline("register", ', 'turn.set_deadline("registr", '),
+    Typo("swarmd/core/step.py", '"muster": _only_if', '"mustr": _only_if'),
     Typo("swarmd/core/machine.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
     Typo("swarmd/core/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
     Typo("swarmd/core/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),

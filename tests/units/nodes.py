@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from swarmd.core.events import Event
 from swarmd.eventlog.reader import read_commits
-from swarmd.observe.control import ControlError, ask
+from swarmd.observe.control import ControlError, send_request
 from swarmd.paths import NodeDirectory
 from tests.units.private_systemd import TREE, VENV, PrivateSystemd
 
@@ -75,7 +75,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = json.loads(ask(self.paths.control, "status"))
+            answer: dict[str, Any] = json.loads(send_request(self.paths.control, "status"))
         except ControlError:
             return {}
         return answer

@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.core.events import NodeStarted, ReportPublished, ReportSeen, StageTrained
 from swarmd.errors import ExitCode
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 from tests.packaging import conftest as packaging
 from tests.units.nodes import Node
 from tests.units.private_systemd import INSIDE, PACKAGES, PYTHON, VENV, PrivateSystemd
@@ -134,4 +134,4 @@ def test_the_manual_leads_from_a_wheel_to_a_reported_stage(built: packaging.Buil
     vps.run("systemctl", "stop", "swarmd")
     assert bob.show("Result") == "success" and "not confined" not in bob.journal()
     assert "commit" in type_in(vps, "swarmd replay --verify /var/lib/swarmd").stdout
-    verify(bob.paths.events)
+    verify_log(bob.paths.events)

@@ -6,7 +6,7 @@ import pytest
 
 from swarmd.core.events import NodeStarted, NodeStopped, StageTrained
 from swarmd.errors import ExitCode
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import verify_log
 from tests.units.nodes import SWARMD, Node, node_on
 from tests.units.private_systemd import VENV, PrivateSystemd
 
@@ -67,7 +67,7 @@ def test_a_node_is_started_watched_restarted_and_stopped(machine: PrivateSystemd
         node.systemctl("stop")
         rounds = [event.round for event in node.events_of(StageTrained)]
         assert rounds == list(range(len(rounds))), "a round was trained twice, or skipped"
-        verify(node.paths.events)
+        verify_log(node.paths.events)
 
 
 @pytest.mark.soak

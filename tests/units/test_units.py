@@ -15,7 +15,7 @@ from swarmd.config import WorkersConfig, load_config, parse_config
 from swarmd.daemon.directory import refuse_moved
 from swarmd.daemon.service import STOP_SLACK_S
 from swarmd.errors import ExitCode, IdentityInUse, LogInUse, UnitError
-from swarmd.eventlog.store import take_lock
+from swarmd.eventlog.store import acquire_writer_lock
 from swarmd.paths import NodeDirectory
 from swarmd.units import (
     ServicePaths,
@@ -24,12 +24,12 @@ from swarmd.units import (
     copy_data,
     credential_names,
     device_groups,
+    explain_hidden,
     find_command,
-    find_place,
+    find_service_paths,
     find_transfer,
     outdated_files,
-    plan,
-    why_hidden,
+    plan_service_files,
     write_file,
 )
 
@@ -62,7 +62,7 @@ def lay(directory: Path, config: str = MINIMAL, gpu: bool = False) -> list[Path]
     """Units of one node and of an instance as systemd would find them, with a program that exists on any machine."""
     for instance in ("", "x"):
         place = ServicePaths(instance, units=directory)
-        for path, text in plan(place, "/bin/true", parse_config(config, "x"), gpu=gpu).items():
+        for path, text in plan_service_files(place, "/bin/true", parse_config(config, "x"), gpu=gpu).items():
             path = path.with_name(path.name.replace("@.", "@x."))
             path.parent.mkdir(exist_ok=True)
             path.write_text(re.sub(r"^(ExecStart=\S+).*", r"\1", text, flags=re.M))
@@ -82,7 +82,7 @@ def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
 @pytest.mark.needs("systemd")
 def test_systemd_takes_a_users_units_without_a_word(tmp_path: Path) -> None:
     place = ServicePaths(user=True, units=tmp_path)
-    files = plan(place, "/bin/true", parse_config(MINIMAL + 'kind = "code"\n', "x"))
+    files = plan_service_files(place, "/bin/true", parse_config(MINIMAL + 'kind = "code"\n', "x"))
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
@@ -117,7 +117,7 @@ def test_the_drop_in_follows_the_configuration_and_the_machine(tmp_path: Path) -
     place = ServicePaths(dev=tmp_path)
 
     def drop_in(config: str = MINIMAL, gpu: bool | None = None) -> str:
-        return plan(place, COMMAND, parse_config(config, "x"), gpu)[place.drop_ins[0]]
+        return plan_service_files(place, COMMAND, parse_config(config, "x"), gpu)[place.drop_ins[0]]
 
     assert "PrivateDevices=yes" in drop_in() and "RestrictNamespaces=no" in drop_in(MINIMAL + 'kind = "code"\n')
     device = tmp_path / "kfd"
@@ -136,17 +136,17 @@ def test_every_secret_of_a_configuration_can_be_a_credential(tmp_path: Path) -> 
     config = parse_config(re.sub(r"^(rpc|urls) = \[[^]]*\]", r'\1 = ["credential:\1"]', named, flags=re.M), "x")
     assert set(credential_names(config)) == {"rpc", "urls", *keys.split("|")}
     place = ServicePaths("a")
-    files = plan(place, COMMAND, config)
+    files = plan_service_files(place, COMMAND, config)
     for path in place.drop_ins:
         assert "LoadCredential=rpc:/etc/swarmd/credentials/rpc" in files[path]
     with pytest.raises(UnitError, match="a user's service is passed no credentials"):
-        plan(find_place(user=True, home=tmp_path), COMMAND, config)
+        plan_service_files(find_service_paths(user=True, home=tmp_path), COMMAND, config)
 
 
 @pytest.mark.parametrize("name", ["UPPER", "a_b", "-a", "a" * 25, "../x", "ä", "a b", "%i"])
 def test_a_name_that_no_user_can_have_is_refused(name: str) -> None:
     with pytest.raises(UnitError, match="cannot name an instance"):
-        find_place(name)
+        find_service_paths(name)
 
 
 def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path)
         config_text(ServicePaths(), source, config)
     assert "notify.urls has more than jsons://" in str(caught.value)
     assert not re.search("canary|hunter|me:", str(caught.value))
-    assert config_text(find_place(user=True, home=tmp_path), source, config) == source.read_text()
+    assert config_text(find_service_paths(user=True, home=tmp_path), source, config) == source.read_text()
 
 
 def test_an_interpreter_that_a_service_cannot_see_is_refused(tmp_path: Path) -> None:
-    assert "which is empty for the service" in why_hidden(tmp_path) and why_hidden(Path("/usr/bin/env")) == ""
+    assert "which is empty for the service" in explain_hidden(tmp_path) and explain_hidden(Path("/usr/bin/env")) == ""
     with pytest.raises(UnitError, match=r"sudo sh install\.sh"):
         find_command(HIDDEN_PYTHON)
     with pytest.raises(UnitError, match="mean something in a unit"):
@@ -186,7 +186,7 @@ def test_what_is_replaced_is_kept(tmp_path: Path) -> None:
 
 def test_outdated_files_are_named(tmp_path: Path) -> None:
     place = ServicePaths("a", units=tmp_path / "system", etc=tmp_path / "etc", dev=tmp_path)
-    for path, text in plan(place, COMMAND, None, gpu=False, programs=True).items():
+    for path, text in plan_service_files(place, COMMAND, None, gpu=False, programs=True).items():
         write_file(path, text)
     assert outdated_files(place, None, COMMAND) == [], "as chosen when it was installed"
     unit, failure = (place.units / name for name in place.templates)
@@ -290,7 +290,7 @@ def test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed(made: Pat
 
 
 def test_a_running_node_is_left_alone(made: Path, place: ServicePaths) -> None:
-    lock = take_lock(made.parent / "events")
+    lock = acquire_writer_lock(made.parent / "events")
     try:
         with pytest.raises(LogInUse):
             take(made, place)

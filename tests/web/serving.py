@@ -18,7 +18,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
 from swarmd.web.guard import AccessRules
-from swarmd.web.node import LogNode
+from swarmd.web.node import NodeLogSource
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -54,7 +54,7 @@ def empty(directory: Path) -> Path:
 class Served:
     """A running server."""
 
-    def __init__(self, endpoint: socket.socket, node: LogNode) -> None:
+    def __init__(self, endpoint: socket.socket, node: NodeLogSource) -> None:
         self.host, self.port = endpoint.getsockname()[:2]
         self.url = f"http://{self.host}:{self.port}"
         self.node = node
@@ -75,7 +75,7 @@ class Served:
 
 
 @contextmanager
-def running(node: LogNode, rules: AccessRules | None = None) -> Iterator[socket.socket]:
+def running(node: NodeLogSource, rules: AccessRules | None = None) -> Iterator[socket.socket]:
     """A server of a node's page; gives its socket."""
     endpoint = bind(LOCAL)
     app = make_app(node, rules or AccessRules(LOCAL), node)
@@ -95,10 +95,10 @@ def running(node: LogNode, rules: AccessRules | None = None) -> Iterator[socket.
 @contextmanager
 def served(directory: Path, rules: AccessRules | None = None, archive: Path | None = None) -> Iterator[Served]:
     """A server of one data directory; the log's end has been reached when the block begins."""
-    node = LogNode(NodeDirectory(directory), archive=archive)
+    node = NodeLogSource(NodeDirectory(directory), archive=archive)
     with running(node, rules) as endpoint:
         server = Served(endpoint, node)
-        until(lambda: node.here().read == 1.0)
+        until(lambda: node.describe_source().read == 1.0)
         try:
             yield server
         finally:

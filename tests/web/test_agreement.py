@@ -12,15 +12,15 @@ import pytest
 from swarmd.cli.explain import has_daemon, latest_stories, story_of_round
 from swarmd.cli.status import read_status
 from swarmd.core.state import State
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import load_state
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
-from swarmd.observe.story import Story, reached
-from swarmd.observe.words import reached_words
+from swarmd.observe.story import Story, highest_known_round
+from swarmd.observe.words import describe_reached_stage
 from swarmd.paths import NodeDirectory
-from swarmd.results.card import accuracy_of, accuracy_words
+from swarmd.results.card import describe_accuracy, describe_accuracy_change
 from swarmd.results.history import TrainingHistory, read_history
-from swarmd.web.moments import plain
+from swarmd.web.moments import to_json_value
 from tests.daemon.node import fake_node
 from tests.golden.test_golden import LOGS
 from tests.observe import printing
@@ -51,9 +51,9 @@ class Views(NamedTuple):
 
 
 def look(directory: Path, server: Served) -> Views:
-    state, _ = load(directory / "events")
+    state, _ = load_state(directory / "events")
     now = 0.0 if has_daemon(directory) else None
-    rounds = range(max(0, reached(state)) + 1)
+    rounds = range(max(0, highest_known_round(state)) + 1)
     return Views(
         state,
         read_status(NodeDirectory(directory)),
@@ -104,7 +104,7 @@ def test_a_round_is_explained_as_trained_where_the_report_has_it(views: Views) -
 
 def test_the_page_tells_each_round_as_explain_does(views: Views) -> None:
     for round, story in views.stories.items():
-        assert views.shown_stories[round] == plain(story)
+        assert views.shown_stories[round] == to_json_value(story)
     assert views.shown_stories[len(views.stories)]["outcome"] == "ahead"
 
 
@@ -135,16 +135,16 @@ def test_where_held_out_accuracy_came_from_is_said_alike(views: Views) -> None:
     last = next((row.held_out for row in reversed(views.status.rewards) if row.held_out is not None), None)
     if last is None:
         return
-    told = accuracy_words(views.status.first_accuracy, last)
+    told = describe_accuracy_change(views.status.first_accuracy, last)
     if views.report.from_seq == 0 or views.report.held_out_before is not None:
-        assert accuracy_of(views.report) == told
+        assert describe_accuracy(views.report) == told
     assert told in " ".join(printed(views.status).split())
 
 
 def test_a_round_ahead_is_told_with_where_the_status_has_the_swarm(views: Views) -> None:
     if views.status.round.round >= 0:
         round_ = views.status.round
-        where = reached_words(round_.round, round_.stage, round_.final)
+        where = describe_reached_stage(round_.round, round_.stage, round_.final)
         assert where in views.shown_stories[len(views.stories)]["verdict"]
         assert where in " ".join(printed(views.status).replace("│", "").split())
 
@@ -209,7 +209,7 @@ def test_where_the_swarm_is_is_the_same_everywhere(views: Views) -> None:
     assert (shown["round"], shown["stage"], shown["state"]) == (status.round, status.stage, status.state)
     assert (shown["healthy"], views.shown_status["healthy"]) == (status.healthy, views.status.healthy)
     highest = max((round for round, story in views.stories.items() if story.outcome != "ahead"), default=-1)
-    assert highest <= max(status.round, reached(views.state))
+    assert highest <= max(status.round, highest_known_round(views.state))
 
 
 def test_the_leaderboard_is_what_the_page_shows_less_what_the_open_round_adds(views: Views) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from swarmd.config import Config, NotifyConfig, SwarmConfig, WebConfig, encode
 from swarmd.core.events import WorkerExited, WorkerStarted
-from swarmd.daemon.companion import is_wanted
+from swarmd.daemon.companion import is_web_process_wanted
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
 from swarmd.uvicorn_server import bind
@@ -124,7 +124,7 @@ def test_a_killed_daemon_leaves_no_page_behind_not_even_one_that_hangs(tmp_path:
 def test_it_is_there_for_a_page_for_notifications_or_to_push_metrics(
     config: Config, environment: dict[str, str], wanted: bool
 ) -> None:
-    assert is_wanted(config, environment) is wanted
+    assert is_web_process_wanted(config, environment) is wanted
 
 
 # --- the process alone ---
@@ -135,7 +135,7 @@ def started(config: Config, root: Path) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "swarmd.web"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdin
-    process.stdin.write(msgspec.json.encode(companion.CompanionSetup(encode(config), str(root))) + b"\n")
+    process.stdin.write(msgspec.json.encode(companion.WebProcessSetup(encode(config), str(root))) + b"\n")
     process.stdin.flush()
     return process
 

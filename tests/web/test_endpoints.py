@@ -22,12 +22,12 @@ from schemathesis.specs.openapi.checks import (
 
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
+from swarmd.eventlog.fold import commits_from, fold_commits, load_state, oldest_base
 from swarmd.observe.describe import WORDS
 from swarmd.observe.status import Status
 from swarmd.web import endpoints as work_module
 from swarmd.web import shapes
-from swarmd.web.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, keep_up, request_origin
+from swarmd.web.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, ServerBusy, WorkPool, request_origin, restart_on_error
 from swarmd.web.stages import LANES, TYPES
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
@@ -80,7 +80,7 @@ def test_moments_of_a_log_are_what_the_fold_gives(logs: dict[str, Served], kind:
         assert logs[kind].json("/api/v1/node/moments/0", 404)["detail"] == "not-found"
         return
     events = GOLDEN_LOGS[kind] / "events"
-    for applied in islice(fold(commits_from(events, oldest_base(events))), None, None, 5):
+    for applied in islice(fold_commits(commits_from(events, oldest_base(events))), None, None, 5):
         answer = logs[kind].get(f"/api/v1/node/moments/{applied.seq}")
         moment = msgspec.json.decode(answer.content, type=shapes.Moment)
         assert moment.event.seq == applied.seq
@@ -104,7 +104,7 @@ def test_events_are_given_from_either_end(logs: dict[str, Served]) -> None:
 def test_a_followers_log_says_that_it_does_not_know_others_rewards(logs: dict[str, Served]) -> None:
     view = logs["follower"].json("/api/v1/swarm")
     known = [row for row in view["peers"] if row["known"]]
-    state, _ = load(FOLLOWER / "events")
+    state, _ = load_state(FOLLOWER / "events")
     assert state.settings is not None and [row["name"] for row in known] == [state.settings.name]
     assert len(view["peers"]) > 1
     assert "not their rewards" in view["notes"][0]
@@ -283,21 +283,21 @@ def run(check: Callable[[WorkPool, Held], Awaitable[None]], bounded: bool = True
 
 def test_the_same_question_is_worked_on_once() -> None:
     async def check(work: WorkPool, held: Held) -> None:
-        asked = [asyncio.ensure_future(work.do(held, 7)) for _ in range(100)]
-        failing = [asyncio.ensure_future(work.do(held, -1)) for _ in range(3)]
+        asked = [asyncio.ensure_future(work.run_call(held, 7)) for _ in range(100)]
+        failing = [asyncio.ensure_future(work.run_call(held, -1)) for _ in range(3)]
         await asyncio.sleep(0)
         held.over.set()
         assert await asyncio.gather(*asked) == [7] * 100
         assert [type(each) for each in await asyncio.gather(*failing, return_exceptions=True)] == [NotFoundError] * 3
         assert sorted(held.begun) == [-1, 7]
-        assert await work.do(held, 7) == 7 and held.begun.count(7) == 2, "later it is another question"
+        assert await work.run_call(held, 7) == 7 and held.begun.count(7) == 2, "later it is another question"
 
     run(check)
 
 
 def test_who_leaves_does_not_end_it_for_others() -> None:
     async def check(work: WorkPool, held: Held) -> None:
-        leaving, staying = (asyncio.ensure_future(work.do(held, 1)) for _ in range(2))
+        leaving, staying = (asyncio.ensure_future(work.run_call(held, 1)) for _ in range(2))
         await asyncio.sleep(0)
         leaving.cancel()
         held.over.set()
@@ -312,10 +312,10 @@ def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
 
         async def refused(origin: str, number: int) -> bool:
             request_origin.set(origin)
-            task = asyncio.ensure_future(work.do(held, number))
+            task = asyncio.ensure_future(work.run_call(held, number))
             waiting.append(task)
             await asyncio.sleep(0)
-            return task.done() and isinstance(task.exception(), WorkBusy)
+            return task.done() and isinstance(task.exception(), ServerBusy)
 
         refusals = [await refused("a", number) for number in range(WAITING_OF_ONE_MAX + 3)]
         assert refusals == [False] * WAITING_OF_ONE_MAX + [True] * 3
@@ -341,6 +341,6 @@ def test_a_task_that_breaks_is_told_of_and_begun_again(
         if len(begun) < 3:
             raise IndexError("pop from an empty deque")
 
-    asyncio.run(keep_up(task))
+    asyncio.run(restart_on_error(task))
     assert begun == [0, 1, 2]
     assert caplog.text.count("a task beside the server broke") == 2 and "IndexError" in caplog.text

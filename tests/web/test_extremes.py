@@ -12,9 +12,9 @@ from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, R
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.fold import fold_commit, load
+from swarmd.eventlog.fold import apply_commit, load_state
 from swarmd.eventlog.frame import Commit, digest_commands
-from swarmd.eventlog.store import compact
+from swarmd.eventlog.store import compact_event_log
 from swarmd.observe.panel import panel_of
 from swarmd.paths import NodeDirectory
 from swarmd.results.history import read_history
@@ -46,7 +46,7 @@ def write(directory: Path) -> State:
     with open_log(directory / "events") as log:
         for event in events():
             commit = Commit(log.next_seq, 1000.0 + log.next_seq, RULES, (event,), b"")
-            log.append(commit.at, commit.events, digest_commands(fold_commit(fold, commit)))
+            log.append(commit.at, commit.events, digest_commands(apply_commit(fold, commit)))
     return fold.state
 
 
@@ -56,9 +56,9 @@ def test_a_log_with_the_greatest_numbers_is_folded_shown_and_taken_along(tmp_pat
     assert dict(state.rejections) == {"full": INTEGER_MAX, "missing": INTEGER_MAX}
     write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
     open_bundle(tmp_path / "b.tar.gz", tmp_path / "opened")
-    assert load(tmp_path / "opened" / "events")[0] == state
-    compact(node / "events")
-    assert load(node / "events")[0] == state
+    assert load_state(tmp_path / "opened" / "events")[0] == state
+    compact_event_log(node / "events")
+    assert load_state(node / "events")[0] == state
     status = read_status(NodeDirectory(node))
     panel_of(status)
     read_history(node)

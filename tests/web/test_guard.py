@@ -13,14 +13,14 @@ from starlette.types import Receive, Scope, Send
 
 from swarmd.cli.dashboard import PageOptions, serve_log
 from swarmd.errors import ConfigError
-from swarmd.http_server import Address, origin_of
+from swarmd.http_server import Address, client_network_of
 from swarmd.web.guard import (
     COOKIE,
     FAILURES_MAX,
     PASSES_MAX,
     AccessRules,
     RequestGuard,
-    pass_of,
+    derive_cookie_pass,
     safe_path,
 )
 from swarmd.web.shapes import PageSource
@@ -106,7 +106,7 @@ def test_a_server_goes_by_the_address_that_it_was_reached_at(local: str, named: 
 
     guard = RequestGuard(app, AccessRules(Address("::", 8800), TOKEN))
     head = {"method": "GET", "path": "/", "query_string": b"", "headers": [(b"host", named.encode())]}
-    denied = guard._deny({"type": "http", "server": (local, 8800), **head}, Headers({"host": named}))
+    denied = guard._find_refusal({"type": "http", "server": (local, 8800), **head}, Headers({"host": named}))
     assert (denied is None) is known
 
 
@@ -186,7 +186,7 @@ def test_a_fault_of_the_disk_is_answered_and_logged(tmp_path: Path, caplog: pyte
 
     with served(copy_of(FOLLOWER, tmp_path)) as server:
         node: Any = server.node
-        node.here = fail
+        node.describe_source = fail
         answer = server.get("/api/v1/here")
         assert answer.status_code == 500 and "its log has it" in answer.json()["message"]
         until(lambda: "a request failed: GET '/api/v1/here'" in caplog.text and "Input/output error" in caplog.text)
@@ -251,12 +251,12 @@ def test_a_browser_stays_with_all_servers_of_a_host(tmp_path: Path) -> None:
         assert [browser.get(f"{each.url}/api/v1/here").status_code for each in (first, second)] == [200, 200]
         assert browser.post(f"{first.url}/login", data={"token": tokens[0]}).status_code == 303
         assert browser.get(f"{second.url}/api/v1/here").status_code == 200
-        many = ".".join(map(pass_of, tokens))
+        many = ".".join(map(derive_cookie_pass, tokens))
         kept = httpx.get(f"{first.url}/api/v1/here", headers={"Cookie": f"{COOKIE}={many}"}, trust_env=False)
         assert kept.status_code == 401, "given first of too many"
         browser.cookies = httpx.Cookies({COOKIE: many})
         renewed = browser.post(f"{first.url}/login", data={"token": tokens[0]}).headers["set-cookie"]
-        assert renewed.partition(";")[0] == f"{COOKIE}={'.'.join(map(pass_of, [*tokens[3:], tokens[0]]))}"
+        assert renewed.partition(";")[0] == f"{COOKIE}={'.'.join(map(derive_cookie_pass, [*tokens[3:], tokens[0]]))}"
 
 
 def test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same(tmp_pa
     ],
 )
 def test_addresses_of_one_network_count_together(host: str, origin: str) -> None:
-    assert origin_of(host) == origin
+    assert client_network_of(host) == origin
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def watch(*history: tuple[float, Status]) -> list[tuple[float, str]]:
     notifier = HealthNotifier(HealthChanges(AFTER_S, 900), [], Metrics(), clock=lambda: now[0], heartbeat=heartbeat)
     for lasts_s, status in history:
         for _ in range(int(lasts_s / POLL_S)):
-            notifier.look(replace(status, at=now[0]))
+            notifier.handle_status(replace(status, at=now[0]))
             now[0] += POLL_S
     return heartbeat.pings
 

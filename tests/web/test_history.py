@@ -14,11 +14,11 @@ from swarmd.cli.explain import story_of_round
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
 from swarmd.errors import ChartError
-from swarmd.eventlog.fold import Base, commits_from, fold, oldest_base
+from swarmd.eventlog.fold import FoldBase, commits_from, fold_commits, oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.web import history as history_module
 from swarmd.web import reading as reading_module
-from swarmd.web.history import LogHistory, begin_of, commits_at
+from swarmd.web.history import LogHistory, find_first_seq, read_commits_from
 from swarmd.web.reading import LogTail
 from swarmd.web.shapes import EventPage, Moment
 from tests.core.story import Story, coordinator_settings
@@ -29,8 +29,8 @@ from tests.web.serving import CHAIN, COORDINATOR, CRASH, FOLLOWER, Listener, cop
 def filled(events: Path) -> LogHistory:
     """A history that has read a log."""
     history = LogHistory(events)
-    history.begin(oldest_base(events))
-    for commit, end in commits_at(events, None, history.next_seq):
+    history.restart(oldest_base(events))
+    for commit, end in read_commits_from(events, None, history.next_seq):
         if commit.end_seq > history.next_seq:
             history.apply(commit, end)
     return history
@@ -48,12 +48,12 @@ def test_any_event_is_folded_from_the_nearest_keyframe(distance: int, monkeypatc
     monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", distance)
     events = CHAIN / "events"
     history = filled(events)
-    wanted = list(fold(commits_from(events, oldest_base(events))))
+    wanted = list(fold_commits(commits_from(events, oldest_base(events))))
     for seq in (0, 1, 26, 100, len(wanted) - 2, len(wanted) - 1):
-        assert history.fold_from(seq, 3) == wanted[seq : seq + 3]
-        assert history.moment(seq) == wanted[seq]
+        assert history.fold_events(seq, 3) == wanted[seq : seq + 3]
+        assert history.fold_event(seq) == wanted[seq]
     assert history.state == wanted[-1].after
-    assert history.fold_from(len(wanted), 5) == []
+    assert history.fold_events(len(wanted), 5) == []
 
 
 def test_keyframes_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +65,9 @@ def test_keyframes_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.M
     history = filled(tmp_path / "events")
     assert sum(len(keyframe.packed) for keyframe in history._keyframes.kept) <= 40_000
     assert history._keyframes.distance > 8
-    wanted = list(fold(commits_from(tmp_path / "events", oldest_base(tmp_path / "events"))))
+    wanted = list(fold_commits(commits_from(tmp_path / "events", oldest_base(tmp_path / "events"))))
     for seq in range(0, len(wanted), 97):
-        assert history.moment(seq) == wanted[seq]
+        assert history.fold_event(seq) == wanted[seq]
 
 
 # --- a log that changes under the server ---
@@ -100,14 +100,14 @@ def test_a_segment_that_was_seen_before_its_first_commit_is_followed(tmp_path: P
         begin = read_header(file, segment).size_bytes
         os.pwrite(file.fileno(), bytes(len(whole) - begin), begin)
         history = LogHistory(tmp_path / "events")
-        history.begin(Base())
+        history.restart(FoldBase())
         tail = LogTail(history, lambda batch: None)
         for written, end in ((begin, 6), (len(whole), len(events))):
             os.pwrite(file.fileno(), whole[begin:written], begin)
-            assert tail._look_for_more()
-            tail._read()
+            assert tail._check_for_more()
+            tail._read_new_commits()
             assert history.next_seq == end
-        assert not tail._look_for_more()
+        assert not tail._check_for_more()
 
 
 def pruned_log(directory: Path) -> list[int]:
@@ -144,16 +144,16 @@ def test_a_log_that_is_pruned_under_the_server_is_shown_from_its_new_beginning(t
             assert moment.event.seq == seq
         assert server.get(f"/api/v1/node/moments/{base - 5}").status_code == 404
         assert server.json("/api/v1/node/overview")["begin"] == base
-        assert 0 < begin_of(tmp_path / "events") <= base
+        assert 0 < find_first_seq(tmp_path / "events") <= base
 
 
 def _prune(events: Path, keep: int) -> int:
     """Remove the oldest segments that a snapshot stands in for; the log's new beginning."""
-    from swarmd.eventlog.store import retain
+    from swarmd.eventlog.store import remove_old_segments
     from tests.eventlog.making import NODE
 
     sizes = [path.stat().st_size for path in list_segments(events)[-keep:]]
-    assert retain(events, NODE, sum(sizes))
+    assert remove_old_segments(events, NODE, sum(sizes))
     return oldest_base(events).seq
 
 
@@ -200,14 +200,14 @@ def test_whatever_keeps_the_log_from_being_read_is_told_and_tried_again(
     monkeypatch.setattr(reading_module, "AGAIN_S", 0.05)
     broken = threading.Event()
     broken.set()
-    begin = reading_module.begin_of
+    begin = reading_module.find_first_seq
 
     def faulty(directory: Path) -> int:
         if broken.is_set():
             raise fault
         return begin(directory)
 
-    monkeypatch.setattr(reading_module, "begin_of", faulty)
+    monkeypatch.setattr(reading_module, "find_first_seq", faulty)
     with served(copy_of(COORDINATOR, tmp_path)) as server:
         assert until(lambda: server.json("/api/v1/here")["trouble"])
         broken.clear()

@@ -15,11 +15,11 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, encode_rollouts
 from swarmd.web import shapes
 from swarmd.web.gossip import PEERS_PER_STAGE
-from swarmd.web.moments import cover_also, plain, shown_text
+from swarmd.web.moments import add_covered_secrets, redact_and_cut, to_json_value
 from tests.core.story import Story, coordinator_settings, settings
 from tests.eventlog.making import NODE, open_log, write_story
 from tests.web.serving import Listener, Served, served, until
@@ -41,7 +41,7 @@ def ref(peer: str, body: bytes, digest: str, round_: int = 0) -> RolloutsRef:
     return RolloutsRef(peer, round_, 0, digest, len(body), 1)
 
 
-def shared(blobs: Blobs, peer: str, *texts: str, round_: int = 0, **other: Any) -> RolloutsRef:
+def shared(blobs: BlobStore, peer: str, *texts: str, round_: int = 0, **other: Any) -> RolloutsRef:
     """Rollouts of a peer in the blob store."""
     groups = tuple(Group("sums", "c" * 8, 1, index, (text[:16384] or " ",)) for index, text in enumerate(texts))
     body = encode_rollouts(
@@ -65,7 +65,7 @@ def follower(directory: Path, *events: Any) -> Path:
 def test_hostile_names_and_completions_come_out_as_json_and_nothing_else(tmp_path: Path, text: str) -> None:
     story = Story.joined(coordinator_settings(min_peers=3))
     story.tell(MemberSeen("peer", text), MemberSeen(text[:200_000], "b"), ReportSeen("peer", 0, 0, 0.5))
-    named = shared(Blobs(tmp_path / "blobs"), "peer", text)
+    named = shared(BlobStore(tmp_path / "blobs"), "peer", text)
     with open_log(tmp_path / "events") as log:
         write_story(log, [*story.recorded, gathering(named)], State(), group=1)
     with served(tmp_path) as server:
@@ -105,7 +105,7 @@ def messages_of(server: Served) -> list[dict[str, Any]]:
 
 
 def test_bodies_that_cannot_be_trusted_are_left_out(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = BlobStore(tmp_path / "blobs")
     good = shared(blobs, "good", "an answer")
     large = b"\x00" * (BODY_BYTES_MAX + 1)
     junk = b"\xff\xfe not msgpack"
@@ -128,7 +128,7 @@ def test_bodies_that_cannot_be_trusted_are_left_out(tmp_path: Path) -> None:
 
 
 def test_gossip_is_bounded_and_the_newest_comes_first(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = BlobStore(tmp_path / "blobs")
     refs = [shared(blobs, f"peer{number}", *["text"] * 10, round_=number % 7) for number in range(60)]
     many = [gathering(*refs[start : start + 30]) for start in range(0, 60, 30)]
     with served(follower(tmp_path, *many)) as server:
@@ -156,7 +156,7 @@ def test_what_looks_like_a_secret_is_covered_everywhere(tmp_path: Path) -> None:
         WorkerExited("network", f"it ended; last output:\ntoken={CANARY} {KNOWN}"),
         ChainDegraded(f"no answer from {url}"),
     ]
-    cover_also([KNOWN])
+    add_covered_secrets([KNOWN])
     try:
         with served(follower(tmp_path, *events)) as server:
             end = server.json("/api/v1/node/events")["end"]
@@ -171,19 +171,19 @@ def test_what_looks_like_a_secret_is_covered_everywhere(tmp_path: Path) -> None:
         from swarmd.web import moments
 
         moments._covered.clear()
-        moments._shown.cache_clear()
+        moments._redact_and_cut_cached.cache_clear()
     assert any("[redacted]" in text for text in texts)
     for secret in ("Canary", KNOWN):
         assert not [text for text in texts if secret in text]
 
 
 def test_half_of_a_secret_at_a_cut_is_covered_too() -> None:
-    assert "hf_" not in shown_text("x" * 90 + " " + CANARY, 100)
+    assert "hf_" not in redact_and_cut("x" * 90 + " " + CANARY, 100)
 
 
 def test_any_value_becomes_json() -> None:
     strange = {"a": float("nan"), "b": (float("inf"), b"\x00" * 9, 2**70, "\ud800"), "c": ["x"] * 1000}
-    made = plain(strange)
+    made = to_json_value(strange)
     assert made["a"] == "nan" and made["b"] == ["inf", "<9 bytes>", str(2**70), "?"]
     assert len(made["c"]) == 257 and made["c"][-1] == "... 744 more"
     assert msgspec.json.encode(made)

@@ -16,10 +16,10 @@ import pytest
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import MemberSeen
 from swarmd.errors import LogDamaged
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import Base, node_of, oldest_base
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import FoldBase, oldest_base, peer_id_of_log
 from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.store import retain
+from swarmd.eventlog.store import remove_old_segments
 from swarmd.eventlog.summaries import bookmark_path, read_bookmark, write_bookmark
 from swarmd.observe.metrics import Metrics
 from swarmd.web import history as history_module
@@ -49,16 +49,16 @@ class Noted:
         self.resumed = False
         self.events = 0
 
-    def begin(self, base: Base) -> None:
+    def restart(self, base: FoldBase) -> None:
         self.begun_at = base.seq
 
     def apply(self, applied: AppliedEvent) -> None:
         self.events += 1
 
-    def keep(self) -> bytes:
+    def encode(self) -> bytes:
         return b"noted"
 
-    def resume(self, kept: bytes | memoryview) -> None:
+    def restore(self, kept: bytes | memoryview) -> None:
         self.resumed = bytes(kept) == b"noted"
 
 
@@ -69,7 +69,7 @@ class Page:
         self.metrics = Metrics(clock=lambda: 0.0)
         self.noted = Noted()
         others = (self.metrics, self.noted)
-        self.reading = LogReading(log, Blobs(log.parent / "blobs"), lambda batch: None, others)
+        self.reading = LogReading(log, BlobStore(log.parent / "blobs"), lambda batch: None, others)
 
     def __enter__(self) -> Page:
         self.reading.tail.start()
@@ -92,21 +92,21 @@ class Page:
     def figures(self) -> dict[str, Any]:
         """All that it shows."""
         reading, history = self.reading, self.reading.history
-        around = ViewContext("", history.at, history.first, ())
-        seqs = [*range(history.first, history.next_seq, 41), history.next_seq - 1]
+        around = ViewContext("", history.at, history.first_seq, ())
+        seqs = [*range(history.first_seq, history.next_seq, 41), history.next_seq - 1]
         return {
             "state": history.state,
-            "place": (history.next_seq, history.at, history.first),
+            "place": (history.next_seq, history.at, history.first_seq),
             "swarm": swarm_view(history.state, reading.ledger, around, 1000),
             "curves": {peer: account.curve() for peer, account in reading.ledger.accounts.items()},
             "on chain": (list(reading.ledger._on_chain), list(reading.ledger.votes)),
             "stages": reading.stages.view(),
             "trained": reading.trained.view(),
-            "overview": reading.timeline.overview(None, None, 64, history.first),
-            "openings": [reading.timeline.opening_of(round_) for round_ in range(40)],
+            "overview": reading.timeline.overview(None, None, 64, history.first_seq),
+            "openings": [reading.timeline.find_round_opening(round_) for round_ in range(40)],
             "gossip": reading.feed.latest(-1),
             "story": [reading.stories.story(round_, None) for round_ in range(0, 12, 3)],
-            "moments": [history.moment(seq) for seq in seqs],
+            "moments": [history.fold_event(seq) for seq in seqs],
             "metrics": self.metrics.render(None),
         }
 
@@ -252,7 +252,7 @@ def test_whoever_is_killed_while_it_reads_or_writes_loses_little(
         keep, tail = page.reading.keeping, page.reading.tail
         assert keep is not None
         monkeypatch.setattr(keep, "keep_at_first_end", lambda: None)
-        monkeypatch.setattr(keep, "_keep", lambda write=keep._keep, tail=tail: (write(), tail.stopping.set()))
+        monkeypatch.setattr(keep, "_keep", lambda write=keep._save, tail=tail: (write(), tail.stopping.set()))
         tail.start()
         tail._thread.join(20.0)
         (path.parent / f"{path.name}.{os.getpid()}.1.tmp").write_bytes(b"half of it")
@@ -269,13 +269,15 @@ def test_of_a_log_that_was_shortened_meanwhile_the_rest_is_shown(tmp_path: Path)
     recut(COORDINATOR / "events", tmp_path, seed=2)
     with Page(tmp_path) as page:
         expected = page.figures()
-    retain(tmp_path, node_of(tmp_path), bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path)))
+    remove_old_segments(
+        tmp_path, peer_id_of_log(tmp_path), bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path))
+    )
     first = oldest_base(tmp_path).seq
     assert first > 0
     with Page(tmp_path) as page:
-        assert page.resumed and page.reading.history.first == first
+        assert page.resumed and page.reading.history.first_seq == first
         assert page.reading.stages.view() == expected["stages"]
-        assert page.reading.history.moment(first).seq == first
+        assert page.reading.history.fold_event(first).seq == first
 
 
 def test_where_nothing_can_be_written_it_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -284,13 +286,13 @@ def test_where_nothing_can_be_written_it_is_said_once(tmp_path: Path, caplog: py
     with caplog.at_level(logging.WARNING), Page(tmp_path) as page:
         keeping = page.reading.keeping
         assert keeping is not None
-        keeping._keep()
+        keeping._save()
         assert page.reading.tail.trouble is None
     assert caplog.text.count("will take longer to read it") == 1
 
 
 def test_a_log_of_which_nothing_can_be_kept_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Noted, "keep", lambda self: msgspec.msgpack.encode(2**64))  # a sum that is too great
+    monkeypatch.setattr(Noted, "encode", lambda self: msgspec.msgpack.encode(2**64))  # a sum that is too great
     log = Path(shutil.copytree(CHAIN / "events", tmp_path / "events"))
     with Page(log) as page:
         assert page.reading.tail.trouble is None
@@ -299,7 +301,7 @@ def test_a_log_of_which_nothing_can_be_kept_is_read_on(tmp_path: Path, monkeypat
 
 def test_short_logs_and_archives_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recut(COORDINATOR / "events", tmp_path / "log", seed=1)
-    archive = LogReading(tmp_path / "log", Blobs(tmp_path), lambda batch: None, grows=False)
+    archive = LogReading(tmp_path / "log", BlobStore(tmp_path), lambda batch: None, grows=False)
     archive.tail.start()
     assert archive.tail.caught_up.wait(20.0)
     monkeypatch.undo()
@@ -316,4 +318,4 @@ def test_a_state_that_was_kept_is_unpacked_within_a_bound(tmp_path: Path, monkey
     monkeypatch.setattr(history_module, "STATE_BYTES_MAX", 16)
     with Page(log) as page, pytest.raises(LogDamaged, match=r"page\.sum"):
         assert page.resumed
-        page.reading.history.moment(page.reading.history.next_seq - 1)
+        page.reading.history.fold_event(page.reading.history.next_seq - 1)

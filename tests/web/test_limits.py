@@ -15,7 +15,7 @@ from swarmd.errors import NotFoundError
 from swarmd.uvicorn_server import BoundedProtocol
 from swarmd.web import guard
 from swarmd.web.guard import FORM_BYTES_MAX
-from swarmd.web.node import LogNode
+from swarmd.web.node import NodeLogSource
 from swarmd.web.shapes import Moment
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
@@ -247,12 +247,12 @@ def test_with_all_connections_busy_health_is_still_told(monkeypatch: pytest.Monk
     over = threading.Event()
     begun: list[int] = []
 
-    async def moment(node: LogNode, seq: int) -> Moment:
+    async def moment(node: NodeLogSource, seq: int) -> Moment:
         begun.append(seq)
         await asyncio.to_thread(over.wait, LONG_S)
         raise NotFoundError("the test is over")
 
-    monkeypatch.setattr(LogNode, "moment", moment)
+    monkeypatch.setattr(NodeLogSource, "moment", moment)
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
         for _ in range(3):
             busy = stack.enter_context(server.socket())

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
-from swarmd.cli.notify import how_it_ended
+from swarmd.cli.notify import describe_unit_exit
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 from swarmd.observe.metrics import Metrics
-from swarmd.observe.redaction import service_secrets
+from swarmd.observe.redaction import find_service_secrets
 from swarmd.observe.status import Status, status_of
 from swarmd.web.notifications import (
     QUEUED_MAX,
@@ -32,11 +32,11 @@ from swarmd.web.notifications import (
     HealthChanges,
     HealthMessage,
     HealthNotifier,
-    NotifierState,
+    NotifierStateFile,
     ProgramSender,
     UrlSender,
-    notifier_of,
-    senders_of,
+    make_notifier,
+    make_senders,
 )
 from tests.daemon.node import FakeNode, fake_node
 from tests.observe.counting import read
@@ -115,7 +115,7 @@ def test_a_server_that_does_not_answer_costs_a_bounded_time() -> None:
     ],
 )
 def test_what_a_url_hides_is_known(url: str, secrets: set[str]) -> None:
-    found = set(service_secrets(url))
+    found = set(find_service_secrets(url))
     assert secrets <= found and not any("example" in text or "ntfy" in text for text in found)
 
 
@@ -203,15 +203,15 @@ def test_ways_are_made_from_the_configuration_with_secrets_from_files(
     (tmp_path / "credentials" / "bot").write_text(f"tgram://734251987:{SECRET}/1")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
     config = NotifyConfig(urls=("file:hooks", "credential:bot"), command=("/bin/cat",))
-    found = [(sender.name, sender.shown.split()[0]) for sender in senders_of(config, tmp_path)]
+    found = [(sender.name, sender.shown.split()[0]) for sender in make_senders(config, tmp_path)]
     assert found == [("url", "JSON"), ("url", "ntfy"), ("url", "Telegram"), ("command", "the")]
-    assert notifier_of(NotifyConfig(), tmp_path, Metrics()) is None
+    assert make_notifier(NotifyConfig(), tmp_path, Metrics()) is None
 
 
 def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
     private(tmp_path / "hook", f"jsons://chat.example/{SECRET}").chmod(0o644)
     with pytest.raises(ConfigError, match="others may read it") as caught:
-        senders_of(NotifyConfig(urls=("file:hook",)), tmp_path)
+        make_senders(NotifyConfig(urls=("file:hook",)), tmp_path)
     assert SECRET not in str(caught.value)
 
 
@@ -221,7 +221,7 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
 def test_a_wrong_configuration_is_named_without_the_secret(url: str, tmp_path: Path) -> None:
     private(tmp_path / "empty", "\n")
     with pytest.raises(ConfigError) as caught:
-        senders_of(NotifyConfig(urls=(url,)), tmp_path)
+        make_senders(NotifyConfig(urls=(url,)), tmp_path)
     assert SECRET not in str(caught.value) and str(caught.value)
 
 
@@ -310,7 +310,7 @@ def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
         task = asyncio.create_task(notifier.run(lambda: None, 0.01))
         for _ in range(2 * QUEUED_MAX):
             for status in (ILL, ILL, WELL, WELL):
-                queued.extend(notifier.look(replace(status, at=now[0])))
+                queued.extend(notifier.handle_status(replace(status, at=now[0])))
                 now[0] += 1.0
         slow.go.set()
         async with asyncio.timeout(60):
@@ -344,7 +344,7 @@ def watch(
     for lasts_s, status in history:
         end = now + lasts_s
         while now < end:
-            told += [(now, note) for note in edges.look(replace(status, at=now), now)]
+            told += [(now, note) for note in edges.messages_due(replace(status, at=now), now)]
             now += STEP_S
     return told
 
@@ -412,7 +412,7 @@ def test_what_becomes_of_a_daemon_is_told_once_and_nothing_else(
 def test_a_node_of_which_nothing_is_heard_any_more_is_told() -> None:
     edges, told = HealthChanges(AFTER_S, QUIET_S), []
     for now in range(0, 200, 5):
-        told += edges.look(replace(WELL, at=min(float(now), 20.0)), float(now))
+        told += edges.messages_due(replace(WELL, at=min(float(now), 20.0)), float(now))
     (note,) = told
     assert note.layer == "process" and "neither its daemon nor its log says anything" in note.text
     assert watch([(3 * QUIET_S, WELL)], edges)[-1][1].well
@@ -456,14 +456,14 @@ class Beside:
 
     def __init__(self, directory: Path, clock: list[float]) -> None:
         self.clock = clock
-        self.memory = NotifierState(directory)
+        self.memory = NotifierStateFile(directory)
         self.notifier = HealthNotifier(HealthChanges(60, 900), [], Metrics(), self.memory, lambda: clock[0])
 
     def live(self, status: Status, lasts_s: float) -> list[HealthMessage]:
         end = self.clock[0] + lasts_s
         notes: list[HealthMessage] = []
         while self.clock[0] < end:
-            notes += self.notifier.look(status)
+            notes += self.notifier.handle_status(status)
             self.clock[0] += 5
         return notes
 
@@ -475,7 +475,7 @@ def test_a_crash_loop_is_told_once_by_all_processes_together(tmp_path: Path) -> 
         beside = Beside(tmp_path / "run", clock)
         running = replace(WELL, process=replace(WELL.process, run=f"r{life}"))
         notes += beside.live(running, 10) + beside.live(DEAD, 10)
-        beside.memory.release()
+        beside.memory.release_lock()
     assert [(note.layer, note.well) for note in notes] == [("process", False)]
 
 
@@ -483,7 +483,7 @@ def test_the_next_process_tells_that_it_is_well_again(tmp_path: Path) -> None:
     clock = [1000.0]
     first = Beside(tmp_path, clock)
     assert len(first.live(ILL, 1200)) == 1
-    first.memory.release()
+    first.memory.release_lock()
     second = Beside(tmp_path, clock)
     notes = second.live(WELL, 300)
     assert [note.text for note in notes] == ["alpha: network is well again after 20m 0s; it was: no peer"]
@@ -494,7 +494,7 @@ def test_while_one_tells_the_next_looks_on(tmp_path: Path) -> None:
     first, second = Beside(tmp_path, clock), Beside(tmp_path, clock)
     assert first.live(DEAD, 30) == []
     assert second.live(DEAD, 300) == [], "the first one holds the word"
-    first.memory.release()
+    first.memory.release_lock()
     assert len(second.live(DEAD, 300)) == 1
 
 
@@ -580,7 +580,7 @@ def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_systemds_words_are_put_into_ours(result: str, code: str, status: str, words: str) -> None:
     environ = {"MONITOR_SERVICE_RESULT": result, "MONITOR_EXIT_CODE": code, "MONITOR_EXIT_STATUS": status}
-    assert how_it_ended(environ) == words
+    assert describe_unit_exit(environ) == words
 
 
 # --- a real daemon with scripted workers ---

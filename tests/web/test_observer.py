@@ -26,7 +26,7 @@ from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity
 from swarmd.manifest import Manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
-from swarmd.web.observer import DhtSwarm
+from swarmd.web.observer import DhtSwarmSource
 from swarmd.web.shapes import SwarmView
 from swarmd.web.stream import Stream
 from tests.dht.driver import SWARM, Driver
@@ -74,8 +74,8 @@ def made(place: Path) -> Path:
 
 
 @asynccontextmanager
-async def observing(manifest: Manifest, place: Path, *rpc: str) -> AsyncIterator[DhtSwarm]:
-    observed = DhtSwarm(manifest, made(place), rpc=rpc)
+async def observing(manifest: Manifest, place: Path, *rpc: str) -> AsyncIterator[DhtSwarmSource]:
+    observed = DhtSwarmSource(manifest, made(place), rpc=rpc)
     running = asyncio.ensure_future(observed.run())
     try:
         yield observed
@@ -85,7 +85,7 @@ async def observing(manifest: Manifest, place: Path, *rpc: str) -> AsyncIterator
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def until(observed: DhtSwarm, wanted) -> SwarmView:  # type: ignore[no-untyped-def]
+async def until(observed: DhtSwarmSource, wanted) -> SwarmView:  # type: ignore[no-untyped-def]
     """The first view of which `wanted` holds."""
     deadline = time.monotonic() + LONG_S
     while not wanted(seen := await observed.view()):
@@ -155,7 +155,7 @@ async def test_a_swarm_that_nobody_answers_for_is_said_to_be_out_of_reach(tmp_pa
 
 
 async def test_what_peers_share_comes_by_itself(tmp_path: Path) -> None:
-    observed: Any = DhtSwarm(unsigned(id=SWARM, bootnodes=()), made(tmp_path / "observer"))
+    observed: Any = DhtSwarmSource(unsigned(id=SWARM, bootnodes=()), made(tmp_path / "observer"))
     answer, asked = observed.messages_since, asyncio.Event()
 
     async def note(count: int) -> Any:
@@ -165,7 +165,7 @@ async def test_what_peers_share_comes_by_itself(tmp_path: Path) -> None:
 
     observed.messages_since = note
     stream = Stream(observed, None)
-    running, feed = asyncio.create_task(stream.run()), stream.feed(None)
+    running, feed = asyncio.create_task(stream.run()), stream.feed_client(None)
     try:
         async with asyncio.timeout(LONG_S):
             await anext(feed)
@@ -185,7 +185,7 @@ async def test_what_peers_share_comes_by_itself(tmp_path: Path) -> None:
 
 async def test_an_observer_that_hears_no_coordinator_says_so(tmp_path: Path) -> None:
     creator = create_identity(tmp_path / "creator.key").peer_id
-    observed = DhtSwarm(replace(unsigned(id=SWARM, creator=creator), bootnodes=()), made(tmp_path / "observer"))
+    observed = DhtSwarmSource(replace(unsigned(id=SWARM, creator=creator), bootnodes=()), made(tmp_path / "observer"))
     observed.observe(LinkUp(4, (), "connected to 4 peers, but nothing was heard"))
     note = "This observer is isolated: connected to 4 peers, but nothing was heard. What is shown may be old."
     assert note in (await observed.view()).notes

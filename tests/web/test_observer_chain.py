@@ -20,7 +20,7 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.errors import ExitCode
 from swarmd.manifest import Manifest, write_manifest
 from swarmd.web import observer
-from swarmd.web.observer import DhtSwarm
+from swarmd.web.observer import DhtSwarmSource
 from swarmd.web.shapes import SwarmView
 from tests.anvil import running_anvil
 from tests.chain.grounds import CHAIN_ID, Ground, middleman
@@ -144,7 +144,7 @@ async def test_an_endpoint_that_goes_away_is_told_and_taken_up_again(ground: Gro
 async def test_an_observer_that_is_run_again_counts_nothing_twice(ground: Ground, tmp_path: Path) -> None:
     ground.swarm.register(ground.swarm.alice, ANN, BEN)
     reward(ground, ANN, 1000)
-    observed = DhtSwarm(manifest_of(ground, ground.url), made(tmp_path / "observer"))
+    observed = DhtSwarmSource(manifest_of(ground, ground.url), made(tmp_path / "observer"))
     for amount in (0, 500):
         if amount:
             ground.say("anvil_rollback", 1)
@@ -205,7 +205,7 @@ async def test_a_manifest_that_does_not_fit_is_a_note(
 
 
 async def test_without_an_endpoint_the_page_says_what_to_do(ground: Ground, tmp_path: Path) -> None:
-    observed = DhtSwarm(manifest_of(ground), made(tmp_path / "observer"))
+    observed = DhtSwarmSource(manifest_of(ground), made(tmp_path / "observer"))
     observed.observe(RoundAnnounced(3, 0, 1.0, 2.0))
     observed.observe(ReportSeen(ANN, 3, 0, 0.5, "digest"))
     seen = await observed.view()
@@ -218,12 +218,12 @@ def up(round: int, number: int) -> ChainUp:
 
 
 async def test_the_contract_counts_above_the_dht_while_it_can_be_read(tmp_path: Path) -> None:
-    observed = DhtSwarm(unsigned(rounds=None, chain=a_chain()), made(tmp_path / "observer"))
+    observed = DhtSwarmSource(unsigned(rounds=None, chain=a_chain()), made(tmp_path / "observer"))
 
     async def place(*events: Any) -> int:
         for event in events:
             observed.observe(event)
-            observed._follow_contract()  # as at the head
+            observed._go_to_contract_stage()  # as at the head
         return (await observed.view()).round
 
     assert await place(RoundAnnounced(2, 0, 1.0, 2.0)) == 2, "the DHT's clock, until the contract has been read"
@@ -239,7 +239,7 @@ async def test_the_contract_counts_above_the_dht_while_it_can_be_read(tmp_path: 
     for block in passed:
         observed.observe(block)
     assert await place() == 4, "not before the head"
-    observed._follow_contract()
+    observed._go_to_contract_stage()
     assert await place() == 13
 
 

@@ -7,12 +7,12 @@ import pytest
 from swarmd.cli.explain import story_of_round
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
-from swarmd.eventlog.fold import Base
+from swarmd.eventlog.fold import FoldBase
 from swarmd.observe.story import Story as Told
 from swarmd.web import history as history_module
 from swarmd.web import reading as reading_module
 from swarmd.web import stages as stages_module
-from swarmd.web.history import LogHistory, commits_at
+from swarmd.web.history import LogHistory, read_commits_from
 from swarmd.web.reading import Stories
 from swarmd.web.stages import StageFollower, Timeline
 from tests.core.story import Story, announced, gathered, settings, trained
@@ -24,16 +24,16 @@ LONG = 23_000  # events
 class Reader:
     """The page's books on a log."""
 
-    def __init__(self, directory: Path, base: Base | None = None) -> None:
+    def __init__(self, directory: Path, base: FoldBase | None = None) -> None:
         stages, timeline = StageFollower(), Timeline()
         self._events = directory / "events"
         self._history = LogHistory(self._events, (stages, timeline))
-        self._history.begin(base or Base())
+        self._history.restart(base or FoldBase())
         self._stories = Stories(self._history, stages, timeline)
         self.read()
 
     def read(self) -> None:
-        for commit, end in commits_at(self._events, self._history.place, self._history.next_seq):
+        for commit, end in read_commits_from(self._events, self._history.end_position, self._history.next_seq):
             self._history.apply(commit, end)
 
     def tell(self, round_: int) -> Told:

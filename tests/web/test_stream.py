@@ -13,12 +13,12 @@ import pytest
 
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
-from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.blobs import BlobStore
+from swarmd.eventlog.fold import load_state
 from swarmd.observe.status import Status
 from swarmd.web import shapes, stream
-from swarmd.web.endpoints import WorkBusy
-from swarmd.web.node import LogNode
+from swarmd.web.endpoints import ServerBusy
+from swarmd.web.node import NodeLogSource
 from swarmd.web.stream import CLIENTS_MAX, Client
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
@@ -45,7 +45,7 @@ def test_nothing_is_lost_or_doubled_between_what_was_missed_and_what_comes(tmp_p
 
 def test_a_client_is_told_first_how_things_are(tmp_path: Path) -> None:
     with served(copy_of(FOLLOWER, tmp_path)) as server:
-        listener, name = Listener(server), load(FOLLOWER / "events")[0].settings.name
+        listener, name = Listener(server), load_state(FOLLOWER / "events")[0].settings.name
         until(lambda: listener.of("swarm"))
         assert json.loads(listener.of("charts")[0][2])["round"] == "stopped"
         assert msgspec.json.decode(listener.of("status")[0][2], type=Status).name == name
@@ -58,18 +58,18 @@ def test_a_crowd_that_asks_too_much_ends_no_stream(tmp_path: Path, monkeypatch: 
     refused: list[str] = []
 
     def busy(name: str) -> None:
-        answer = getattr(LogNode, name)
+        answer = getattr(NodeLogSource, name)
 
-        async def ask(self: LogNode, *given: int) -> Any:
+        async def ask(self: NodeLogSource, *given: int) -> Any:
             if name not in refused:
                 refused.append(name)
-                raise WorkBusy("too much is asked of this server at once")
+                raise ServerBusy("too much is asked of this server at once")
             return await answer(self, *given)
 
-        monkeypatch.setattr(LogNode, name, ask)
+        monkeypatch.setattr(NodeLogSource, name, ask)
 
     monkeypatch.setattr(stream, "SWARM_LEAST_S", 0.05)
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = BlobStore(tmp_path / "blobs")
     with open_log(tmp_path / "events") as log:
         state = write_story(log, follower_story(1), State(), group=1)
         with served(tmp_path) as server:

@@ -12,8 +12,8 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import Envelope, Event, MemberSeen, ReportSeen, RewardLog, SubmissionsCounted, VoteLog
 from swarmd.core.state import Clock, State
 from swarmd.core.values import Standing
-from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings
-from swarmd.eventlog.fold import load
+from swarmd.dht.wire.bodies import LeaderboardBody, save_standings
+from swarmd.eventlog.fold import load_state
 from swarmd.paths import NodeDirectory
 from swarmd.web import swarm as ledger_module
 from swarmd.web.swarm import VOTES_KEPT, PeerLedger, ViewContext, swarm_view
@@ -69,7 +69,7 @@ def test_a_newcomer_takes_the_place_of_the_stranger_that_was_longest_unseen() ->
 def test_strangers_push_out_nobody_whose_reward_is_known() -> None:
     books = Books()
     books.credit("anna")
-    books.ledger.settle(0, [Standing("bert", "bert", 3.0, 1, 0)], 1.0)
+    books.ledger.adopt_coordinator_sums(0, [Standing("bert", "bert", 3.0, 1, 0)], 1.0)
     books.see(*names("stranger", 100))
     assert {"anna", "bert"} < books.peers and len(books.ledger.accounts) == PLACES
     assert books.ledger.accounts["bert"].reward == 3.0
@@ -103,11 +103,11 @@ def test_books_that_were_kept_forget_the_same_peers() -> None:
     books, kept = Books(), Books()
     books.see("anna", "bert", "carl")
     books.see("anna")
-    kept.ledger.resume(books.ledger.keep())
+    kept.ledger.restore(books.ledger.encode())
     kept.at = books.at
     for each in (books, kept):
         each.see("dora")
-    assert kept.ledger.keep() == books.ledger.keep()
+    assert kept.ledger.encode() == books.ledger.encode()
 
 
 def test_the_contracts_count_is_shown_and_what_it_stands_for() -> None:
@@ -153,7 +153,7 @@ def test_votes_for_invented_names_leave_room_for_peers_that_earn(monkeypatch: py
 
 
 OTHER = "12D3KooWother"
-STATE, _ = load(FOLLOWER / "events")
+STATE, _ = load_state(FOLLOWER / "events")
 assert STATE.settings is not None and STATE.clock is not None
 ME, SWARM = STATE.settings.peer, STATE.settings.swarm
 
@@ -166,7 +166,7 @@ def keep(directory: Path, swarm: str, kept: LeaderboardBody) -> None:
     path = NodeDirectory(directory).standings
     path.parent.mkdir(exist_ok=True)
     before = path.stat().st_mtime_ns if path.exists() else 0
-    keep_standings(path, swarm, kept)
+    save_standings(path, swarm, kept)
     os.utime(path, ns=(before + 10**9, before + 10**9))  # a clock that is too coarse must not hide the change
 
 

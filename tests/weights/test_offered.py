@@ -11,7 +11,7 @@ import pytest
 from swarmd.errors import NoSpaceLeft, NotFoundError, RecordRejected
 from swarmd.weights import offered as subject
 from swarmd.weights.manifest import CHUNK_BYTES_MIN, ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
-from swarmd.weights.offered import FetchedWeights, OfferedWeights, PartialFile, cut, read_chunk
+from swarmd.weights.offered import FetchedWeights, OfferedWeights, PartialFile, chunk_file, read_chunk
 from swarmd.weights.tensors import apply_delta
 from tests.durability import recording
 from tests.weights.making import bfloat16, write_safetensors
@@ -29,7 +29,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(source: Path) -> ChunkedFile:
-    return cut(source, CHUNK_BYTES_MIN)
+    return chunk_file(source, CHUNK_BYTES_MIN)
 
 
 def chunk(source: Path, file: ChunkedFile, index: int) -> bytes:
@@ -114,7 +114,7 @@ COUNT = 700_000
 
 
 def offer(shelf: OfferedWeights, values: bytes, round: int) -> WeightsOffer:
-    write_safetensors(shelf.announced, {"w": ("BF16", (len(values) // 2,), values)})
+    write_safetensors(shelf.announced_path, {"w": ("BF16", (len(values) // 2,), values)})
     return shelf.offer("a" * 64, "b" * 64, round, "BF16", 0.5)
 
 
@@ -205,18 +205,18 @@ def taken(directory: Path) -> tuple[FetchedWeights, WeightsManifest, str, set[st
 def test_a_manifest_and_all_chunks_are_given_on_in_the_next_life_too(tmp_path: Path) -> None:
     fetched, manifest, digest, wanted = taken(tmp_path)
     assert not fetched.has(digest)
-    assert fetched.keep(manifest, digest) == {f"{manifest.whole.digest}.safetensors", f"{digest}.manifest"}
+    assert fetched.forward_file(manifest, digest) == {f"{manifest.whole.digest}.safetensors", f"{digest}.manifest"}
     for source in (fetched, FetchedWeights(fetched.directory, wanted.__contains__)):
         assert source.has(digest) and source.get(digest) == manifest.encode()
         chunks = [manifest.whole.chunk_digest(index) for index in range(len(manifest.whole))]
-        assert all(source.has(chunk) and source.part_of(chunk) == digest for chunk in chunks)
+        assert all(source.has(chunk) and source.file_digest_of(chunk) == digest for chunk in chunks)
         assert sum(len(source.get(chunk)) for chunk in chunks) == manifest.whole.size_bytes
-        assert source.part_of("0" * 64) == "0" * 64 and not source.has("0" * 64)
+        assert source.file_digest_of("0" * 64) == "0" * 64 and not source.has("0" * 64)
 
 
 def test_what_is_damaged_or_gone_is_not_given_on(tmp_path: Path) -> None:
     fetched, manifest, digest, _ = taken(tmp_path)
-    fetched.keep(manifest, digest)
+    fetched.forward_file(manifest, digest)
     path = fetched.directory / f"{manifest.whole.digest}.safetensors"
     with path.open("r+b") as damaged:
         damaged.write(b"damaged!")
@@ -234,7 +234,7 @@ def test_what_is_damaged_or_gone_is_not_given_on(tmp_path: Path) -> None:
 
 def test_what_nobody_offers_is_not_given_on(tmp_path: Path) -> None:
     fetched, manifest, digest, wanted = taken(tmp_path)
-    fetched.keep(manifest, digest)
+    fetched.forward_file(manifest, digest)
     wanted.clear()
     assert not fetched.has(digest) and not fetched.has(manifest.whole.chunk_digest(0))
     wanted.add(digest)

@@ -11,21 +11,21 @@ from swarmd.core.events import LinkUp, ReportSeen
 from swarmd.errors import FrameError
 from swarmd.worker.messages import (
     FRAME_BYTES_MAX,
-    Fault,
+    FaultMessage,
     FrameReader,
     FromWorker,
-    Observed,
-    Pong,
-    Progress,
+    ObservedMessage,
+    PongMessage,
+    ProgressMessage,
     encode_frame,
 )
 
 MESSAGES: tuple[FromWorker, ...] = (
-    Pong(7),
-    Observed(LinkUp(3, ("/ip4/127.0.0.1/tcp/1",))),
-    Observed(ReportSeen("peer", 1, 0, float("inf"), record=b"\0" * 300)),
-    Progress("training", 1, 20, figures={"tokens_per_s": 12.5}),
-    Fault("no such model", permanent=True, exit_code=66),
+    PongMessage(7),
+    ObservedMessage(LinkUp(3, ("/ip4/127.0.0.1/tcp/1",))),
+    ObservedMessage(ReportSeen("peer", 1, 0, float("inf"), record=b"\0" * 300)),
+    ProgressMessage("training", 1, 20, figures={"tokens_per_s": 12.5}),
+    FaultMessage("no such model", permanent=True, exit_code=66),
 )
 
 
@@ -39,7 +39,7 @@ def test_messages_come_whole_whatever_the_chunks(messages: list[FromWorker], dat
     source, got = reader(), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
-        got += list(source.feed(stream[:size]))
+        got += list(source.read_messages(stream[:size]))
         stream = stream[size:]
     assert got == messages
 
@@ -48,7 +48,7 @@ def test_messages_come_whole_whatever_the_chunks(messages: list[FromWorker], dat
 def test_noise_is_refused_or_waited_for(noise: bytes) -> None:
     source = reader()
     try:
-        got = list(source.feed(noise))
+        got = list(source.read_messages(noise))
     except FrameError:
         return
     assert sum(len(encode_frame(message)) for message in got) <= len(noise) + 64 * len(got)
@@ -57,21 +57,21 @@ def test_noise_is_refused_or_waited_for(noise: bytes) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        encode_frame(Fault("abcd"))[4:].replace(b"abcd", b"\xff\xfe\xfd\xfc"),
+        encode_frame(FaultMessage("abcd"))[4:].replace(b"abcd", b"\xff\xfe\xfd\xfc"),
         b"\x82\xa4type\xa4pong\xa4more" + 100_000 * b"\x91" + b"\xc0",
     ],
     ids=["no UTF-8", "an endless nesting in a field that nobody knows"],
 )
 def test_a_body_that_cannot_be_decoded_is_refused(body: bytes) -> None:
     with pytest.raises(FrameError, match="is not a message"):
-        list(reader().feed(struct.pack("<I", len(body)) + body))
+        list(reader().read_messages(struct.pack("<I", len(body)) + body))
 
 
 def test_a_length_beyond_the_limit_is_refused_at_once() -> None:
     with pytest.raises(FrameError, match=str(FRAME_BYTES_MAX)):
-        list(reader().feed(struct.pack("<I", FRAME_BYTES_MAX + 1)))
+        list(reader().read_messages(struct.pack("<I", FRAME_BYTES_MAX + 1)))
 
 
 def test_a_message_beyond_the_limit_is_not_sent() -> None:
     with pytest.raises(FrameError, match="Progress frame has"):
-        encode_frame(Progress("x" * (FRAME_BYTES_MAX + 1)))
+        encode_frame(ProgressMessage("x" * (FRAME_BYTES_MAX + 1)))

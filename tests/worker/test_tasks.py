@@ -9,7 +9,7 @@ import pytest
 
 from swarmd.sim.coroutines import VirtualRuntime
 from swarmd.worker.runtime import LoopRuntime, Runtime
-from swarmd.worker.tasks import Limiter, TaskGroup, within
+from swarmd.worker.tasks import ConcurrencyLimiter, TaskGroup, run_within
 
 Play = Callable[[Callable[[Runtime], Coroutine[Any, Any, None]]], None]
 FOR_EVER_S = 3600.0
@@ -53,9 +53,9 @@ def test_a_coroutine_that_ends_in_time_gives_what_it_returns_and_raises_what_it_
         return 7
 
     async def test(runtime: Runtime) -> None:
-        assert await within(runtime, FOR_EVER_S, soon, runtime, None) == 7
+        assert await run_within(runtime, FOR_EVER_S, soon, runtime, None) == 7
         with pytest.raises(KeyError, match="lost"):
-            await within(runtime, FOR_EVER_S, soon, runtime, KeyError("lost"))
+            await run_within(runtime, FOR_EVER_S, soon, runtime, KeyError("lost"))
 
     play(test)
 
@@ -79,7 +79,7 @@ def test_a_coroutine_that_takes_too_long_is_ended_with_those_that_it_started(pla
 
     async def test(runtime: Runtime) -> None:
         with pytest.raises(TimeoutError):
-            await within(runtime, 0.01, parent, runtime)
+            await run_within(runtime, 0.01, parent, runtime)
         await runtime.sleep(0.01)
         assert ended == ["child"]
 
@@ -118,7 +118,7 @@ def test_a_limiter_lets_so_many_in_at_once_and_forgets_who_was_ended(play: Play)
     inside: list[int] = []
     most: list[int] = []
 
-    async def enter(runtime: Runtime, limiter: Limiter, number: int) -> None:
+    async def enter(runtime: Runtime, limiter: ConcurrencyLimiter, number: int) -> None:
         async with limiter:
             inside.append(number)
             most.append(sum(1 for _ in inside) - left[0])
@@ -128,7 +128,7 @@ def test_a_limiter_lets_so_many_in_at_once_and_forgets_who_was_ended(play: Play)
     left = [0]
 
     async def test(runtime: Runtime) -> None:
-        limiter, group = Limiter(runtime, 2), TaskGroup(runtime)
+        limiter, group = ConcurrencyLimiter(runtime, 2), TaskGroup(runtime)
         for number in range(3):
             group.start(enter, runtime, limiter, number)
         give_up = runtime.start(enter(runtime, limiter, 9))

@@ -13,9 +13,9 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import Identity, parse_identity
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
-from swarmd.eventlog.fold import load, node_of
+from swarmd.eventlog.fold import load_state, peer_id_of_log
 from swarmd.eventlog.segment import list_segments
-from swarmd.files import read_start, remedy
+from swarmd.files import advise_on_path_error, read_start
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import read_sealed_header, seal, unseal
 
@@ -24,7 +24,7 @@ NOTE_BYTES_MAX = 16 * 1024
 NOTE_SUFFIX = ".saved"
 
 
-class BackupMarks(msgspec.Struct, frozen=True):
+class BackupProgress(msgspec.Struct, frozen=True):
     """How far the node had come when the backup was made: it had signed nothing later. -1 for nothing yet."""
 
     done: tuple[int, int] = (-1, -1)  # last (round, stage) trained
@@ -32,7 +32,7 @@ class BackupMarks(msgspec.Struct, frozen=True):
     vote: int = -1  # highest round whose vote was on the chain or on its way
 
     @property
-    def round(self) -> int:
+    def highest_round(self) -> int:
         """The highest round of them all, -1 for none."""
         return max(self.done[0], self.reward[0], self.vote)
 
@@ -43,13 +43,13 @@ class Backup(msgspec.Struct, frozen=True):
     key: bytes  # the key file's contents
     peer: str
     made_at: float  # POSIX seconds
-    marks: BackupMarks | None = None  # absent when no event log was at hand
+    marks: BackupProgress | None = None  # absent when no event log was at hand
 
     @property
     def identity(self) -> Identity:
         """The key. Raises IdentityError if it is damaged or another peer's."""
         identity = parse_identity(self.key, "the backup's key")
-        if identity.peer_id != self.peer or not identity.is_whole():
+        if identity.peer_id != self.peer or not identity.has_valid_key_pair():
             raise IdentityDamaged(
                 f"the backup of {self.peer} holds another key or a damaged one", "Take another copy of the backup"
             )
@@ -74,7 +74,7 @@ def read_backup(path: Path) -> bytes:
         raise NotFoundError(f"there is no backup {path}", "`swarmd identity backup` makes one") from error
     except OSError as error:
         other = "Name a file that `swarmd identity backup` wrote"
-        fix = remedy(error, path) if isinstance(error, PermissionError) else other
+        fix = advise_on_path_error(error, path) if isinstance(error, PermissionError) else other
         raise IdentityError(f"the backup {path} cannot be read: {error.strerror}", fix) from error
     read_sealed_header(raw if len(raw) <= FILE_BYTES_MAX else b"", str(path))
     return raw
@@ -92,7 +92,7 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
         raise IdentityDamaged(f"{origin} opens, but holds no backup of an identity") from error
 
 
-def read_marks(data: NodeDirectory, peer: str) -> BackupMarks | None:
+def read_progress(data: NodeDirectory, peer: str) -> BackupProgress | None:
     """How far the node has come by the event log in a data directory; None if there is no log.
 
     Raises:
@@ -101,21 +101,21 @@ def read_marks(data: NodeDirectory, peer: str) -> BackupMarks | None:
     """
     if not data.events.is_dir() or not list_segments(data.events):
         return None
-    owner = node_of(data.events)
+    owner = peer_id_of_log(data.events)
     if owner and owner != peer:
         fix = "Name the file or directory of that node, or another directory"
         raise IdentityDamaged(f"{data.events} holds the log of {owner}, the identity is {peer}", fix)
-    return marks_of(load(data.events)[0])
+    return progress_of(load_state(data.events)[0])
 
 
-def marks_of(state: State) -> BackupMarks:
+def progress_of(state: State) -> BackupProgress:
     """The marks of a node's state: what is on the chain, and what the node may have signed since."""
     rewards = [(one.round, one.stage) for one in state.submissions if one.kind == "reward" and one.prepared]
     votes = [one.round for one in state.submissions if one.kind == "winners" and one.prepared]
     if state.chain is not None:
         rewards.append(state.chain.reward_mark)
         votes.append(state.chain.vote_mark)
-    return BackupMarks(state.done, max(rewards, default=(-1, -1)), max(votes, default=-1))
+    return BackupProgress(state.done, max(rewards, default=(-1, -1)), max(votes, default=-1))
 
 
 class BackupNote(msgspec.Struct, frozen=True):
@@ -126,20 +126,20 @@ class BackupNote(msgspec.Struct, frozen=True):
     file: str  # absolute
 
 
-def note_of(key: Path) -> Path:
+def note_path_of(key: Path) -> Path:
     """Path of the note about a key file."""
     return key.with_name(key.name + NOTE_SUFFIX)
 
 
-def note_backup(key: Path, peer: str, at: float, out: Path) -> None:
+def write_backup_note(key: Path, peer: str, at: float, out: Path) -> None:
     """Write the note about a backup. Raises OSError."""
-    note_of(key).write_bytes(msgspec.json.encode(BackupNote(peer, at, str(out.absolute()))))
+    note_path_of(key).write_bytes(msgspec.json.encode(BackupNote(peer, at, str(out.absolute()))))
 
 
-def last_backup(key: Path, peer: str = "") -> BackupNote | None:
+def read_backup_note(key: Path, peer: str = "") -> BackupNote | None:
     """The latest backup that was made here of this peer's key, or of any key if `peer` is empty; None if unknown."""
     try:
-        saved = msgspec.json.decode(read_start(note_of(key), NOTE_BYTES_MAX), type=BackupNote)
+        saved = msgspec.json.decode(read_start(note_path_of(key), NOTE_BYTES_MAX), type=BackupNote)
     except (OSError, *DECODE_ERRORS):
         return None
     return saved if peer in ("", saved.peer) else None

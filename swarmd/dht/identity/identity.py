@@ -36,7 +36,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
 from swarmd.files import read_start
-from swarmd.paths import quoted
+from swarmd.paths import quote_for_shell
 from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Identity(ABC):
         """The key file's contents."""
 
     @abstractmethod
-    def is_whole(self) -> bool:
+    def has_valid_key_pair(self) -> bool:
         """Does the public half belong to the secret half?"""
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class Ed25519Identity(Identity):
         """The key file's contents, 68 bytes."""
         return FILE_PREFIX + self._seed + self.public
 
-    def is_whole(self) -> bool:
+    def has_valid_key_pair(self) -> bool:
         """Does the public half belong to the secret half? Imports `cryptography`."""
         return self._key.public_key().public_bytes_raw() == self.public
 
@@ -157,9 +157,9 @@ class RsaIdentity(Identity):
 
     def encode(self) -> bytes:
         """The key file's contents, as RL Swarm wrote them."""
-        return _rsa_protobuf(_rsa_private(self._key))
+        return _wrap_rsa_protobuf(_encode_rsa_private_key(self._key))
 
-    def is_whole(self) -> bool:
+    def has_valid_key_pair(self) -> bool:
         """True: an RSA key is checked when it is parsed."""
         return True
 
@@ -178,7 +178,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    raw = _raw_of(peer_id)
+    raw = _decode_peer_id(peer_id)
     if not raw.startswith(PEER_PREFIX):
         raise ValueError("not the peer id of an Ed25519 key")
     return Ed25519PublicKey.from_public_bytes(raw[len(PEER_PREFIX) :])
@@ -187,7 +187,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
 def is_peer_id(text: str) -> bool:
     """True for the id of an Ed25519 or RSA peer, written as libp2p writes it."""
     try:
-        _raw_of(text)
+        _decode_peer_id(text)
     except ValueError:
         return False
     return True
@@ -195,12 +195,12 @@ def is_peer_id(text: str) -> bool:
 
 def key_digest_of(peer_id: str) -> bytes | None:
     """The sha256 in an RSA peer's id; None for an Ed25519 peer. Raises ValueError if it is not a peer id."""
-    raw = _raw_of(peer_id)
+    raw = _decode_peer_id(peer_id)
     return raw[len(RSA_PEER_PREFIX) :] if raw.startswith(RSA_PEER_PREFIX) else None
 
 
 @lru_cache(maxsize=PEERS_KEPT)
-def _raw_of(peer_id: str) -> bytes:
+def _decode_peer_id(peer_id: str) -> bytes:
     if len(peer_id) > PEER_ID_LENGTH_MAX:
         raise ValueError("too long for a peer id")
     raw = bytes(base58.b58decode(peer_id))
@@ -213,7 +213,7 @@ def _raw_of(peer_id: str) -> bytes:
     return raw
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """A length as protobuf writes it: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while number > 0x7F:
@@ -239,11 +239,11 @@ def create_identity(path: Path) -> Ed25519Identity:
         IdentityError: the file exists already (it is never overwritten) or cannot be written.
     """
     identity = generate_identity()
-    write_private(path, identity.encode())
+    write_private_file(path, identity.encode())
     return identity
 
 
-def write_private(path: Path, content: bytes) -> None:
+def write_private_file(path: Path, content: bytes) -> None:
     """Write a new file durably, with mode 0600.
 
     Raises:
@@ -260,7 +260,7 @@ def load_identity(path: Path) -> Identity:
         IdentityError: wrong type, owner or mode, or a damaged file.
     """
     identity = read_identity(path)
-    if not identity.is_whole():
+    if not identity.has_valid_key_pair():
         raise IdentityDamaged(f"{path} is damaged: its public key does not belong to its secret", _RESTORE)
     return identity
 
@@ -270,8 +270,8 @@ def read_identity(path: Path) -> Identity:
     if not os.path.lexists(path):
         raise NotFoundError(
             f"there is no identity {path}",
-            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; a new node's is made with "
-            f"`swarmd identity new {quoted(path)}`",
+            f"Bring it back with `swarmd identity restore BACKUP {quote_for_shell(path)}`; a new node's is made with "
+            f"`swarmd identity new {quote_for_shell(path)}`",
         )
     return parse_identity(read_secret(Secret(path), KEY_FILE), str(path))
 
@@ -299,12 +299,12 @@ def _parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
     from cryptography.hazmat.primitives.asymmetric import rsa
 
     try:
-        key = serialization.load_der_private_key(_rsa_der_in(raw), None)
+        key = serialization.load_der_private_key(_extract_rsa_der(raw), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise IdentityDamaged(
             f"{origin} is damaged: it begins as an RSA identity and holds no RSA key", _ANOTHER_COPY
         ) from error
-    if not isinstance(key, rsa.RSAPrivateKey) or _rsa_protobuf(_rsa_private(key)) != raw:
+    if not isinstance(key, rsa.RSAPrivateKey) or _wrap_rsa_protobuf(_encode_rsa_private_key(key)) != raw:
         raise IdentityDamaged(
             f"{origin} is damaged: what it holds is not an RSA key in PKCS#1 form alone", _ANOTHER_COPY
         )
@@ -314,21 +314,21 @@ def _parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
     return RsaIdentity(key)
 
 
-def _rsa_der_in(raw: bytes) -> bytes:
+def _extract_rsa_der(raw: bytes) -> bytes:
     """The DER in the protobuf; a length that does not fit is found when the key is encoded again."""
     length_bytes = next((count for count, byte in enumerate(raw[len(RSA_PREFIX) :], 1) if byte < 0x80), 0)
     return raw[len(RSA_PREFIX) + length_bytes :]
 
 
-def _rsa_private(key: RSAPrivateKey) -> bytes:
+def _encode_rsa_private_key(key: RSAPrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     plain = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, plain)
 
 
-def _rsa_protobuf(der: bytes) -> bytes:
-    return RSA_PREFIX + varint(len(der)) + der
+def _wrap_rsa_protobuf(der: bytes) -> bytes:
+    return RSA_PREFIX + encode_varint(len(der)) + der
 
 
 def _rsa_problem(key: RSAPublicKey) -> str:
@@ -342,11 +342,11 @@ def _rsa_problem(key: RSAPublicKey) -> str:
 
 def rsa_peer_id(public: bytes) -> str:
     """The base58 peer id (Qm...) of an RSA public key, given as DER SubjectPublicKeyInfo."""
-    digest = hashlib.sha256(_rsa_protobuf(public)).digest()
+    digest = hashlib.sha256(_wrap_rsa_protobuf(public)).digest()
     return str(base58.b58encode(RSA_PEER_PREFIX + digest).decode("ascii"))
 
 
-def _rsa_signature_bytes(value: bytes) -> int:
+def _rsa_signature_size(value: bytes) -> int:
     """How many bytes at the end of `value` are an RSA signature with its key. Raises ValueError for none."""
     if len(value) < RSA_LENGTHS.size:
         raise ValueError("too short for an RSA signature")
@@ -371,17 +371,17 @@ def _verify_rsa(peer_id: str, signature: bytes, message: bytes) -> None:
     key_bytes, signature_bytes = RSA_LENGTHS.unpack(signature[-RSA_LENGTHS.size :])
     if key_bytes > RSA_KEY_BYTES_MAX or key_bytes + signature_bytes + RSA_LENGTHS.size != len(signature):
         raise ValueError("not an RSA signature")
-    key = _rsa_public_key(peer_id, signature[:key_bytes])
+    key = _load_rsa_public_key(peer_id, signature[:key_bytes])
     key.verify(signature[key_bytes : -RSA_LENGTHS.size], message, padding.PKCS1v15(), hashes.SHA256())
 
 
 @lru_cache(maxsize=RSA_KEYS_KEPT)
-def _rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
+def _load_rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
     """The key, if the peer id is made of it. Raises ValueError or UnsupportedAlgorithm."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    if hashlib.sha256(_rsa_protobuf(public)).digest() != key_digest_of(peer_id):  # before anything parses it
+    if hashlib.sha256(_wrap_rsa_protobuf(public)).digest() != key_digest_of(peer_id):  # before anything parses it
         raise ValueError("the key is not the peer's")
     key = serialization.load_der_public_key(public)
     if not isinstance(key, rsa.RSAPublicKey) or _rsa_problem(key):
@@ -390,7 +390,7 @@ def _rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
 
 
 @contextmanager
-def hold_identity(path: Path) -> Iterator[None]:
+def lock_identity(path: Path) -> Iterator[None]:
     """Hold the identity for this process alone; the kernel releases it when the process ends.
 
     Raises:
@@ -401,7 +401,7 @@ def hold_identity(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = _holder_of(os.fstat(descriptor).st_ino)
+            holder = _lock_holder_pid(os.fstat(descriptor).st_ino)
             who = f"process {holder}" if holder else "another process"
             fix = "Stop the other node; one identity runs one node only"
             raise IdentityInUse(f"the identity {path} is in use by {who}", fix) from error
@@ -410,7 +410,7 @@ def hold_identity(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _holder_of(inode: int) -> int:
+def _lock_holder_pid(inode: int) -> int:
     """Pid of the process that holds a flock on the file, 0 if unknown (Linux only)."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
@@ -420,14 +420,14 @@ def _holder_of(inode: int) -> int:
     return 0
 
 
-def signature_bytes(peer_id: str, value: bytes) -> int:
+def signature_size(peer_id: str, value: bytes) -> int:
     """Number of bytes at the end of a signed `value` that are the owner's signature, by its kind of key.
 
     Raises:
         ValueError: there is none, or `peer_id` is not a peer id.
     """
     if not peer_id.startswith(ED25519_START) and key_digest_of(peer_id) is not None:
-        return _rsa_signature_bytes(value)
+        return _rsa_signature_size(value)
     if len(value) <= ED25519_BYTES:
         raise ValueError("too short to be signed")
     return ED25519_BYTES
@@ -447,22 +447,22 @@ def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
     return True
 
 
-class ForeignName(msgspec.Struct, frozen=True):
+class RlSwarmName(msgspec.Struct, frozen=True):
     """A peer's name in RL Swarm, made of words that swarmd does not ship."""
 
     peer: str
     rl_swarm: str
 
 
-def note_name(key: Path, peer: str, rl_swarm: str) -> None:
+def write_rl_swarm_name(key: Path, peer: str, rl_swarm: str) -> None:
     """Write the RL Swarm name of a key's peer beside the key. Raises OSError."""
-    key.with_name(key.name + SUFFIX).write_bytes(msgspec.json.encode(ForeignName(peer, rl_swarm)))
+    key.with_name(key.name + SUFFIX).write_bytes(msgspec.json.encode(RlSwarmName(peer, rl_swarm)))
 
 
-def known_name(key: Path, peer: str) -> str:
+def read_rl_swarm_name(key: Path, peer: str) -> str:
     """The peer's name in RL Swarm; empty if none was written beside the key."""
     try:
-        called = msgspec.json.decode(read_start(key.with_name(key.name + SUFFIX), NOTE_BYTES_MAX), type=ForeignName)
+        called = msgspec.json.decode(read_start(key.with_name(key.name + SUFFIX), NOTE_BYTES_MAX), type=RlSwarmName)
     except (OSError, *DECODE_ERRORS):
         return ""
     sound = called.peer == peer and len(called.rl_swarm) <= NAME_CHARS_MAX and called.rl_swarm.isprintable()

@@ -32,7 +32,7 @@ MILLION = 1_000_000
 log = get_logger(__name__)
 
 
-def _begin(swarm: str, peer: str) -> hashlib._Hash:
+def _start_hash(swarm: str, peer: str) -> hashlib._Hash:
     return hashlib.sha256(DOMAIN + bytes(msgpack.packb([swarm, peer])))
 
 
@@ -40,7 +40,7 @@ def work_bits(swarm: str, peer: str, number: int) -> int:
     """Number of zero bits that a number is worth, up to `WORK_BITS_MAX`."""
     if not 0 <= number <= NUMBER_MAX:
         return 0
-    begun = _begin(swarm, peer)
+    begun = _start_hash(swarm, peer)
     begun.update(number.to_bytes(NUMBER_BYTES, "big"))
     return min(WORK_BITS_MAX, 256 - int.from_bytes(begun.digest(), "big").bit_length())
 
@@ -51,7 +51,7 @@ def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambd
     Args:
         look: called every `LOOK_NUMBERS`; an error that it raises ends the search.
     """
-    begun, bound = _begin(swarm, peer), (1 << (64 - bits)).to_bytes(9, "big")[1:] if bits else b"\xff" * 8
+    begun, bound = _start_hash(swarm, peer), (1 << (64 - bits)).to_bytes(9, "big")[1:] if bits else b"\xff" * 8
     number = 0
     while True:
         if not number % LOOK_NUMBERS:
@@ -63,7 +63,7 @@ def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambd
         number += 1
 
 
-def take_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], None]) -> int:
+def load_or_find_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], None]) -> int:
     """A number that is worth `bits`: the one in the file, or one that is found now and kept.
 
     A number in the file counts only if its hash is good, which depends on swarm and peer: a torn one, or another
@@ -74,10 +74,10 @@ def take_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], N
     """
     if bits <= WORK_BITS:
         return find_work(swarm, peer, bits, look)
-    kept = _read(path)
+    kept = _read_number(path)
     if work_bits(swarm, peer, kept) >= bits:
         return kept
-    number = find_work(swarm, peer, bits, SearchNews(bits, look))
+    number = find_work(swarm, peer, bits, SearchProgressLog(bits, look))
     try:
         write_durably(path, b"%d\n" % number)
     except LogWriteFailed as error:
@@ -85,7 +85,7 @@ def take_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], N
     return number
 
 
-def _read(path: Path) -> int:
+def _read_number(path: Path) -> int:
     """The number in the file; -1, which is worth nothing, if there is none."""
     try:
         return int(read_start(path, NUMBER_CHARS_MAX))
@@ -93,7 +93,7 @@ def _read(path: Path) -> int:
         return -1
 
 
-class SearchNews:
+class SearchProgressLog:
     """Logs how far a search has come, at each of its checks."""
 
     def __init__(self, bits: int, look: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 - Bodies and weights have a protocol and bounds each, so that weights never use up what bodies need.
 - The request is the 32 bytes of the digest. The answer is the size as an unsigned 64-bit big-endian number, then that
   many bytes. A size of 2**64 - 1 means that the peer does not have the body, or will not give it now; then it names a
-  few peers to which it has given the body (`encode_names`), and these are asked instead.
+  few peers to which it has given the body (`encode_peer_ids`), and these are asked instead.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cachetools import FIFOCache
 
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.limits import ConcurrencyBudget, Flow, PeerBounds, PeerCheck, RemotePeer
+from swarmd.dht.p2p.limits import ConcurrencyBudget, PeerBounds, PeerCheck, RateBudget, RemotePeer
 from swarmd.dht.p2p.node import CALL_ERRORS, DhtNode, NodeRun
 from swarmd.dht.wire.bodies import BodySource
-from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
@@ -61,27 +61,27 @@ class BodyHolders:
     def __init__(self) -> None:
         self._holders: FIFOCache[str, FIFOCache[str, None]] = FIFOCache(BODIES_MAX)
 
-    def note(self, digest: str, peer: str) -> None:
+    def add_holder(self, digest: str, peer: str) -> None:
         """Remember that a peer was given a body."""
         holders = self._holders.get(digest) or FIFOCache(HOLDERS_MAX)
         holders[peer] = None
         self._holders[digest] = holders
 
-    def some(self, digest: str, asker: str) -> list[str]:
+    def sample_holders(self, digest: str, asker: str) -> list[str]:
         """A few random holders of a body, so that they share the cost; never the asker itself."""
         holders = [peer for peer in self._holders.get(digest, ()) if peer != asker]
         return random.sample(holders, min(len(holders), NAMED_MAX))
 
 
-def encode_names(peers: list[str]) -> bytes:
+def encode_peer_ids(peers: list[str]) -> bytes:
     """Encode peer ids: the length as two bytes, big-endian, and a msgpack array."""
     encoded = msgspec.msgpack.encode(peers)
     return len(encoded).to_bytes(2, "big") + encoded
 
 
-def read_names(encoded: bytes) -> list[str]:
+def decode_peer_ids(encoded: bytes) -> list[str]:
     """The first `NAMED_MAX` peer ids that another node names. Raises RecordRejected: "malformed", "nested"."""
-    check_plain(encoded)
+    check_plain_msgpack(encoded)
     try:
         return [name for name in _names.decode(encoded)[:NAMED_MAX] if is_peer_id(name)]
     except DECODE_ERRORS as error:
@@ -136,7 +136,7 @@ class BodyServer:
         self._blobs = blobs
         self._admits = admits
         self._peer_limits = node.peer_limits
-        self._flow = Flow(bounds.bytes_per_s, BURST_S)
+        self._flow = RateBudget(bounds.bytes_per_s, BURST_S)
         self._serving = ConcurrencyBudget(bounds.served)
         self._bytes = ConcurrencyBudget(bounds.served_bytes)
         self._reading = anyio.CapacityLimiter(READ_AT_ONCE)
@@ -152,70 +152,74 @@ class BodyServer:
         """
         try:
             with anyio.move_on_after(SERVE_S):
-                if await self._answer(stream.peer_id.to_base58(), reader, writer):
-                    await _until_taken(reader)
+                if await self._answer_request(stream.peer_id.to_base58(), reader, writer):
+                    await _wait_until_peer_closes(reader)
         except (OSError, EOFError) as error:
             log.debug("a body was not taken to its end: %r", error)
         finally:
-            await _close(writer)
+            await _close_stream(writer)
 
-    async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _answer_request(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Give what is asked for, or refuse it. Returns whether a body was given."""
-        digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
-        caller = self._peer_limits.caller(peer)
+        digest = (
+            await _await_within(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")
+        ).hex()
+        caller = self._peer_limits.remote_peer_of(peer)
         if not self._admits(peer):
-            await _give(writer, ABSENT.to_bytes(8, "big"))
+            await _write_chunk(writer, ABSENT.to_bytes(8, "big"))
         elif not self._blobs.has(digest) or not self._serving.try_acquire(caller):
-            await self._name_others(caller, digest, writer)
+            await self._send_other_holders(caller, digest, writer)
         else:
             try:
-                return await self._send(caller, digest, writer)
+                return await self._send_body(caller, digest, writer)
             finally:
-                self._serving.give_back(caller)
+                self._serving.release(caller)
         return False
 
-    async def _name_others(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
+    async def _send_other_holders(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
         """Answer without the body, with the names of some peers that have it."""
-        await _give(
-            writer, ABSENT.to_bytes(8, "big") + encode_names(self._holders.some(self._part_of(digest), caller.peer))
+        await _write_chunk(
+            writer,
+            ABSENT.to_bytes(8, "big")
+            + encode_peer_ids(self._holders.sample_holders(self._part_of(digest), caller.peer)),
         )
 
-    async def _send(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> bool:
+    async def _send_body(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> bool:
         async with self._reading:
-            body = await self._read(digest)
+            body = await self._read_body(digest)
         if body is None or not self._bytes.try_acquire(caller, len(body)):
-            await self._name_others(caller, digest, writer)
+            await self._send_other_holders(caller, digest, writer)
             return False
         try:
             if not self._flow.try_charge(caller, len(body)):
-                self._peer_limits.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
-                await self._name_others(caller, digest, writer)
+                self._peer_limits.count_refusal(caller.peer, "bytes-out", "too many bytes of bodies")
+                await self._send_other_holders(caller, digest, writer)
                 return False
             writer.write(len(body).to_bytes(8, "big"))
             for start in range(0, len(body), CHUNK_BYTES):
-                await _give(writer, body[start : start + CHUNK_BYTES])
+                await _write_chunk(writer, body[start : start + CHUNK_BYTES])
             if caller.known:
-                self._holders.note(self._part_of(digest), caller.peer)
+                self._holders.add_holder(self._part_of(digest), caller.peer)
             return True
         finally:
-            self._bytes.give_back(caller, len(body))
+            self._bytes.release(caller, len(body))
 
-    async def _read(self, digest: str) -> bytes | None:
+    async def _read_body(self, digest: str) -> bytes | None:
         with suppress(SwarmdError, OSError):
             return await anyio.to_thread.run_sync(self._blobs.get, digest)
         return None
 
 
-async def _give(writer: asyncio.StreamWriter, chunk: bytes) -> None:
+async def _write_chunk(writer: asyncio.StreamWriter, chunk: bytes) -> None:
     writer.write(chunk)
     try:
-        await _in_time(writer.drain(), CHUNK_S, "slow", "it does not take the body that it asked for")
+        await _await_within(writer.drain(), CHUNK_S, "slow", "it does not take the body that it asked for")
     except RecordRejected:
         writer.transport.abort()  # the rest would never be written
         raise
 
 
-async def _until_taken(reader: asyncio.StreamReader) -> None:
+async def _wait_until_peer_closes(reader: asyncio.StreamReader) -> None:
     """Wait until the peer has closed the stream, which it does when it has everything; at most `CHUNK_S`.
 
     p2pd resets a stream that this side closes first, sometimes before the last 32 KiB are sent.
@@ -224,18 +228,18 @@ async def _until_taken(reader: asyncio.StreamReader) -> None:
         await reader.read(1)
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
+async def _close_stream(writer: asyncio.StreamWriter) -> None:
     """Close a stream. Raises RecordRejected("slow") if the end of what was written is not taken; it is dropped."""
     writer.close()
     try:
         with suppress(OSError):
-            await _in_time(writer.wait_closed(), CHUNK_S, "slow", "it does not take the end of what it asked for")
+            await _await_within(writer.wait_closed(), CHUNK_S, "slow", "it does not take the end of what it asked for")
     except BaseException:
         writer.transport.abort()  # otherwise it would stay in this process for as long as the peer likes
         raise
 
 
-async def _in_time(step: Awaitable[T], within_s: float, reason: str, what: str) -> T:
+async def _await_within(step: Awaitable[T], within_s: float, reason: str, what: str) -> T:
     """Await a step. Raises RecordRejected with the reason if it takes longer than `within_s`."""
     with anyio.move_on_after(within_s):
         return await step
@@ -253,29 +257,33 @@ async def fetch_body(
         NetworkDown: the owner is not there, does not have it, or is too slow, nor does a peer that it names give it.
         RecordRejected: what the owner sends has another size or digest, or stops coming.
     """
-    return await node.call(lambda run: _fetch_from_any(run, peer, digest, size_bytes, bounds), timeout_s)
+    return await node.call(lambda run: _fetch_from_owner_or_holders(run, peer, digest, size_bytes, bounds), timeout_s)
 
 
-async def _fetch_from_any(run: NodeRun, owner: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes:
-    body, others = await _fetch(run, owner, digest, size_bytes, bounds)
+async def _fetch_from_owner_or_holders(
+    run: NodeRun, owner: str, digest: str, size_bytes: int, bounds: StreamBounds
+) -> bytes:
+    body, others = await _request_body(run, owner, digest, size_bytes, bounds)
     own = run.p2p.peer_id.to_base58()
     for other in [peer for peer in others if peer not in (own, owner)][:OTHERS_MAX]:
         if body is None:
-            body = await _try_other(run, other, digest, size_bytes, bounds)
+            body = await _try_fetch_from_holder(run, other, digest, size_bytes, bounds)
     if body is None:
         raise NetworkDown(f"{owner} has no body {digest[:12]}, nor has anybody whom it names")
     return body
 
 
-async def _try_other(run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes | None:
+async def _try_fetch_from_holder(
+    run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
+) -> bytes | None:
     """The body from a peer that the owner has named; None if it fails in any way."""
     with suppress(RecordRejected, *CALL_ERRORS), anyio.move_on_after(bounds.others_s):
-        return (await _fetch(run, peer, digest, size_bytes, bounds))[0]
+        return (await _request_body(run, peer, digest, size_bytes, bounds))[0]
     log.debug("%s was named for the body %s and does not give it", peer, digest)
     return None
 
 
-async def _fetch(
+async def _request_body(
     run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
 ) -> tuple[bytes | None, list[str]]:
     """(the body, or None and the peers that have it). Raises RecordRejected, `CALL_ERRORS`."""
@@ -283,12 +291,12 @@ async def _fetch(
     try:
         writer.write(bytes.fromhex(digest))
         await writer.drain()
-        stated = int.from_bytes(await _in_time(reader.readexactly(8), REQUEST_S, "slow", "no answer"), "big")
+        stated = int.from_bytes(await _await_within(reader.readexactly(8), REQUEST_S, "slow", "no answer"), "big")
         if stated == ABSENT:
-            return None, await _read_others(reader)
+            return None, await _read_holder_names(reader)
         if stated != size_bytes or stated > bounds.size_bytes_max:
             raise RecordRejected("oversized", f"{stated} bytes instead of {size_bytes}")
-        body = await _receive(reader, size_bytes)
+        body = await _receive_body(reader, size_bytes)
     finally:
         writer.close()
     if hashlib.sha256(body).hexdigest() != digest:
@@ -296,21 +304,21 @@ async def _fetch(
     return body, []
 
 
-async def _read_others(reader: asyncio.StreamReader) -> list[str]:
+async def _read_holder_names(reader: asyncio.StreamReader) -> list[str]:
     """The peers that are named instead of a body, if any. Raises RecordRejected."""
     try:
-        size = int.from_bytes(await _in_time(reader.readexactly(2), REQUEST_S, "slow", "no answer"), "big")
+        size = int.from_bytes(await _await_within(reader.readexactly(2), REQUEST_S, "slow", "no answer"), "big")
         if size > NAMES_BYTES_MAX:
             raise RecordRejected("oversized", f"{size} bytes of names")
-        return read_names(await _in_time(reader.readexactly(size), REQUEST_S, "slow", "no answer"))
+        return decode_peer_ids(await _await_within(reader.readexactly(size), REQUEST_S, "slow", "no answer"))
     except (EOFError, OSError):
         return []
 
 
-async def _receive(reader: asyncio.StreamReader, size_bytes: int) -> bytes:
+async def _receive_body(reader: asyncio.StreamReader, size_bytes: int) -> bytes:
     """Read `size_bytes`, each part in time. Raises RecordRejected("slow"), EOFError."""
     body = bytearray()
     while len(body) < size_bytes:
         wanted = min(CHUNK_BYTES, size_bytes - len(body))
-        body += await _in_time(reader.readexactly(wanted), CHUNK_S, "slow", "the body stopped coming")
+        body += await _await_within(reader.readexactly(wanted), CHUNK_S, "slow", "the body stopped coming")
     return bytes(body)

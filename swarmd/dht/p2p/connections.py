@@ -1,8 +1,8 @@
 """Which peers are connected, how many from one address, and what the daemon is told about the link.
 
-- p2pd's own connection manager bounds all connections together, and ignores addresses. So `Connections` checks them
-  every few seconds and disconnects peers that exceed a bound, unknown peers and the latest first, and at once peers
-  that `PeerLimits` no longer wants.
+- p2pd's own connection manager bounds all connections together, and ignores addresses. So `ConnectionLimiter` checks
+  them every few seconds and disconnects peers that exceed a bound, unknown peers and the latest first, and at once
+  peers that `PeerLimits` no longer wants.
 - `LinkReporter` reports whether the link to the DHT is up, degraded or down, without a report for every change in the
   number of peers.
 """
@@ -18,10 +18,10 @@ from swarmd.core.events import LinkDegraded, LinkDown, LinkUp
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.limits import PeerBounds, PeerLimits
 from swarmd.dht.p2p.node import DhtNode, NodeRun
-from swarmd.dht.p2p.peers import Rejoin
+from swarmd.dht.p2p.peers import RejoinLoop
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
-from swarmd.worker.tasks import spawn
+from swarmd.worker.tasks import spawn_in_background
 
 LOOK_S = 2.0
 OUT_S = 60.0  # before a peer that was disconnected for what it did is let in again
@@ -36,7 +36,7 @@ CALM_MAX_S = 60.0
 log = get_logger(__name__)
 
 
-class Connections:
+class ConnectionLimiter:
     """Checks the connections for as long as p2pd runs.
 
     Args:
@@ -61,27 +61,27 @@ class Connections:
             now = anyio.current_time()
             if now - looked_at >= LOOK_S:
                 looked_at = now
-                await self._look(run, now)
+                await self._check_connections(run, now)
             self._unwanted = anyio.Event()
-            self._put_out(run, now)
+            self._disconnect_unwanted(run, now)
             with anyio.move_on_after(looked_at + LOOK_S - now):
                 await self._unwanted.wait()
 
-    async def make_room(self, run: NodeRun, all_strangers: bool) -> int:
+    async def disconnect_unknown_peers(self, run: NodeRun, all_strangers: bool) -> int:
         """Disconnect peers that this node does not know. Returns how many.
 
         Args:
             all_strangers: also those that are being served.
         """
-        places = await run.p2p.control.places()
-        strangers = {peer for peer, _ in places if not self._peer_limits.caller(peer).known}
+        places = await run.p2p.control.list_connections()
+        strangers = {peer for peer, _ in places if not self._peer_limits.remote_peer_of(peer).known}
         going = {peer for peer in strangers if all_strangers or not self._peer_limits.is_served(peer)}
         for peer in going:
             self._disconnect(run, peer)
         return len(going)
 
-    async def _look(self, run: NodeRun, now: float) -> None:
-        places = await run.p2p.control.places()
+    async def _check_connections(self, run: NodeRun, now: float) -> None:
+        places = await run.p2p.control.list_connections()
         self._peer_limits.note_connections(places)
         connected = self._peer_limits.connected
         self._since = {peer: self._since.get(peer, now) for peer in connected}
@@ -89,15 +89,15 @@ class Connections:
             del self._peer_limits.out[peer]
         for peer in connected & self._peer_limits.out.keys():
             self._disconnect(run, peer)
-        for peer in self.surplus(places):
-            self._peer_limits.refusal(peer, "connections", "too many connections")
+        for peer in self.find_surplus_peers(places):
+            self._peer_limits.count_refusal(peer, "connections", "too many connections")
             self._disconnect(run, peer)
 
-    def surplus(self, places: Iterable[Place]) -> list[str]:
+    def find_surplus_peers(self, places: Iterable[Place]) -> list[str]:
         """Peers whose connections exceed a bound; known peers, and those that connected earlier, stay."""
         connections, prefixes, total, surplus = Counter(places), Counter[str](), 0, []
         peers = Counter(peer for peer, _ in connections.elements())
-        for (peer, prefix), count in sorted(connections.items(), key=lambda each: self._rank(each[0][0])):
+        for (peer, prefix), count in sorted(connections.items(), key=lambda each: self._sort_key(each[0][0])):
             over = peers[peer] > self._bounds.peer or prefixes[prefix] + count > self._bounds.prefix
             if over or total + count > self._bounds.all:
                 surplus.append(peer)
@@ -106,15 +106,15 @@ class Connections:
                 total += count
         return surplus
 
-    def _rank(self, peer: str) -> tuple[bool, float]:
-        return not self._peer_limits.caller(peer).known, self._since.get(peer, 0.0)
+    def _sort_key(self, peer: str) -> tuple[bool, float]:
+        return not self._peer_limits.remote_peer_of(peer).known, self._since.get(peer, 0.0)
 
-    def _put_out(self, run: NodeRun, now: float) -> None:
+    def _disconnect_unwanted(self, run: NodeRun, now: float) -> None:
         while self._peer_limits.unwanted:
             peer = self._peer_limits.unwanted.pop()
             if peer not in self._peer_limits.out:
                 log.info("%s is disconnected: it goes on though it is refused", peer)
-            if not self._peer_limits.caller(peer).known:
+            if not self._peer_limits.remote_peer_of(peer).known:
                 self._peer_limits.out.setdefault(peer, now + OUT_S)
             self._disconnect(run, peer)
 
@@ -122,9 +122,9 @@ class Connections:
         """Start to disconnect a peer; it takes as long as the peer's own buffers make it."""
         if peer not in self._leaving:
             self._leaving.add(peer)
-            spawn(self._close(run, peer))
+            spawn_in_background(self._close_connection(run, peer))
 
-    async def _close(self, run: NodeRun, peer: str) -> None:
+    async def _close_connection(self, run: NodeRun, peer: str) -> None:
         try:
             with anyio.move_on_after(CLOSE_S):
                 await run.p2p.control.disconnect(PeerID.from_base58(peer))
@@ -144,7 +144,7 @@ class LinkReporter:
     """
 
     def __init__(
-        self, node: DhtNode, rejoin: Rejoin, alone: bool, emit: EventSink, isolation: Callable[[int], str]
+        self, node: DhtNode, rejoin: RejoinLoop, alone: bool, emit: EventSink, isolation: Callable[[int], str]
     ) -> None:
         self._node = node
         self._rejoin = rejoin
@@ -157,7 +157,7 @@ class LinkReporter:
         self._run: NodeRun | None = None
         self._seen_at = 0.0  # when a peer was last in the table, or when p2pd started
 
-    def down(self, reason: str) -> None:
+    def report_down(self, reason: str) -> None:
         """Report that p2pd is lost or does not start; the same reason is reported once."""
         event = LinkDown(reason)
         if self._told != event:
@@ -166,25 +166,25 @@ class LinkReporter:
     async def run(self) -> None:
         """Check the link at intervals and report changes until cancelled."""
         while True:
-            await self._node.wait_up()
-            await self._look()
+            await self._node.wait_until_up()
+            await self._check_link()
             await anyio.sleep(LINK_LOOK_S)
 
-    async def _look(self) -> None:
-        peers, now = self._node.peers, anyio.current_time()
+    async def _check_link(self) -> None:
+        peers, now = self._node.peer_count, anyio.current_time()
         if peers or self._run is not self._node.p2pd_run:
             self._seen_at, self._run = now, self._node.p2pd_run
         up = self._told if isinstance(self._told, LinkUp) else None
         if peers or self._alone:
             why = self._isolation(peers)
-            if up is None or bool(why) != bool(up.isolated) or self._is_news(up.peers, peers, now):
+            if up is None or bool(why) != bool(up.isolated) or self._is_worth_reporting(up.peers, peers, now):
                 addresses = await self._node.addresses()
                 if self._node.p2pd_run is not None:
-                    self._report(LinkUp(self._node.peers, addresses, why))
+                    self._report(LinkUp(self._node.peer_count, addresses, why))
         elif self._rejoin.rounds > 0 and now - self._seen_at > CALM_S and not isinstance(self._told, LinkDegraded):
             self._report(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 
-    def _is_news(self, told: int, peers: int, now: float) -> bool:
+    def _is_worth_reporting(self, told: int, peers: int, now: float) -> bool:
         """Whether the number of peers is worth a report; the loss of the last and the return of the first are soon."""
         if peers and told:
             calm_s = min(max(CALM_S, (now - self._up_at) / 10), CALM_MAX_S)  # longer if the link has been up for long

@@ -27,12 +27,12 @@ EXPORTS = {  # what hivemind's own modules import from `hivemind.utils`
 }
 
 
-def load_lean() -> bool:
+def load_hivemind_without_torch() -> bool:
     """Install the bare packages. True if hivemind is loaded without torch afterwards."""
     if "hivemind" in sys.modules:
         return "torch" not in sys.modules
     try:
-        _place_packages()
+        _install_bare_packages()
         import_module("hivemind.dht.node")
     except (ImportError, AttributeError):
         for name in [name for name in sys.modules if name.split(".")[0] == "hivemind"]:
@@ -41,20 +41,20 @@ def load_lean() -> bool:
     return True
 
 
-def _place_packages() -> None:
+def _install_bare_packages() -> None:
     spec = importlib.util.find_spec("hivemind")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("hivemind is not installed")
     root = next(iter(spec.submodule_search_locations))
     for name in PACKAGES:
-        _place(name, "/".join([root, *name.split(".")[1:]]))
+        _install_bare_package(name, "/".join([root, *name.split(".")[1:]]))
     utils = sys.modules["hivemind.utils"]
     for module, exported in EXPORTS.items():
         for name in exported:
             setattr(utils, name, getattr(import_module(module), name))
 
 
-def _place(name: str, location: str) -> None:
+def _install_bare_package(name: str, location: str) -> None:
     package = types.ModuleType(name)
     package.__path__ = [location]
     package.__spec__ = importlib.util.spec_from_loader(name, None, is_package=True)
@@ -64,4 +64,4 @@ def _place(name: str, location: str) -> None:
         setattr(sys.modules[parent], child, package)
 
 
-LEAN = load_lean()
+LEAN = load_hivemind_without_torch()

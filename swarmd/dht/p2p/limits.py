@@ -5,11 +5,12 @@
   frees what p2pd holds for it.
 - A peer id costs nothing and an address costs a little. So each bound has three levels: for a peer, for an address
   prefix, and in total. One prefix gets at most half of the total, and a quarter of the total is reserved for peers that
-  this node knows. `ConcurrencyBudget` bounds what is held at once, `Flow` what is used over time.
+  this node knows. `ConcurrencyBudget` bounds what is held at once, `RateBudget` what is used over time.
 - `GossipLimits` bounds the messages of a topic that are judged, each of which costs checks of signatures.
-- `Rejections` counts refusals and reports them at a bounded rate: a flood of bad records is not a flood of events.
-- `Unreached` holds back calls to peers that could not be reached, each time for longer: p2pd searches for a peer that
-  it is not connected to for as long as the caller waits.
+- `RejectionCounter` counts refusals and reports them at a bounded rate: a flood of bad records is not a flood of
+  events.
+- `UnreachablePeers` holds back calls to peers that could not be reached, each time for longer: p2pd searches for a peer
+  that it is not connected to for as long as the caller waits.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class PeerBounds(NamedTuple):
     prefix: float
     all: float
 
-    def reach(self, caller: RemotePeer) -> tuple[float, float, float]:
+    def bounds_for(self, caller: RemotePeer) -> tuple[float, float, float]:
         """The bounds that hold for this caller."""
         return (self.peer, self.prefix, self.all if caller.known else self.all * (1 - RESERVE))
 
@@ -83,35 +84,35 @@ class ConcurrencyBudget:
 
     def try_acquire(self, caller: RemotePeer, amount: int = 1) -> bool:
         """Hold an amount for a caller. False, and nothing is held, if that is too much."""
-        peer, prefix, everything = self.bounds.reach(caller)
+        peer, prefix, everything = self.bounds.bounds_for(caller)
         if (
             self._peers[caller.peer] + amount > peer
             or self._prefixes[caller.prefix] + amount > prefix
             or self.total + amount > everything
         ):
-            self._forget(caller)
+            self._drop_zero_counts(caller)
             return False
-        self._add(caller, amount)
+        self._add_amount(caller, amount)
         return True
 
-    def give_back(self, caller: RemotePeer, amount: int = 1) -> None:
+    def release(self, caller: RemotePeer, amount: int = 1) -> None:
         """Release what `try_acquire` has held."""
-        self._add(caller, -amount)
-        self._forget(caller)
+        self._add_amount(caller, -amount)
+        self._drop_zero_counts(caller)
 
-    def _add(self, caller: RemotePeer, amount: int) -> None:
+    def _add_amount(self, caller: RemotePeer, amount: int) -> None:
         self._peers[caller.peer] += amount
         self._prefixes[caller.prefix] += amount
         self.total += amount
 
-    def _forget(self, caller: RemotePeer) -> None:
+    def _drop_zero_counts(self, caller: RemotePeer) -> None:
         if not self._peers[caller.peer]:
             del self._peers[caller.peer]
         if not self._prefixes[caller.prefix]:
             del self._prefixes[caller.prefix]
 
 
-class Flow:
+class RateBudget:
     """Bounds what is used over time: calls, bytes, seconds of processor time.
 
     Args:
@@ -125,12 +126,12 @@ class Flow:
 
     def try_charge(self, caller: RemotePeer, amount: float = 1.0) -> bool:
         """Charge a caller. False, and nothing is charged, if it has less left."""
-        if not self.has(caller, amount):
+        if not self.has_left(caller, amount):
             return False
         self.charge(caller, amount)
         return True
 
-    def has(self, caller: RemotePeer, amount: float = 0.0) -> bool:
+    def has_left(self, caller: RemotePeer, amount: float = 0.0) -> bool:
         """Does a caller have this much left?"""
         return (
             self._peers.has(caller.peer, amount)
@@ -200,11 +201,11 @@ class PeerLimits:
             ConcurrencyBudget, (CALLS, REQUESTS, ANSWERS, STREAMS)
         )
         self.call_flow, self.stream_flow, self.bytes_in, self.bytes_out, self.processor = (
-            Flow(bounds, BURST_S)
+            RateBudget(bounds, BURST_S)
             for bounds in (CALLS_PER_S, STREAMS_PER_S, BYTES_IN_PER_S, BYTES_OUT_PER_S, PROCESSOR_PER_S)
         )
 
-    def caller(self, peer: str, prefix: str = "") -> RemotePeer:
+    def remote_peer_of(self, peer: str, prefix: str = "") -> RemotePeer:
         """The peer as a caller. Without `prefix`, all peers that connected since the last check share one."""
         known = peer in self._listed or peer in self._met or self._is_credited(peer)
         return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
@@ -213,11 +214,11 @@ class PeerLimits:
         """Was a call of this peer answered, and none refused since?"""
         return peer in self._served
 
-    def lists(self, peer: str) -> bool:
+    def is_configured(self, peer: str) -> bool:
         """Does the configuration name this peer?"""
         return peer in self._listed
 
-    def meet(self, peer: str) -> None:
+    def mark_known(self, peer: str) -> None:
         """Take a peer as known: it has shown that it is a member."""
         self._met[peer] = None
 
@@ -228,55 +229,55 @@ class PeerLimits:
 
     def acquire_call_slot(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
         """Begin a call, which `release_call_slot` ends. Raises RecordRejected, with the bound's name as the reason."""
-        self._check_out(caller)
+        self._check_not_kept_out(caller)
         if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
-            raise self.refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
+            raise self.count_refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
         if not self.call_flow.try_charge(caller):
-            raise self.refusal(caller.peer, "calls", "too many calls a second")
-        if not self.processor.has(caller):
-            raise self.refusal(caller.peer, "processor", "its calls have used too much processor time")
+            raise self.count_refusal(caller.peer, "calls", "too many calls a second")
+        if not self.processor.has_left(caller):
+            raise self.count_refusal(caller.peer, "processor", "its calls have used too much processor time")
         if not self.bytes_in.try_charge(caller, size_bytes):
-            raise self.refusal(caller.peer, "bytes-in", "too many bytes a second")
+            raise self.count_refusal(caller.peer, "bytes-in", "too many bytes a second")
         if not self.calls.try_acquire(caller):
-            raise self.refusal(caller.peer, "calls", "too many calls at once")
+            raise self.count_refusal(caller.peer, "calls", "too many calls at once")
         if not self.requests.try_acquire(caller, size_bytes):
-            self.calls.give_back(caller)
-            raise self.refusal(caller.peer, "bytes-in", "too many bytes in calls at once")
+            self.calls.release(caller)
+            raise self.count_refusal(caller.peer, "bytes-in", "too many bytes in calls at once")
 
-    def _check_out(self, caller: RemotePeer) -> None:
+    def _check_not_kept_out(self, caller: RemotePeer) -> None:
         if caller.peer in self.out:
-            raise self.refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
+            raise self.count_refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
 
     def release_call_slot(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
         """End a call, which has used this much processor time."""
-        self.calls.give_back(caller)
-        self.requests.give_back(caller, size_bytes)
+        self.calls.release(caller)
+        self.requests.release(caller, size_bytes)
         self.processor.charge(caller, processor_s)
         self._served[caller.peer] = None
 
-    def allow_answer(self, peer: str, size_bytes: int) -> None:
+    def check_answer_allowed(self, peer: str, size_bytes: int) -> None:
         """Raise RecordRejected unless the peer may have an answer of about this size, before it is made."""
-        caller = self.caller(peer)
+        caller = self.remote_peer_of(peer)
         if size_bytes > ANSWER_BYTES_MAX:
-            raise self.refusal(peer, "oversized", f"an answer would have {size_bytes} bytes; ask for fewer keys")
-        if not self.bytes_out.has(caller, size_bytes) or self.answers.total + size_bytes > ANSWERS.all:
-            raise self.refusal(peer, "bytes-out", "too many bytes of answers a second")
+            raise self.count_refusal(peer, "oversized", f"an answer would have {size_bytes} bytes; ask for fewer keys")
+        if not self.bytes_out.has_left(caller, size_bytes) or self.answers.total + size_bytes > ANSWERS.all:
+            raise self.count_refusal(peer, "bytes-out", "too many bytes of answers a second")
 
-    def acquire_answer(self, caller: RemotePeer, size_bytes: int) -> None:
+    def acquire_answer_bytes(self, caller: RemotePeer, size_bytes: int) -> None:
         """Begin to hold an answer that waits for p2pd, until it is given back to `answers`. Raises RecordRejected."""
         if not self.answers.try_acquire(caller, size_bytes):
-            raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
+            raise self.count_refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
         self.bytes_out.charge(caller, size_bytes)
 
-    def acquire_stream(self, caller: RemotePeer) -> None:
+    def acquire_stream_slot(self, caller: RemotePeer) -> None:
         """Begin a stream, which lasts until it is given back to `streams`. Raises RecordRejected."""
-        self._check_out(caller)
+        self._check_not_kept_out(caller)
         if not self.stream_flow.try_charge(caller):
-            raise self.refusal(caller.peer, "streams", "too many streams a second")
+            raise self.count_refusal(caller.peer, "streams", "too many streams a second")
         if not self.streams.try_acquire(caller):
-            raise self.refusal(caller.peer, "streams", "too many open streams")
+            raise self.count_refusal(caller.peer, "streams", "too many open streams")
 
-    def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
+    def count_refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
         """Count a refusal and return the error to answer with. A peer that is refused too often is disconnected.
 
         Args:
@@ -337,7 +338,7 @@ class GossipLimits:
         return self._all.try_charge("", count, reserve=0.0 if known else RESERVE)
 
 
-class Rejections:
+class RejectionCounter:
     """Counts rejections by peer and reason."""
 
     def __init__(self, now: TimeSource) -> None:
@@ -360,7 +361,7 @@ class Rejections:
         self.total[reason] += 1
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
-    def due(self) -> list[RecordsRejected]:
+    def take_due_events(self) -> list[RecordsRejected]:
         """Events to report now: each (peer, reason) at once if new, then once a minute with the count since.
 
         If too many peers are refused, the rest is reported without a peer.
@@ -375,19 +376,19 @@ class Rejections:
         return [RecordsRejected(*place, count=self.waiting.pop(place)) for place in ready]
 
 
-class Unreached:
+class UnreachablePeers:
     """Peers that could not be reached, and until when they are not called."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now
         self._rests: FIFOCache[str, tuple[float, float]] = FIFOCache(PEERS_MAX)  # peer → seconds of rest, its end
 
-    def rests(self, peer: str) -> bool:
+    def is_backing_off(self, peer: str) -> bool:
         """Is this peer not to be called now?"""
         _, until = self._rests.get(peer, (0.0, -math.inf))
         return self._now() < until
 
-    def miss(self, peer: str, took_s: float) -> None:
+    def record_failure(self, peer: str, took_s: float) -> None:
         """Let a peer rest after a failed call that took this long."""
         now, (rest_s, until) = self._now(), self._rests.get(peer, (0.0, -math.inf))
         if now >= until:  # calls that went out together count as one
@@ -395,6 +396,6 @@ class Unreached:
             until = now + rest_s
         self._rests[peer] = rest_s, until
 
-    def hear(self, peer: str) -> None:
+    def record_contact(self, peer: str) -> None:
         """Let a peer be called again: it has called, or answered."""
         self._rests.pop(peer, None)

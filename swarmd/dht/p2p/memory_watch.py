@@ -21,7 +21,7 @@ from typing import NamedTuple
 import anyio
 
 from swarmd.dht.p2p.node import DhtNode, NodeRun
-from swarmd.errors import OutOfRoom
+from swarmd.errors import WorkerLimitExceeded
 from swarmd.logger import get_logger
 
 LOOK_S = 1.0
@@ -49,7 +49,7 @@ class MemoryThresholds(NamedTuple):
     files: int
     tasks: int
 
-    def of_p2pd(self) -> MemoryThresholds:
+    def for_p2pd(self) -> MemoryThresholds:
         """Thresholds of p2pd."""
         return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
@@ -61,7 +61,7 @@ class ProcessUsage(NamedTuple):
     files: int = 0
     tasks: int = 0
 
-    def share(self, marks: MemoryThresholds) -> float:
+    def share_of_thresholds(self, marks: MemoryThresholds) -> float:
         """Share of the threshold that is nearest; more than 1 is above it."""
         return max(self.memory_bytes / marks.memory_bytes, self.files / marks.files, self.tasks / marks.tasks)
 
@@ -70,7 +70,7 @@ class ProcessUsage(NamedTuple):
         return f"{self.memory_bytes / 2**20:.0f} MiB, {self.files} open files{tasks}"
 
 
-def usage_of(pid: int) -> ProcessUsage:
+def usage_of_process(pid: int) -> ProcessUsage:
     """Usage of another process; zero if it is gone."""
     with suppress(OSError, IndexError, ValueError):
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
@@ -78,7 +78,7 @@ def usage_of(pid: int) -> ProcessUsage:
     return ProcessUsage()
 
 
-def bound_files(files_max: int) -> None:
+def set_open_files_limit(files_max: int) -> None:
     """Let this process and its children open `files_max` files, as far as the machine allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_max if hard == resource.RLIM_INFINITY else min(files_max, hard)
@@ -122,37 +122,41 @@ class MemoryWatch:
         while True:
             await anyio.sleep(LOOK_S)
             run = self._node.p2pd_run
-            await self.look(self.own(), usage_of(run.p2p.pid) if run is not None else ProcessUsage())
+            await self.check_usage(
+                self.own_usage(), usage_of_process(run.p2p.pid) if run is not None else ProcessUsage()
+            )
 
-    def own(self) -> ProcessUsage:
+    def own_usage(self) -> ProcessUsage:
         """Usage of this process; zero if it does other things than the network, too."""
         if not self._fills_process:
             return ProcessUsage()
-        return usage_of(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
+        return usage_of_process(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
 
-    def _current_marks(self) -> MemoryThresholds:
+    def _current_thresholds(self) -> MemoryThresholds:
         """The thresholds, with no more files than the machine allows."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         allowed = self._marks.files if soft == resource.RLIM_INFINITY else max(soft - DESCRIPTORS_KEPT, 1)
         return self._marks._replace(files=min(self._marks.files, allowed))
 
-    async def look(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
+    async def check_usage(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
         """Do what is due. Raises OutOfRoom."""
-        marks, now = self._current_marks(), anyio.current_time()
-        share, share_of_p2pd = own.share(marks), p2pd.share(marks.of_p2pd())
-        self._give_back(own, now)
+        marks, now = self._current_thresholds(), anyio.current_time()
+        share, share_of_p2pd = own.share_of_thresholds(marks), p2pd.share_of_thresholds(marks.for_p2pd())
+        self._return_freed_memory(own, now)
         if max(share, share_of_p2pd) < PRESSED:
             self._eased = 0
         elif now - self._eased_at >= EASE_S:
             self._eased_at = now
-            await self._ease(own, p2pd)
-        memory_share = p2pd.memory_bytes / marks.of_p2pd().memory_bytes
-        if self._note_share("p2pd", memory_share, now) or self._note_share("files", share_of_p2pd, now, HANDSHAKES_S):
-            self._end_p2pd(p2pd)
-        if self._note_share("worker", share, now):
-            raise OutOfRoom(f"the network worker makes room for a fresh process: it holds {own}")
+            await self._free_memory(own, p2pd)
+        memory_share = p2pd.memory_bytes / marks.for_p2pd().memory_bytes
+        if self._is_over_threshold("p2pd", memory_share, now) or self._is_over_threshold(
+            "files", share_of_p2pd, now, HANDSHAKES_S
+        ):
+            self._kill_p2pd(p2pd)
+        if self._is_over_threshold("worker", share, now):
+            raise WorkerLimitExceeded(f"the network worker makes room for a fresh process: it holds {own}")
 
-    def _note_share(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
+    def _is_over_threshold(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
         """Record a share of a threshold.
 
         Returns whether it has been above 1 for `patience_s` although memory was freed; at once if far above.
@@ -163,18 +167,18 @@ class MemoryWatch:
         at_once = share >= 1.0 / PRESSED and patience_s == PATIENCE_S
         return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
 
-    def _give_back(self, own: ProcessUsage, now: float) -> None:
+    def _return_freed_memory(self, own: ProcessUsage, now: float) -> None:
         """Return freed memory to the machine if the process has grown."""
         if now - self._trimmed_at < TRIM_S:
             return
         self._trimmed_at = now
         if own.memory_bytes >= self._trimmed_bytes + TRIM_BYTES:
-            _trim()
-            self._trimmed_bytes = usage_of(os.getpid()).memory_bytes
+            _trim_heap()
+            self._trimmed_bytes = usage_of_process(os.getpid()).memory_bytes
         elif own.memory_bytes:
             self._trimmed_bytes = min(self._trimmed_bytes, own.memory_bytes)
 
-    async def _ease(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
+    async def _free_memory(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
         run = self._node.p2pd_run
         gone = 0
         if run is not None:
@@ -183,10 +187,10 @@ class MemoryWatch:
                     gone = await self._disconnect_strangers(run, self._eased >= SPARED)
         self._eased += 1
         gc.collect()
-        _trim()
+        _trim_heap()
         log.warning("little room is left: worker %s, p2pd %s; %d strangers were disconnected", own, p2pd, gone)
 
-    def _end_p2pd(self, p2pd: ProcessUsage) -> None:
+    def _kill_p2pd(self, p2pd: ProcessUsage) -> None:
         run = self._node.p2pd_run
         for whose in ("p2pd", "files"):
             self._over_since.pop(whose, None)
@@ -195,7 +199,7 @@ class MemoryWatch:
             run.p2p._child.kill()
 
 
-def _trim() -> None:
+def _trim_heap() -> None:
     """Return freed memory to the machine, if the C library can."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

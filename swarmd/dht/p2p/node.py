@@ -20,9 +20,9 @@ from swarmd.config import DhtConfig
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
 from swarmd.dht.p2p.limits import PeerLimits
-from swarmd.dht.p2p.p2pd import LIMITS, START_S, P2pDaemon, SocketDirectory, await_ports
+from swarmd.dht.p2p.p2pd import LIMITS, START_S, P2pDaemon, SocketDirectory, wait_for_free_ports
 from swarmd.dht.wire import names
-from swarmd.dht.wire.addresses import is_free, is_loopback, readable, tcp_place
+from swarmd.dht.wire.addresses import can_listen_at, is_loopback, multiaddrs_to_text, tcp_endpoint
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 from swarmd.logger import get_logger
 
@@ -61,17 +61,17 @@ class NodeRun:
     def __init__(self, p2p: P2pDaemon, dht: DHTNode) -> None:
         self.p2p = p2p
         self.dht = dht
-        self.gone = asyncio.ensure_future(p2p.wait_gone())
+        self.gone = asyncio.ensure_future(p2p.wait_until_ended())
 
     @property
-    def table(self) -> Any:
+    def routing_table(self) -> Any:
         """hivemind's routing table."""
         return self.dht.protocol.routing_table
 
     @property
-    def peers(self) -> int:
+    def peer_count(self) -> int:
         """Peers in the routing table."""
-        return len(self.table.uid_to_peer_id)
+        return len(self.routing_table.uid_to_peer_id)
 
 
 Attendant = Callable[[NodeRun], Awaitable[None]]
@@ -114,11 +114,11 @@ class DhtNode:
         self._p2p: P2pDaemon | None = None
 
     @property
-    def peers(self) -> int:
+    def peer_count(self) -> int:
         """Peers in the routing table, 0 while p2pd is down."""
-        return self.p2pd_run.peers if self.p2pd_run else 0
+        return self.p2pd_run.peer_count if self.p2pd_run else 0
 
-    async def wait_up(self) -> NodeRun:
+    async def wait_until_up(self) -> NodeRun:
         """Wait until p2pd runs."""
         while self.p2pd_run is None:
             await self._up.wait()
@@ -143,47 +143,47 @@ class DhtNode:
     async def _run_once(self) -> float:
         """Run p2pd once. Returns how long it lasted, in seconds."""
         try:
-            run = await self._open()
+            run = await self._start_run()
         except (*CALL_ERRORS, IdentityError, NotFoundError) as error:
             self._down(f"p2pd does not start: {str(error) or f'no answer within {OPEN_S:g} s'}")
             return 0.0
         began = anyio.current_time()
-        await self._live(run)
+        await self._run_until_lost(run)
         return anyio.current_time() - began
 
-    async def _open(self) -> NodeRun:
+    async def _start_run(self) -> NodeRun:
         check_identity(self.settings)
-        listen = [self._with_port(address) for address in self.settings.dht.listen]
-        await await_ports(listen, PORT_PATIENCE_S)
+        listen = [self._with_previous_port(address) for address in self.settings.dht.listen]
+        await wait_for_free_ports(listen, PORT_PATIENCE_S)
         try:
             with anyio.fail_after(OPEN_S):
                 p2p = await self._start_p2pd(listen)
-                dht = await _while_running(p2p, self._start_dht(p2p))
+                dht = await _await_while_running(p2p, self._start_dht(p2p))
         except BaseException:  # a cancelled or failed start must not leave a p2pd behind
             if self._p2p is not None and self._p2p._child is not None:
                 with anyio.CancelScope(shield=True):
-                    await self._end_p2pd(self._p2p)
+                    await self._stop_p2pd(self._p2p)
             raise
-        self._note_port(p2p)
+        self._remember_port(p2p)
         return NodeRun(p2p, dht)
 
-    def _with_port(self, address: str) -> str:
+    def _with_previous_port(self, address: str) -> str:
         """An address to listen at; if any port will do, with that of the previous run, so that peers find this node."""
         if self.port and address.endswith("/tcp/0"):
             again = address.removesuffix("0") + str(self.port)
-            return again if is_free(again) else address
+            return again if can_listen_at(again) else address
         return address
 
-    def _note_port(self, p2p: P2pDaemon) -> None:
-        for address in readable(p2p._visible_maddrs):
-            place = tcp_place(address)
+    def _remember_port(self, p2p: P2pDaemon) -> None:
+        for address in multiaddrs_to_text(p2p._visible_maddrs):
+            place = tcp_endpoint(address)
             if place is not None:
                 self.port = place[1]
                 return
 
     async def _start_p2pd(self, listen: list[str]) -> P2pDaemon:
         dht = self.settings.dht
-        kind = self._sockets.daemon_class(self._note_start, **LIMITS)
+        kind = self._sockets.daemon_class(self._remember_p2pd, **LIMITS)
         p2p: P2pDaemon = await kind.create(
             host_maddrs=listen,
             announce_maddrs=list(dht.announce) or None,
@@ -199,11 +199,11 @@ class DhtNode:
         p2p.control.peer_limits = self.peer_limits
         return p2p
 
-    def _note_start(self, p2p: P2pDaemon) -> None:
+    def _remember_p2pd(self, p2p: P2pDaemon) -> None:
         self._p2p = p2p
 
     async def _start_dht(self, p2p: P2pDaemon) -> DHTNode:
-        self._sockets.note(p2p.pid)
+        self._sockets.write_pid_file(p2p.pid)
         dht = await DHTNode.create(
             p2p=p2p,
             node_id=DHTID.from_bytes(names.key_id(self.settings.peer_id)),  # the same after a restart
@@ -225,41 +225,41 @@ class DhtNode:
             await p2p.add_binary_stream_handler(name, stream)
         return dht
 
-    async def _live(self, run: NodeRun) -> None:
+    async def _run_until_lost(self, run: NodeRun) -> None:
         self.p2pd_run = run
         self._up.set()
         try:
             async with anyio.create_task_group() as tasks:
                 for attendant in self.attendants:
-                    tasks.start_soon(_attend, attendant, run)
-                tasks.start_soon(_end_when_lost, run)
+                    tasks.start_soon(_keep_attendant_running, attendant, run)
+                tasks.start_soon(_kill_p2pd_when_lost, run)
                 await asyncio.wait({run.gone})
-                self._lose_run()
-                self._down(run.p2p.reason())
+                self._mark_down()
+                self._down(run.p2p.describe_end())
                 tasks.cancel_scope.cancel()
         finally:
-            self._lose_run()
+            self._mark_down()
             with anyio.CancelScope(shield=True):
-                await self._close(run)
+                await self._close_run(run)
 
-    def _lose_run(self) -> None:
+    def _mark_down(self) -> None:
         self.p2pd_run = None
         self._up.clear()
 
-    async def _close(self, run: NodeRun) -> None:
+    async def _close_run(self, run: NodeRun) -> None:
         """Shut down hivemind's node, which would hang without p2pd, then p2pd."""
         run.dht.is_alive = False
         if run.p2p.returncode is None:
             with anyio.move_on_after(CLOSE_S):
                 await run.dht.shutdown()
-        await self._end_p2pd(run.p2p)
+        await self._stop_p2pd(run.p2p)
 
-    async def _end_p2pd(self, p2p: P2pDaemon) -> None:
+    async def _stop_p2pd(self, p2p: P2pDaemon) -> None:
         with anyio.move_on_after(CLOSE_S):
             await p2p.shutdown()
         if p2p.returncode is None:
             p2p._child.kill()
-            await p2p.wait_gone()
+            await p2p.wait_until_ended()
         self._sockets.clear()
 
     async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
@@ -278,7 +278,7 @@ class DhtNode:
                 {task, run.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
             )
             if run.gone.done():
-                raise NetworkDown(run.p2p.reason())
+                raise NetworkDown(run.p2p.describe_end())
             if not task.done():
                 raise NetworkDown(f"no answer from the network within {timeout_s or self.settings.call_s:g} s")
             return task.result()
@@ -293,16 +293,16 @@ class DhtNode:
             found = await self.call(lambda run: run.p2p.get_visible_maddrs(latest=True))
         except (NetworkDown, ValueError):
             return ()
-        return tuple(readable(found))
+        return tuple(multiaddrs_to_text(found))
 
 
-async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
+async def _await_while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine that would hang if p2pd died. Raises P2PDaemonError if it does."""
-    gone, started = asyncio.ensure_future(p2p.wait_gone()), asyncio.ensure_future(starting)
+    gone, started = asyncio.ensure_future(p2p.wait_until_ended()), asyncio.ensure_future(starting)
     try:
         await asyncio.wait({gone, started}, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
-            raise P2PDaemonError(p2p.reason())
+            raise P2PDaemonError(p2p.describe_end())
         return started.result()
     finally:
         gone.cancel()
@@ -322,7 +322,7 @@ def check_identity(settings: NodeSettings) -> None:
         raise IdentityDamaged(f"the identity {path} is that of {found}, the node runs as {peer}", fix)
 
 
-async def _end_when_lost(run: NodeRun) -> None:
+async def _kill_p2pd_when_lost(run: NodeRun) -> None:
     """Kill a p2pd that outlives the connection that carries all calls: no call would end."""
     await run.p2p.control.over.wait()
     await asyncio.wait({run.gone}, timeout=LOST_S)
@@ -331,7 +331,7 @@ async def _end_when_lost(run: NodeRun) -> None:
         run.p2p._child.kill()
 
 
-async def _attend(attendant: Attendant, run: NodeRun) -> None:
+async def _keep_attendant_running(attendant: Attendant, run: NodeRun) -> None:
     """Keep an attendant running; p2pd's death causes all kinds of errors in it."""
     while True:
         try:

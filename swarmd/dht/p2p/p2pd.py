@@ -16,8 +16,8 @@ from typing import Any
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe
 from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control, write_message
-from swarmd.dht.p2p.sockets import make_place, remove_short_place, socket_place
-from swarmd.dht.wire.addresses import is_free
+from swarmd.dht.p2p.sockets import make_socket_directory, remove_short_directory, socket_directory
+from swarmd.dht.wire.addresses import can_listen_at
 from swarmd.errors import AddressInUse
 from swarmd.logger import get_logger
 
@@ -94,7 +94,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         """Process id of p2pd."""
         return int(self._child.pid)
 
-    async def wait_gone(self) -> int:
+    async def wait_until_ended(self) -> int:
         """Wait until p2pd has ended. Returns its exit status, negative for a signal."""
         return int(await self._child.wait())
 
@@ -104,7 +104,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         status: int | None = self._child.returncode
         return status
 
-    def reason(self) -> str:
+    def describe_end(self) -> str:
         """Why p2pd ended, once it has, and its last output, shortened."""
         status = self.returncode or 0
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
@@ -112,7 +112,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         last_words = (spoken or list(self.lines) or ["(no output)"])[-1]
         return f"p2pd ended with {how}; it said last: {last_words}"
 
-    async def _ask(self, request: Any) -> tuple[Any, Any, Any]:
+    async def _send_pubsub_request(self, request: Any) -> tuple[Any, Any, Any]:
         reader, writer = await self._client.control.daemon_connector.open_connection()
         try:
             await write_message(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.PUBSUB, pubsub=request))
@@ -127,12 +127,14 @@ class P2pDaemon(P2P):  # type: ignore[misc]
     async def publish(self, topic: str, message: bytes) -> None:
         """Gossip a message."""
         request = p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.PUBLISH, topic=topic, data=message)
-        _, _, writer = await self._ask(request)
+        _, _, writer = await self._send_pubsub_request(request)
         writer.close()
 
     async def subscribe(self, topic: str) -> AsyncIterator[tuple[str, bytes]]:
         """(sender's peer id, message) of everything gossiped on a topic; ends when p2pd does."""
-        _, reader, writer = await self._ask(p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.SUBSCRIBE, topic=topic))
+        _, reader, writer = await self._send_pubsub_request(
+            p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.SUBSCRIBE, topic=topic)
+        )
         try:
             while True:
                 message = p2pd_pb2.PSMessage()
@@ -149,13 +151,13 @@ class SocketDirectory:
 
     def __init__(self, preferred: Path) -> None:
         self.preferred = preferred
-        self.path = socket_place(preferred)
+        self.path = socket_directory(preferred)
         self._note = self.path / "p2pd.json"
 
     def open(self) -> None:
         """Make the directory and clear away what a killed predecessor left, including its p2pd."""
-        make_place(self.preferred)
-        self._end_leftover()
+        make_socket_directory(self.preferred)
+        self._kill_leftover_p2pd()
         self.clear()
 
     def daemon_class(
@@ -174,7 +176,7 @@ class SocketDirectory:
         }
         return type("Daemon", (P2pDaemon,), settings)
 
-    def note(self, pid: int) -> None:
+    def write_pid_file(self, pid: int) -> None:
         """Keep p2pd's pid in a file; on a full disk the network continues without."""
         try:
             self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
@@ -189,9 +191,9 @@ class SocketDirectory:
     def close(self) -> None:
         """Remove sockets, and the short directory if it is used; a confined process leaves that empty."""
         self.clear()
-        remove_short_place(self.preferred)
+        remove_short_directory(self.preferred)
 
-    def _end_leftover(self) -> None:
+    def _kill_leftover_p2pd(self) -> None:
         """Kill the p2pd of a killed worker, which would end by itself only after some seconds."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             pid = int(json.loads(self._note.read_text(encoding="ascii"))["pid"])
@@ -200,7 +202,7 @@ class SocketDirectory:
                 log.info("ended the p2pd of a killed predecessor, process %d", pid)
 
 
-async def await_ports(listen: Sequence[str], patience_s: float) -> None:
+async def wait_for_free_ports(listen: Sequence[str], patience_s: float) -> None:
     """Wait until the listening ports are free: p2pd itself would silently share a port with another p2pd.
 
     Raises:
@@ -209,7 +211,7 @@ async def await_ports(listen: Sequence[str], patience_s: float) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     for address in listen:
-        while not is_free(address):
+        while not can_listen_at(address):
             if loop.time() > deadline:
                 fix = "Stop what listens there (`ss -ltnp` shows it) or choose another port in dht.listen"
                 raise AddressInUse(f"the address {address} is taken", fix)

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import anyio
 
-from swarmd.dht.identity.identity import varint
+from swarmd.dht.identity.identity import encode_varint
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,
     P2PDaemonError,
@@ -33,11 +33,11 @@ from swarmd.dht.p2p.hivemind_api import (
     raise_if_failed,
     read_pbmsg_safe,
 )
-from swarmd.dht.p2p.limits import ANSWER_BYTES_MAX, PeerLimits, RemotePeer, Unreached
-from swarmd.dht.wire.addresses import prefix_of
+from swarmd.dht.p2p.limits import ANSWER_BYTES_MAX, PeerLimits, RemotePeer, UnreachablePeers
+from swarmd.dht.wire.addresses import address_prefix
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
-from swarmd.worker.tasks import spawn
+from swarmd.worker.tasks import spawn_in_background
 
 CALL_S = 10.0  # longest life of a call; its sender waits for 3 s
 ASK_S = 30.0  # for p2pd to answer what is asked over the connection that is kept
@@ -54,7 +54,7 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 
-class Timed(Awaitable[T]):
+class TimedCoroutine(Awaitable[T]):
     """A coroutine that adds up the processor time of its own steps."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
@@ -91,7 +91,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
         self.over = asyncio.Event()  # set when the connection that calls come and go by has ended
-        self.unreached = Unreached()
+        self.unreached = UnreachablePeers()
 
     # --- calls ---
 
@@ -109,28 +109,33 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                 elif message.HasField("cancel") and call_id in self._handler_tasks:
                     self._handler_tasks[call_id].cancel()
                 elif call_id in self._pending_calls:
-                    _settle(self._pending_calls[call_id], message)
+                    _set_call_result(self._pending_calls[call_id], message)
         except (EOFError, OSError):
             return  # p2pd is gone
         finally:
             self.over.set()
 
     def _begin_call(self, call_id: UUID, request: Any) -> None:
-        caller = self.peer_limits.caller(PeerID(request.peer).to_base58())
-        self.unreached.hear(caller.peer)
+        caller = self.peer_limits.remote_peer_of(PeerID(request.peer).to_base58())
+        self.unreached.record_contact(caller.peer)
         size_bytes = len(request.data)
         try:
             self.peer_limits.acquire_call_slot(caller, request.proto, size_bytes)
         except RecordRejected as error:
-            self._pending_messages.put_nowait((_refused(call_id, error), None, 0))
+            self._pending_messages.put_nowait((_error_response(call_id, error), None, 0))
             return
-        answering = Timed(self._answer(call_id, caller, request))
-        task = asyncio.ensure_future(_bounded(answering))
+        answering = TimedCoroutine(self._answer_call(call_id, caller, request))
+        task = asyncio.ensure_future(_await_with_timeout(answering))
         self._handler_tasks[call_id] = task
         task.add_done_callback(partial(self._end_call, call_id, caller, size_bytes, answering))
 
     def _end_call(
-        self, call_id: UUID, caller: RemotePeer, size_bytes: int, answering: Timed[None], task: asyncio.Task[None]
+        self,
+        call_id: UUID,
+        caller: RemotePeer,
+        size_bytes: int,
+        answering: TimedCoroutine[None],
+        task: asyncio.Task[None],
     ) -> None:
         if self._handler_tasks.get(call_id) is task:
             del self._handler_tasks[call_id]
@@ -139,17 +144,17 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         if not task.cancelled() and task.exception() is not None:
             log.debug("a call of %s failed: %r", caller.peer, task.exception())
 
-    async def _answer(self, call_id: UUID, caller: RemotePeer, request: Any) -> None:
+    async def _answer_call(self, call_id: UUID, caller: RemotePeer, request: Any) -> None:
         try:
             handler = self.unary_handlers[request.proto]
             answer = await handler(request.data, PeerID(request.peer))
             if len(answer) > ANSWER_BYTES_MAX:
-                raise self.peer_limits.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
+                raise self.peer_limits.count_refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
             if self.over.is_set():
                 return
-            self.peer_limits.acquire_answer(caller, len(answer))
+            self.peer_limits.acquire_answer_bytes(caller, len(answer))
         except Exception as error:
-            await self._pending_messages.put((_refused(call_id, error), None, 0))
+            await self._pending_messages.put((_error_response(call_id, error), None, 0))
             return
         response = p2pd_pb2.CallUnaryResponse(response=answer)
         message = p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
@@ -165,12 +170,12 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     try:
                         await write_message(writer, queued[0] if isinstance(queued, tuple) else queued)
                     finally:
-                        _leave(self.peer_limits, queued)
+                        _release_queued(self.peer_limits, queued)
         finally:  # the counts outlive p2pd, what waits for it does not
             self.over.set()
             self._drained.set()
             while not self._pending_messages.empty():
-                _leave(self.peer_limits, self._pending_messages.get_nowait())
+                _release_queued(self.peer_limits, self._pending_messages.get_nowait())
 
     async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
         """hivemind's own, except that a peer that was not reached lately is not searched for again at once.
@@ -178,28 +183,28 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         Peers that the configuration lists, and those that are connected and only slow, are called in any case.
         """
         peer, began = peer_id.to_base58(), time.monotonic()
-        if self.unreached.rests(peer) and not self.peer_limits.lists(peer):
+        if self.unreached.is_backing_off(peer) and not self.peer_limits.is_configured(peer):
             raise P2PDaemonError(f"{peer} was not reached lately")
         try:
             answer: bytes = await super().call_unary_handler(peer_id, proto, data)
         except P2PHandlerError:
-            self.unreached.hear(peer)
+            self.unreached.record_contact(peer)
             raise
         except P2PDaemonError:
-            self.unreached.miss(peer, time.monotonic() - began)
+            self.unreached.record_failure(peer, time.monotonic() - began)
             raise
         except asyncio.CancelledError:
             waited_s = time.monotonic() - began
             if waited_s > SEARCH_S and peer not in self.peer_limits.connected:
-                self.unreached.miss(peer, waited_s)
+                self.unreached.record_failure(peer, waited_s)
             raise
-        self.unreached.hear(peer)
+        self.unreached.record_contact(peer)
         return answer
 
     async def connect(self, peer_id: PeerID, maddrs: Any) -> None:
         """hivemind's own; a peer that is connected may be called."""
         await super().connect(peer_id, maddrs)
-        self.unreached.hear(peer_id.to_base58())
+        self.unreached.record_contact(peer_id.to_base58())
 
     # --- streams ---
 
@@ -211,13 +216,13 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             listening.bind(self.listen_maddr.value_for_protocol(protocols.P_UNIX))
             listening.listen(BACKLOG)
             listening.setblocking(False)
-            accepting = asyncio.ensure_future(self._accept(listening))
+            accepting = asyncio.ensure_future(self._accept_streams(listening))
             try:
                 yield self
             finally:
                 accepting.cancel()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    async def _accept_streams(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -226,12 +231,12 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                 log.warning("a stream cannot be accepted: %s", error)
                 await anyio.sleep(ACCEPT_AGAIN_S)
                 continue
-            spawn(self._admit(accepted))
+            spawn_in_background(self._handle_stream(accepted))
 
-    async def _admit(self, accepted: socket.socket) -> None:
+    async def _handle_stream(self, accepted: socket.socket) -> None:
         """Handle a stream if the limits allow it, or close it."""
         try:
-            info, caller, handler = await self._inspect(accepted)
+            info, caller, handler = await self._inspect_stream(accepted)
         except BaseException:
             accepted.close()
             raise
@@ -240,24 +245,24 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             await read_pbmsg_safe(reader, p2pd_pb2.StreamInfo())
             await handler(StreamInfo.from_protobuf(info), reader, writer)
         except RecordRejected as error:
-            self.peer_limits.refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
+            self.peer_limits.count_refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
         finally:
-            self.peer_limits.streams.give_back(caller)
+            self.peer_limits.streams.release(caller)
 
-    async def _inspect(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
+    async def _inspect_stream(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
         """(p2pd's header of a stream, its caller, its handler), with nothing read. Raises RecordRejected."""
         accepted.setblocking(False)
         with anyio.fail_after(HEADER_S):
             await anyio.wait_readable(accepted)
-        info = _read_info(accepted.recv(HEADER_BYTES, socket.MSG_PEEK))
-        caller = self.peer_limits.caller(PeerID(info.peer).to_base58(), prefix_of(info.addr))
+        info = _decode_stream_info(accepted.recv(HEADER_BYTES, socket.MSG_PEEK))
+        caller = self.peer_limits.remote_peer_of(PeerID(info.peer).to_base58(), address_prefix(info.addr))
         handler = self.handlers[info.proto]
-        self.peer_limits.acquire_stream(caller)
+        self.peer_limits.acquire_stream_slot(caller)
         return info, caller, handler
 
     # --- what is asked of p2pd itself ---
 
-    async def ask(self, request: Any) -> Any:
+    async def send_request(self, request: Any) -> Any:
         """Send p2pd a request over one connection that is kept, so that it answers even if no file can be opened."""
         async with self._asking:
             try:
@@ -269,12 +274,12 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     response = p2pd_pb2.Response()
                     await read_pbmsg_safe(reader, response)
             except BaseException:  # a broken or half-read connection is useless
-                self._let_go()
+                self._close_kept_connection()
                 raise
         raise_if_failed(response)
         return response
 
-    def _let_go(self) -> None:
+    def _close_kept_connection(self) -> None:
         if self._kept is not None:
             self._kept[1].close()
             self._kept = None
@@ -283,18 +288,19 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         """End the connections."""
         super().close()
         with suppress(RuntimeError):  # the loop may be closed
-            self._let_go()
+            self._close_kept_connection()
 
     async def list_peers(self) -> tuple[Any, ...]:
         """hivemind's own, over the kept connection."""
-        response = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        response = await self.send_request(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
         return tuple(PeerInfo.from_protobuf(peer) for peer in response.peers)
 
-    async def places(self) -> list[tuple[str, str]]:
+    async def list_connections(self) -> list[tuple[str, str]]:
         """(peer id, address prefix) of every connection."""
-        response = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        response = await self.send_request(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
         return [
-            (PeerID(peer.id).to_base58(), prefix_of(peer.addrs[0] if peer.addrs else b"")) for peer in response.peers
+            (PeerID(peer.id).to_base58(), address_prefix(peer.addrs[0] if peer.addrs else b""))
+            for peer in response.peers
         ]
 
     async def disconnect(self, peer_id: PeerID) -> None:
@@ -308,10 +314,10 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         except OSError:
             log.debug("no further connection to p2pd can be opened")
         wanted = p2pd_pb2.DisconnectRequest(peer=peer_id.to_bytes())
-        await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted))
+        await self.send_request(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted))
 
 
-async def _bounded(answering: Timed[None]) -> None:
+async def _await_with_timeout(answering: TimedCoroutine[None]) -> None:
     with anyio.move_on_after(CALL_S):
         await answering
 
@@ -319,17 +325,17 @@ async def _bounded(answering: Timed[None]) -> None:
 async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
     """Send a message in one piece: hivemind sends each byte of its length separately, and p2pd wakes for each."""
     encoded: bytes = message.SerializeToString()
-    writer.write(varint(len(encoded)) + encoded)
+    writer.write(encode_varint(len(encoded)) + encoded)
     await writer.drain()
 
 
-def _leave(peer_limits: PeerLimits, queued: Any) -> None:
+def _release_queued(peer_limits: PeerLimits, queued: Any) -> None:
     """Release a queued message: hivemind's own, or (message, the caller that it answers, bytes of the answer)."""
     if isinstance(queued, tuple) and queued[1] is not None:
-        peer_limits.answers.give_back(queued[1], queued[2])
+        peer_limits.answers.release(queued[1], queued[2])
 
 
-def _settle(pending: asyncio.Future[Any], message: Any) -> None:
+def _set_call_result(pending: asyncio.Future[Any], message: Any) -> None:
     """Set the result of an own call."""
     if pending.done():
         return
@@ -343,14 +349,14 @@ def _settle(pending: asyncio.Future[Any], message: Any) -> None:
         pending.set_result(None)
 
 
-def _refused(call_id: UUID, error: Exception) -> Any:
+def _error_response(call_id: UUID, error: Exception) -> Any:
     """The answer to a call that is refused or has failed."""
     said = f"{error.reason}: {error}" if isinstance(error, RecordRejected) else repr(error)
     response = p2pd_pb2.CallUnaryResponse(error=said[:256].encode())
     return p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
 
 
-def _read_info(header: bytes) -> Any:
+def _decode_stream_info(header: bytes) -> Any:
     """Decode the header of a stream. Raises ValueError, or protobuf's DecodeError."""
     size, at = 0, 0
     while header[at] & 0x80:

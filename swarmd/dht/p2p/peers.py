@@ -25,13 +25,13 @@ from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.wire.addresses import (
     PORT_MAX,
-    DialledHosts,
-    is_address,
-    is_elsewhere,
-    origin_of,
+    DialBackoff,
+    connection_origin,
+    find_surplus_peers,
+    is_multiaddr,
+    may_be_remote,
     split_address,
-    surplus,
-    tcp_place,
+    tcp_endpoint,
 )
 from swarmd.errors import ConfigError, NetworkDown
 from swarmd.files import replace_durably
@@ -58,18 +58,18 @@ MUTE_MAX = 2  # rounds without an answer from p2pd before it is killed
 log = get_logger(__name__)
 
 
-def is_name(place: str) -> bool:
+def has_host_name(place: str) -> bool:
     """Whether a multiaddr begins with a host name instead of an address."""
     return place.strip("/").split("/")[0] in (*_FAMILIES, "dnsaddr")
 
 
-class NameLookup:
+class HostNameResolver:
     """Resolves host names, `LOOKUPS_AT_ONCE`, in daemon threads: a name that hangs does not keep the process alive."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
-    async def places_of(self, place: str) -> list[str]:
+    async def resolve_address(self, place: str) -> list[str]:
         """The multiaddr with each of its host name's addresses instead, or unchanged if it has no such name.
 
         Empty if the name is unknown, or was not resolved within `LOOKUP_S`.
@@ -83,19 +83,21 @@ class NameLookup:
             await self._free.acquire()
             answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
             query = (name, None, family, socket.SOCK_STREAM)
-            threading.Thread(target=self._look_up, args=(answer, query), name="name lookup", daemon=True).start()
+            threading.Thread(
+                target=self._resolve_in_thread, args=(answer, query), name="name lookup", daemon=True
+            ).start()
             found = await answer
         hosts = [str(address[0]) for *_, address in found][:ADDRESSES_MAX]
         return ["/".join(["", "ip6" if ":" in host else "ip4", host, *rest[:-1]]) for host in hosts]
 
-    def _look_up(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
+    def _resolve_in_thread(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
         found: list[Any] = []
         with suppress(OSError, UnicodeError):
             found = socket.getaddrinfo(*query)
         with suppress(RuntimeError):  # the event loop has ended meanwhile
-            answer.get_loop().call_soon_threadsafe(self._tell, answer, found)
+            answer.get_loop().call_soon_threadsafe(self._set_answer, answer, found)
 
-    def _tell(self, answer: asyncio.Future[list[Any]], found: list[Any]) -> None:
+    def _set_answer(self, answer: asyncio.Future[list[Any]], found: list[Any]) -> None:
         self._free.release()
         if not answer.done():
             answer.set_result(found)
@@ -135,14 +137,14 @@ class AddressBook:
             self.port = kept["port"]
             for address in list(kept["peers"])[:PEERS_KEPT]:
                 place, peer = split_address(str(address))
-                if self.may_lie(place):
+                if self.is_plausible_address(place):
                     self._met.setdefault(peer, []).append(place)
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
             log.warning("the cached peers in %s are left aside: %s", self._path, error)
 
-    def meet(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
+    def remember_peer(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
         """Remember where a member says that it can be reached; of too many, credited and then the latest ones stay.
 
         Host names are kept for credited peers only: the owner of a name could have nodes ask any server, and wait.
@@ -151,7 +153,7 @@ class AddressBook:
             known: whether the swarm has credited the peer.
         """
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
-        places = [place for place in places if self.may_lie(place) and (known or not is_name(place))]
+        places = [place for place in places if self.is_plausible_address(place) and (known or not has_host_name(place))]
         if peer == self._own or not places:
             return
         self._met.pop(peer, None)
@@ -162,33 +164,33 @@ class AddressBook:
             self._known.discard(gone)
             del self._met[gone]
 
-    def may_lie(self, place: str) -> bool:
+    def is_plausible_address(self, place: str) -> bool:
         """Whether this is an address that a peer may have: one of this machine or its link only if that is expected."""
-        if not is_address(place):
+        if not is_multiaddr(place):
             return False
-        return self._local or is_elsewhere(place)
+        return self._local or may_be_remote(place)
 
-    def met(self) -> list[tuple[str, str]]:
+    def remembered_addresses(self) -> list[tuple[str, str]]:
         """(multiaddr, peer id) of all remembered peers."""
         return [(place, peer) for peer, places in self._met.items() for place in places]
 
-    def knows(self, peer: str) -> bool:
+    def is_known(self, peer: str) -> bool:
         """Has the swarm credited this peer, or does the configuration name it?"""
         return peer in self._known or any(peer == other for _, other in self.bootstrap)
 
     async def save(self, port: int) -> None:
         """Write the cache with this node's port, in a thread; without it only the next start is slower."""
-        peers = [f"{place}/p2p/{peer}" for place, peer in self.met()][-PEERS_KEPT:]
-        await asyncio.to_thread(self._write, json.dumps({"port": port, "peers": peers}))
+        peers = [f"{place}/p2p/{peer}" for place, peer in self.remembered_addresses()][-PEERS_KEPT:]
+        await asyncio.to_thread(self._write_file, json.dumps({"port": port, "peers": peers}))
 
-    def _write(self, encoded: str) -> None:
+    def _write_file(self, encoded: str) -> None:
         try:
             replace_durably(self._path, encoded.encode())
         except OSError as error:
             log.warning("the peers met cannot be kept in %s: %s", self._path, error)
 
 
-class Rejoin:
+class RejoinLoop:
     """The loop that finds peers and keeps them.
 
     Attributes:
@@ -199,64 +201,64 @@ class Rejoin:
         self._node = node
         self._book = book
         self._mute = 0
-        self._dialled = DialledHosts()
-        self._lookups = {True: NameLookup(), False: NameLookup()}  # of configured names, and of others
+        self._dialled = DialBackoff()
+        self._lookups = {True: HostNameResolver(), False: HostNameResolver()}  # of configured names, and of others
         self.rounds = 0
-        node.attendants.append(self.attend)
+        node.attendants.append(self.run_rounds)
 
-    async def attend(self, run: NodeRun) -> None:
+    async def run_rounds(self, run: NodeRun) -> None:
         """Run rounds for as long as p2pd runs: often while there is no peer, seldom afterwards."""
         alone = 0
         while True:
             grew = await self._run_round(run)
             if grew:
-                await self._fill_table(run)
+                await self._fill_routing_table(run)
             self.rounds += 1
-            alone = 0 if run.peers else alone + 1
+            alone = 0 if run.peer_count else alone + 1
             await self._pause(run, ALONE.after(alone) if alone else REJOIN_S)
 
     async def _pause(self, run: NodeRun, pause_s: float) -> None:
         """Wait, at most until the last peer is gone."""
-        accompanied = run.peers > 0
+        accompanied = run.peer_count > 0
         with anyio.move_on_after(pause_s * random.uniform(0.8, 1.2)):
-            while not accompanied or run.peers:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
+            while not accompanied or run.peer_count:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
                 await anyio.sleep(0.25)
 
     async def _run_round(self, run: NodeRun) -> bool:
         """Dial and ping once. True if the table has grown."""
-        before = run.peers
-        addresses = await self._connected(run)
-        self._spread(run, addresses)
+        before = run.peer_count
+        addresses = await self._list_connected_peers(run)
+        self._limit_address_ranges(run, addresses)
         connected = list(addresses)
-        table = {peer.to_base58() for peer in run.table.peer_id_to_uid}
+        table = {peer.to_base58() for peer in run.routing_table.peer_id_to_uid}
         work: list[Callable[[], Awaitable[bool]]] = [
-            partial(self._dial, run, place, peer) for place, peer in self._to_dial(table)
+            partial(self._dial, run, place, peer) for place, peer in self._choose_addresses_to_dial(table)
         ]
-        crowded = set(surplus([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
+        crowded = set(find_surplus_peers([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
         missing = [peer for peer in connected if peer not in table and peer not in crowded]
-        known = [peer for peer in missing if self._book.knows(peer)]
-        others = [peer for peer in missing if not self._book.knows(peer)]
-        pinged = (*known, *some_of(others, MISSING), *some_of(sorted(table), CHECKED))
+        known = [peer for peer in missing if self._book.is_known(peer)]
+        others = [peer for peer in missing if not self._book.is_known(peer)]
+        pinged = (*known, *sample_at_most(others, MISSING), *sample_at_most(sorted(table), CHECKED))
         work += [partial(_ping, run, peer) for peer in pinged]
-        await _run_bounded(work)
+        await _run_with_limit(work)
         await asyncio.sleep(0)  # a ping fills the table in a task of its own
         await self._book.save(self._node.port)
-        return run.peers > before
+        return run.peer_count > before
 
-    def _to_dial(self, table: set[str]) -> list[tuple[str, str]]:
+    def _choose_addresses_to_dial(self, table: set[str]) -> list[tuple[str, str]]:
         wanted = [pair for pair in self._book.bootstrap if pair[1] not in table]
-        others = [pair for pair in self._book.met() if pair[1] not in table and pair not in wanted]
-        others = [pair for pair in others if self._book.knows(pair[1]) or self._dialled.may_dial(pair[0])]
-        return wanted + some_of(others, STRANGERS if table else ALONE_STRANGERS)
+        others = [pair for pair in self._book.remembered_addresses() if pair[1] not in table and pair not in wanted]
+        others = [pair for pair in others if self._book.is_known(pair[1]) or self._dialled.may_dial(pair[0])]
+        return wanted + sample_at_most(others, STRANGERS if table else ALONE_STRANGERS)
 
-    def _spread(self, run: NodeRun, addresses: Mapping[str, list[str]]) -> None:
+    def _limit_address_ranges(self, run: NodeRun, addresses: Mapping[str, list[str]]) -> None:
         """Remove peers from the table if there are too many of one range of addresses."""
-        places = {peer.to_base58(): node_id for peer, node_id in run.table.peer_id_to_uid.items()}
+        places = {peer.to_base58(): node_id for peer, node_id in run.routing_table.peer_id_to_uid.items()}
         trusted = [peer for _, peer in self._book.bootstrap]
-        for peer in surplus(places, addresses, trusted):
-            del run.table[places[peer]]
+        for peer in find_surplus_peers(places, addresses, trusted):
+            del run.routing_table[places[peer]]
 
-    async def _connected(self, run: NodeRun) -> dict[str, list[str]]:
+    async def _list_connected_peers(self, run: NodeRun) -> dict[str, list[str]]:
         """Peers that p2pd is connected to → their addresses. A p2pd that does not answer repeatedly is killed."""
         try:
             peers = await self._node.call(lambda run: run.p2p.list_peers())
@@ -268,28 +270,30 @@ class Rejoin:
                 run.p2p._child.kill()
             raise
         self._mute = 0
-        return {peer.peer_id.to_base58(): [origin_of(address) for address in peer.addrs] for peer in peers}
+        return {peer.peer_id.to_base58(): [connection_origin(address) for address in peer.addrs] for peer in peers}
 
     async def _dial(self, run: NodeRun, place: str, peer: str) -> bool:
         reached = False
         try:
-            for found in await self._places_of(place, peer):
-                if await answers(found):
+            for found in await self._resolve_addresses(place, peer):
+                if await accepts_connections(found):
                     await run.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(found)])
                     reached = await _ping(run, peer)
                     break
         finally:
-            if reached or run.peers:  # a node without peers may itself be the one that cannot be reached
-                self._dialled.note(place, reached)
+            if reached or run.peer_count:  # a node without peers may itself be the one that cannot be reached
+                self._dialled.record_dial(place, reached)
         return reached
 
-    async def _places_of(self, place: str, peer: str) -> list[str]:
+    async def _resolve_addresses(self, place: str, peer: str) -> list[str]:
         """Addresses at which to dial a peer: p2pd is given no host name, which could resolve differently by then."""
         configured = (place, peer) in self._book.bootstrap
-        found = await self._lookups[configured].places_of(place)
-        return [each for each in found if configured or (self._book.may_lie(each) and not is_name(each))]
+        found = await self._lookups[configured].resolve_address(place)
+        return [
+            each for each in found if configured or (self._book.is_plausible_address(each) and not has_host_name(each))
+        ]
 
-    async def _fill_table(self, run: NodeRun) -> None:
+    async def _fill_routing_table(self, run: NodeRun) -> None:
         """Search for this node's neighbours, which adds both sides to each other's tables."""
         try:
             await self._node.call(lambda run: run.dht.find_nearest_nodes([run.dht.node_id]))
@@ -297,7 +301,7 @@ class Rejoin:
             log.debug("the neighbourhood was not explored: %s", error)
 
 
-def some_of(each: list[T], most: int) -> list[T]:
+def sample_at_most(each: list[T], most: int) -> list[T]:
     """At most `most` of them, at random."""
     return random.sample(each, min(len(each), most))
 
@@ -306,7 +310,7 @@ async def _ping(run: NodeRun, peer: str) -> bool:
     return await run.dht.protocol.call_ping(PeerID.from_base58(peer)) is not None
 
 
-async def _run_bounded(work: list[Callable[[], Awaitable[bool]]]) -> None:
+async def _run_with_limit(work: list[Callable[[], Awaitable[bool]]]) -> None:
     """Run all, some at a time, each with a timeout; an unreachable peer is nothing unusual."""
     limiter = anyio.CapacityLimiter(DIALS_AT_ONCE)
 
@@ -323,9 +327,9 @@ async def _run_bounded(work: list[Callable[[], Awaitable[bool]]]) -> None:
             tasks.start_soon(attempt, action)
 
 
-async def answers(place: str) -> bool:
+async def accepts_connections(place: str) -> bool:
     """Does anything listen there? Checked before libp2p dials: after a failure it refuses to for up to 5 minutes."""
-    target = tcp_place(place)
+    target = tcp_endpoint(place)
     if target is None:
         return True
     try:

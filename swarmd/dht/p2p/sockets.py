@@ -17,7 +17,7 @@ FIX = "Remove it, or give the node a data directory with a shorter path"
 SOCKET_NAME_BYTES = len("/p2pclient-") + 11 + len(".sock")
 
 
-def socket_place(preferred: Path) -> Path:
+def socket_directory(preferred: Path) -> Path:
     """The directory for sockets: the preferred one, or a short one among temporary files if its path is too long."""
     preferred = preferred.absolute()
     if len(os.fsencode(preferred)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX:
@@ -26,35 +26,35 @@ def socket_place(preferred: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"swarmd-{os.geteuid()}-{mark}"
 
 
-def make_place(preferred: Path) -> Path:
+def make_socket_directory(preferred: Path) -> Path:
     """Make the directory for sockets and return it.
 
     Raises:
         PathUnusable: the short one exists and is not a directory of this user's: its maker could take the sockets.
     """
-    place = socket_place(preferred)
+    place = socket_directory(preferred)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     if place != preferred.absolute():
-        _check_own(place)
+        _check_own_directory(place)
         place.chmod(0o700)
     return place
 
 
-def remove_short_place(preferred: Path) -> None:
+def remove_short_directory(preferred: Path) -> None:
     """Remove a short directory for sockets with all in it; one that is not this user's stays, and the preferred one.
 
     The daemon does so, too, when its workers have ended: the network worker that made the directory has confined itself
     to it, and may not remove it from its parent.
     """
-    place = socket_place(preferred)
+    place = socket_directory(preferred)
     if place == preferred.absolute():
         return
     with suppress(OSError, PathUnusable):
-        _check_own(place)
+        _check_own_directory(place)
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _check_own(place: Path) -> None:
+def _check_own_directory(place: Path) -> None:
     """Raise PathUnusable unless this is a directory of this user's.
 
     If it is, it stays so: in a directory for temporary files nobody else may move or replace it.

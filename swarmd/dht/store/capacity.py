@@ -43,7 +43,7 @@ MEMBERSHIPS_MAX = 4  # of one owner: in the present, previous and next shard, an
 RECORD_BYTES = 2048  # memory of a record besides its value: its entries here, in its key, and in hivemind's heaps
 
 
-def _order_of(rank: Rank) -> _Order:
+def _sort_key_of(rank: Rank) -> _Order:
     """Sort key of a record: the higher is kept."""
     return rank.is_credited and rank.small, not rank.no_proof_of_work, rank
 
@@ -81,8 +81,8 @@ class KeyCapacity(Generic[K]):
         """Enter a record in place of the owner's last one."""
         self.drop(owner)
         self._kept[owner] = (size, rank)
-        insort(self._sides[rank.is_credited], (_order_of(rank), owner))
-        _count(self._bytes, size, rank)
+        insort(self._sides[rank.is_credited], (_sort_key_of(rank), owner))
+        _add_size(self._bytes, size, rank)
 
     def drop(self, owner: K) -> None:
         """Forget a record."""
@@ -90,12 +90,12 @@ class KeyCapacity(Generic[K]):
         if rank is None:
             return
         side = self._sides[rank.is_credited]
-        del side[bisect_left(side, (_order_of(rank), owner))]
-        _count(self._bytes, size, rank, -1)
+        del side[bisect_left(side, (_sort_key_of(rank), owner))]
+        _add_size(self._bytes, size, rank, -1)
 
-    def admit(self, owner: K, size: int, rank: Rank) -> list[K] | None:
+    def try_put(self, owner: K, size: int, rank: Rank) -> list[K] | None:
         """Enter a record if there is room. Returns the owners whose records were dropped for it; None if refused."""
-        gone = self.find(owner, size, rank)
+        gone = self.find_displaced(owner, size, rank)
         if gone is None:
             return None
         for other in gone:
@@ -103,7 +103,7 @@ class KeyCapacity(Generic[K]):
         self.put(owner, size, rank)
         return gone
 
-    def rank_anew(self, rounds_of: Callable[[K], int]) -> None:
+    def update_ranks(self, rounds_of: Callable[[K], int]) -> None:
         """Update how many rounds each owner was credited for."""
         for owner, (size, rank) in list(self._kept.items()):
             if (rounds := rounds_of(owner)) != rank.rounds:
@@ -114,40 +114,43 @@ class KeyCapacity(Generic[K]):
         for owner in self._kept.keys() - set(owners):
             self.drop(owner)
 
-    def find(self, owner: K, size: int, rank: Rank) -> list[K] | None:
+    def find_displaced(self, owner: K, size: int, rank: Rank) -> list[K] | None:
         """Owners whose records have to be dropped for one of this size and rank; None if it is refused itself."""
         own = self._kept.get(owner)
         held = dict(self._bytes)
         if own is not None:
-            _count(held, *own, -1)
+            _add_size(held, *own, -1)
         at, gone = {True: 0, False: 0}, list[K]()
-        while (narrow := self._is_narrow(held, size, rank)) or held[True] + held[False] + size > self._bytes_max:
+        while (narrow := self._exceeds_newcomers_bound(held, size, rank)) or self._exceeds_bound(held, size):
             other = not rank.is_credited
-            side = other if held[other] > self._share(other) and not narrow else rank.is_credited
+            side = other if held[other] > self._guaranteed_bytes(other) and not narrow else rank.is_credited
             if at[side] >= len(self._sides[side]):
                 return None
             lowest, loser = self._sides[side][at[side]]
             at[side] += 1
             if loser == owner:
                 continue
-            if side == rank.is_credited and lowest >= _order_of(rank):
+            if side == rank.is_credited and lowest >= _sort_key_of(rank):
                 return None
             gone.append(loser)
-            _count(held, *self._kept[loser], -1)
+            _add_size(held, *self._kept[loser], -1)
         return gone
 
-    def _is_narrow(self, held: dict[bool | str, int], size: int, rank: Rank) -> bool:
+    def _exceeds_bound(self, held: dict[bool | str, int], size: int) -> bool:
+        return held[True] + held[False] + size > self._bytes_max
+
+    def _exceeds_newcomers_bound(self, held: dict[bool | str, int], size: int, rank: Rank) -> bool:
         """Is the bound of newcomers reached, or that of newcomers that have not worked?"""
         if rank.is_credited:
             return False
         idle_full = rank.no_proof_of_work and held[_IDLE] + max(size, IDLE_BYTES_MIN) > self._idle_bytes_max
         return idle_full or held[False] + size > self._newcomers_bytes_max
 
-    def _share(self, known: bool) -> float:
+    def _guaranteed_bytes(self, known: bool) -> float:
         return self._bytes_max * (1 - NEWCOMERS_SHARE if known else NEWCOMERS_SHARE)
 
 
-def _count(held: dict[bool | str, int], size: int, rank: Rank, sign: int = 1) -> None:
+def _add_size(held: dict[bool | str, int], size: int, rank: Rank, sign: int = 1) -> None:
     """Add a record to what its side holds, or subtract it."""
     held[rank.is_credited] += sign * size
     if rank.no_proof_of_work:
@@ -170,40 +173,40 @@ class TotalCapacity:
         """Size of all records, with the memory that they use besides their values."""
         return self._room.size_bytes
 
-    def is_filling(self, key: bytes, signed: SignedRecord, rank: Rank) -> bool:
+    def would_displace(self, key: bytes, signed: SignedRecord, rank: Rank) -> bool:
         """Would a record have to be dropped for this one? Then expired records should be removed first."""
-        return self._room.find((key, signed.owner), _size(signed), rank) != []
+        return self._room.find_displaced((key, signed.owner), _memory_bytes(signed), rank) != []
 
-    def find(self, key: bytes, signed: SignedRecord, rank: Rank) -> list[Place]:
+    def find_displaced(self, key: bytes, signed: SignedRecord, rank: Rank) -> list[Place]:
         """The records that have to be dropped for this one.
 
         Raises:
             RecordRejected: "full" if it is refused itself.
         """
-        older = self._too_old(key, signed)
-        gone = self._room.find((older or key, signed.owner), _size(signed), rank)
+        older = self._oldest_key_to_drop(key, signed)
+        gone = self._room.find_displaced((older or key, signed.owner), _memory_bytes(signed), rank)
         if gone is None:
             raise RecordRejected("full", f"this node holds {self.size_bytes} bytes of those who come first")
         return [*([(older, signed.owner)] if older else []), *gone]
 
-    def _too_old(self, key: bytes, signed: SignedRecord) -> bytes | None:
+    def _oldest_key_to_drop(self, key: bytes, signed: SignedRecord) -> bytes | None:
         """The key of the owner's own record that this one replaces, if any. Raises RecordRejected("full")."""
         kind = type(signed.content)
         latest, most = self._latest.get((signed.owner, kind), {}), MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX
         if key in latest or len(latest) < most:
             return None
         oldest = min(latest, key=lambda each: latest[each])
-        if latest[oldest] > _lateness_of(signed):
+        if latest[oldest] > _recency_of(signed):
             raise RecordRejected("full", f"{most} later ones of {signed.owner} are held")
         return oldest
 
     def put(self, key: bytes, signed: SignedRecord, rank: Rank) -> None:
         """Enter a record in place of its owner's last one under the key."""
         kind = type(signed.content)
-        self._room.put((key, signed.owner), _size(signed), rank)
+        self._room.put((key, signed.owner), _memory_bytes(signed), rank)
         if kind is not ClockRecord:  # which has one key only
             self._kinds[key, signed.owner] = kind
-            self._latest.setdefault((signed.owner, kind), {})[key] = _lateness_of(signed)
+            self._latest.setdefault((signed.owner, kind), {})[key] = _recency_of(signed)
 
     def drop(self, key: bytes, owner: str) -> None:
         """Forget a record."""
@@ -220,16 +223,16 @@ class TotalCapacity:
         for place in self._room.ranks.keys() - set(held):
             self.drop(*place)
 
-    def rank_anew(self, rounds_of: Callable[[str], int]) -> None:
+    def update_ranks(self, rounds_of: Callable[[str], int]) -> None:
         """Update how many rounds each owner was credited for."""
-        self._room.rank_anew(lambda place: rounds_of(place[1]))
+        self._room.update_ranks(lambda place: rounds_of(place[1]))
 
 
-def _size(signed: SignedRecord) -> int:
+def _memory_bytes(signed: SignedRecord) -> int:
     return len(signed.value) + RECORD_BYTES
 
 
-def _lateness_of(signed: SignedRecord) -> tuple[float, float]:
+def _recency_of(signed: SignedRecord) -> tuple[float, float]:
     """Sort key among an owner's records of a kind: round and stage, or of memberships, which may claim any epoch, the
     expiration."""
     content = signed.content

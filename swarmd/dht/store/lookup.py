@@ -3,8 +3,8 @@
 hivemind's own traversal waits for its slowest peer, three seconds if one has just died. Here the nearest peers are
 asked at once, the nearer ones that they name are followed, and the answers of those that are alive are enough.
 
-- `lookup` collects all records of a key, `lookup_each` large records of given owners, each from one of the peers that
-  keep it, `lookup_of` the record of one owner.
+- `look_up_key` collects all records of a key, `look_up_records_by_owners` large records of given owners, each from one
+  of the peers that keep it, `look_up_record_by_owner` the record of one owner.
 - Trusted peers are asked in each search, wherever they are: a crowd beside a key cannot hide what lies under it.
 """
 
@@ -23,21 +23,29 @@ from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.parts import OWNERS_MAX as ASKED_FOR_MAX
-from swarmd.dht.store.parts import FindFilter, Progress, Promptness, Shares, add_filter, is_part, read_part
+from swarmd.dht.store.parts import (
+    AnswerProgress,
+    FindFilter,
+    LookupShares,
+    Promptness,
+    add_filter,
+    decode_key_part,
+    is_key_part,
+)
 from swarmd.dht.store.validator import (
     GuardedProtocol,
-    ask,
-    check_asked_for,
+    check_requested_owners,
+    dht_id_of,
     entries_of,
-    id_of,
-    keep_genuine,
+    filter_valid_records,
     load_dictionary,
-    nearby,
+    peers_named_in,
+    send_find_request,
 )
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord, split_value
 from swarmd.errors import RecordRejected
-from swarmd.worker.tasks import spawn
+from swarmd.worker.tasks import spawn_in_background
 
 BREADTH = 8  # nearest peers that are asked
 ASKED_MAX = 32  # in all, while nearer ones keep turning up
@@ -51,16 +59,16 @@ SILENCE_S = 3.5  # timeout while no peer has answered
 OWNER_S = 1.0  # for the owner of a record, before others are asked for it
 
 
-class Answer(NamedTuple):
+class PeerAnswer(NamedTuple):
     """A peer's answer about a key."""
 
     records: list[SignedRecord]  # that count
     nearby: dict[DHTID, PeerID]
 
 
-async def find_at(
-    protocol: GuardedProtocol, peer: PeerID, key: DHTID, only: Collection[str] = (), since: Progress | None = None
-) -> Answer | None:
+async def ask_peer_for_records(
+    protocol: GuardedProtocol, peer: PeerID, key: DHTID, only: Collection[str] = (), since: AnswerProgress | None = None
+) -> PeerAnswer | None:
     """Ask a peer for the records of some owners, or for those that it has not shown before.
 
     What it has shown before is remembered: `Validator.remembered`.
@@ -73,33 +81,40 @@ async def find_at(
         None if it gives no answer.
     """
     request = dht_pb2.FindRequest(keys=[key.to_bytes()], peer=protocol.node_info)
-    asked = None if only else since or Progress()
-    add_filter(request, FindFilter(tuple(only)) if asked is None else FindFilter((), asked.cursor(peer)))
-    answers = await ask(protocol, peer, request, lambda _, result: _read(protocol, peer, key, result, only, asked))
+    asked = None if only else since or AnswerProgress()
+    add_filter(request, FindFilter(tuple(only)) if asked is None else FindFilter((), asked.cursor_of(peer)))
+    answers = await send_find_request(
+        protocol, peer, request, lambda _, result: _decode_find_result(protocol, peer, key, result, only, asked)
+    )
     return None if answers is None else answers[0]
 
 
-async def _read(
-    protocol: GuardedProtocol, peer: PeerID, key: DHTID, result: Any, only: Collection[str], asked: Progress | None
-) -> Answer:
+async def _decode_find_result(
+    protocol: GuardedProtocol,
+    peer: PeerID,
+    key: DHTID,
+    result: Any,
+    only: Collection[str],
+    asked: AnswerProgress | None,
+) -> PeerAnswer:
     """Read a peer's `FindResult`. Raises RecordRejected."""
     sender = peer.to_base58()
-    if is_part(result.value):
-        part = read_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
-        check_asked_for(part.records, only)
+    if is_key_part(result.value):
+        part = decode_key_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
+        check_requested_owners(part.records, only)
         entries = [(shown.owner, shown.value, shown.expiration) for shown in part.records]
-        records = await keep_genuine(protocol, sender, key, entries)
+        records = await filter_valid_records(protocol, sender, key, entries)
         if asked is not None:
-            protocol.record_validator.remembered.note(key, peer, part, records, asked)
-        return Answer(records, nearby(result))
+            protocol.record_validator.remembered.remember_answer(key, peer, part, records, asked)
+        return PeerAnswer(records, peers_named_in(result))
     # A peer that knows no filter answers with a whole dictionary.
     if result.type == dht_pb2.FOUND_REGULAR:
         raise RecordRejected("unowned", "a plain value")
     entries = entries_of(load_dictionary(result.value)) if result.type == dht_pb2.FOUND_DICTIONARY else []
-    return Answer(await keep_genuine(protocol, sender, key, entries), nearby(result))
+    return PeerAnswer(await filter_valid_records(protocol, sender, key, entries), peers_named_in(result))
 
 
-class Found:
+class KeySearch:
     """What a search for the records of a key has found, and which peers it has asked.
 
     Attributes:
@@ -110,7 +125,7 @@ class Found:
 
     def __init__(self, run: NodeRun, name: str) -> None:
         self.only: tuple[str, ...] = ()  # owners whose records are searched for; all if empty
-        self.since = Progress()  # of peers' answers, which show what is new since then
+        self.since = AnswerProgress()  # of peers' answers, which show what is new since then
         self.key = DHTID.from_bytes(names.key_id(name))
         self.records: dict[str, SignedRecord] = {}
         self.answered = False
@@ -118,17 +133,17 @@ class Found:
         self.asked: set[DHTID] = set()
         self.showed: set[DHTID] = set()  # peers that have shown a record
         self.named_by: dict[DHTID, DHTID] = {}  # peer → the peer that named it; not for those of the own table
-        self._sharded = names.is_sharded(name)
+        self._sharded = names.is_shard_key(name)
         self._run = run
         self._validator = run.dht.protocol.record_validator
         self._own_id = run.dht.node_id
 
-    def nearest(self, count: int) -> list[tuple[DHTID, PeerID]]:
+    def nearest_peers(self, count: int) -> list[tuple[DHTID, PeerID]]:
         """The known peers nearest to the key, except this node."""
         ranked = sorted(self.known, key=self.key.xor_distance)
         return [(node_id, self.known[node_id]) for node_id in ranked[:count]]
 
-    def learn(
+    def add_peers(
         self, nearby: Mapping[DHTID, PeerID] | Iterable[tuple[DHTID, PeerID]], named_by: DHTID | None = None
     ) -> None:
         """Add peers, and remember which peer named them."""
@@ -138,32 +153,32 @@ class Found:
             self.known[node_id] = peer
         self.known.pop(self._own_id, None)
 
-    def ask_for(self, owners: Iterable[str]) -> None:
+    def restrict_to_owners(self, owners: Iterable[str]) -> None:
         """Search for the records of these owners if they are few, else for all records; peers show what is new."""
         self.only = tuple(islice(owners, ASKED_FOR_MAX + 1))
         if len(self.only) > ASKED_FOR_MAX:
             self.only = ()
         if not self.only:  # what peers have shown before they will not show again
             self.since = self._validator.remembered.progress(self.key)
-            self._take_checked(self._validator.remembered.records(self.key, time.time()))
+            self._merge_verified(self._validator.remembered.records(self.key, time.time()))
 
     def trusted_peers(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
         """Peers to ask first, wherever they are: owners of wanted records, and those that this node trusts most."""
         named = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.trusted_peers()])
         peers = [PeerID.from_base58(name) for name in named if is_peer_id(name)]  # a leaderboard may credit anything
-        return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
+        return [(dht_id_of(peer), peer) for peer in peers if dht_id_of(peer) != self._own_id]
 
-    def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
+    def trusted_peers_to_read(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
         """The trusted peers to read from; in a large swarm not the coordinator, for every node would ask it."""
         trusted, policy = self.trusted_peers(wanted), self._validator.policy
-        if not self._sharded and not policy.shards.is_large:
+        if not self._sharded and not policy.shards.is_large_swarm:
             return trusted
         return [each for each in trusted if each[1].to_base58() != policy.coordinator]
 
-    def next(self) -> list[tuple[DHTID, PeerID]]:
+    def next_peers(self) -> list[tuple[DHTID, PeerID]]:
         """The nearest peers that have not been asked, on separate paths: few of them were named by the same peer."""
         fresh, paths = [], Counter(self.named_by.get(node_id) for node_id in self.asked)
-        for node_id, peer in self.nearest(BREADTH):
+        for node_id, peer in self.nearest_peers(BREADTH):
             path = self.named_by.get(node_id)
             if node_id in self.asked or len(self.asked) >= ASKED_MAX or (path is not None and paths[path] >= NAMED_MAX):
                 continue
@@ -172,72 +187,76 @@ class Found:
             fresh.append((node_id, peer))
         return fresh
 
-    def take(self, records: Iterable[SignedRecord]) -> None:
+    def merge_records(self, records: Iterable[SignedRecord]) -> None:
         """Merge records that count; of each owner the latest stays."""
         for signed in records:
             before = self.records.get(signed.owner)
             if before is None or before.expiration < signed.expiration:
                 self.records[signed.owner] = signed
 
-    def read_own(self) -> None:
+    def merge_own_records(self) -> None:
         """Merge what this node itself holds, which was verified when it came."""
         held = self._run.dht.protocol.storage.records(self.key)
-        self._take_checked(split_value(owner, *entry) for owner, entry in held.items())
+        self._merge_verified(split_value(owner, *entry) for owner, entry in held.items())
 
-    def _take_checked(self, records: Iterable[SignedRecord]) -> None:
+    def _merge_verified(self, records: Iterable[SignedRecord]) -> None:
         """Merge records whose signatures were verified before."""
         for signed in records:
             try:
-                self.take([self._validator.judge_again(signed)])
+                self.merge_records([self._validator.recheck_record(signed)])
             except RecordRejected as error:
                 self._validator.rejections.count("", error.reason, error.message)
 
-    def has(self, wanted: Mapping[str, float]) -> bool:
+    def has_all(self, wanted: Mapping[str, float]) -> bool:
         late = (owner in self.records and self.records[owner].expiration >= wanted[owner] for owner in wanted)
         return bool(wanted) and all(late)
 
-    async def ask(self, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
+    async def ask_peer(self, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
         """Ask one peer and merge its answer. True if it answered."""
         protocol, began = self._run.dht.protocol, time.monotonic()
-        answer = await find_at(protocol, peer, self.key, only or self.only, self.since)
+        answer = await ask_peer_for_records(protocol, peer, self.key, only or self.only, self.since)
         took_s = time.monotonic() - began
-        self._validator.promptness.note(peer.to_base58(), took_s, answer is not None)
+        self._validator.promptness.record_answer(peer.to_base58(), took_s, answer is not None)
         if answer is None:
             self.known.pop(node_id, None)
             return False
         self.answered = True
         if answer.records:
             self.showed.add(node_id)
-        self.take(answer.records)
-        self.learn(answer.nearby, node_id)
+        self.merge_records(answer.records)
+        self.add_peers(answer.nearby, node_id)
         return True
 
 
-def local(run: NodeRun, name: str) -> Found:
+def search_locally(run: NodeRun, name: str) -> KeySearch:
     """What this node itself holds under a key, and the peers that it knows near it."""
-    found = Found(run, name)
-    found.learn(run.table.get_nearest_neighbors(found.key, run.dht.protocol.bucket_size, exclude=run.dht.node_id))
-    found.read_own()
+    found = KeySearch(run, name)
+    found.add_peers(
+        run.routing_table.get_nearest_neighbors(found.key, run.dht.protocol.bucket_size, exclude=run.dht.node_id)
+    )
+    found.merge_own_records()
     return found
 
 
-async def lookup(run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()) -> Found:
+async def look_up_key(
+    run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
+) -> KeySearch:
     """Collect the records of a key.
 
     Args:
         wanted: owner → expiration: the search ends when all of these are found; None searches for the latest of all.
         only: owners whose records are asked for; if empty, those that are wanted, or all.
     """
-    found = local(run, name)
+    found = search_locally(run, name)
     wanted = wanted or {}
-    found.ask_for(only or wanted)
-    trusted = found.first_asked(wanted)
+    found.restrict_to_owners(only or wanted)
+    trusted = found.trusted_peers_to_read(wanted)
     found.asked.update(node_id for node_id, _ in trusted)
-    asking = {spawn(found.ask(*peer)): peer[1] for peer in trusted if not found.has(wanted)}
+    asking = {spawn_in_background(found.ask_peer(*peer)): peer[1] for peer in trusted if not found.has_all(wanted)}
     loop = asyncio.get_running_loop()
     deadline, hurried = loop.time() + SILENCE_S, math.inf
-    while not found.has(wanted):
-        asking |= {spawn(found.ask(*peer)): peer[1] for peer in found.next()}
+    while not found.has_all(wanted):
+        asking |= {spawn_in_background(found.ask_peer(*peer)): peer[1] for peer in found.next_peers()}
         until = min(deadline, hurried) if all(_is_late(run, peer) for peer in asking.values()) else deadline
         remaining_s = until - loop.time()
         if not asking or remaining_s <= 0:
@@ -253,10 +272,12 @@ def _is_late(run: NodeRun, peer: PeerID) -> bool:
     """Is this peer not worth waiting for? Its last answers were late, and the configuration does not name it."""
     name = peer.to_base58()
     promptness: Promptness = run.dht.protocol.record_validator.promptness
-    return promptness.is_late(name) and not run.p2p.peer_limits.lists(name)
+    return promptness.is_late(name) and not run.p2p.peer_limits.is_configured(name)
 
 
-async def lookup_each(run: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Found:
+async def look_up_records_by_owners(
+    run: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None
+) -> KeySearch:
     """Collect the records of these owners, each from one of the peers that keep the key.
 
     The records may be large: otherwise each reader of a key would receive all of them from every peer that keeps it.
@@ -264,28 +285,28 @@ async def lookup_each(run: NodeRun, name: str, owners: Collection[str], wanted: 
     Args:
         wanted: the owners whose records are worth waiting for; all if None.
     """
-    found = local(run, name)
+    found = search_locally(run, name)
     wanted = owners if wanted is None else wanted
-    shares = Shares([owner for owner in owners if owner not in found.records], BREADTH, wanted)
+    shares = LookupShares([owner for owner in owners if owner not in found.records], BREADTH, wanted)
     idle, asked = found.trusted_peers(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _PendingShare]()
     found.asked.update(node_id for node_id, _ in idle)
     loop = asyncio.get_running_loop()
     until = deadline = loop.time() + SILENCE_S
     while True:
         for each in [each for each in asked.values() if loop.time() >= each.at + HEDGE_S]:
-            shares.give_back(each.release(), found.records)
-        shared = [(peer, shares.take(peer[0])) for peer in (*idle, *found.next())]
+            shares.release_share(each.release(), found.records)
+        shared = [(peer, shares.assign_share(peer[0])) for peer in (*idle, *found.next_peers())]
         idle = [peer for peer, share in shared if not share]
         for place, share in shared:
             if share:
-                asked[spawn(_ask_share(found, place, share))] = _PendingShare(share, loop.time())
+                asked[spawn_in_background(_ask_for_share(found, place, share))] = _PendingShare(share, loop.time())
         if not asked or loop.time() >= deadline:
             return found
         wake_at = min(deadline, *(each.at + HEDGE_S for each in asked.values()))
         wait_s = max(wake_at - loop.time(), 0.0)
         done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            shares.give_back(asked.pop(task).release(), found.records)
+            shares.release_share(asked.pop(task).release(), found.records)
         showing = [peer for task in done if (peer := task.result()) is not None]
         idle += showing  # to be asked for what others have not shown
         if found.answered:
@@ -307,18 +328,20 @@ class _PendingShare:
         return share
 
 
-async def _ask_share(found: Found, place: tuple[DHTID, PeerID], share: tuple[str, ...]) -> tuple[DHTID, PeerID] | None:
+async def _ask_for_share(
+    found: KeySearch, place: tuple[DHTID, PeerID], share: tuple[str, ...]
+) -> tuple[DHTID, PeerID] | None:
     """Ask one peer for some owners' records. Returns the peer if it has shown any record in this search."""
-    await found.ask(*place, share)
+    await found.ask_peer(*place, share)
     return place if place[0] in found.showed else None
 
 
-async def lookup_of(run: NodeRun, name: str, owner: str) -> Found:
+async def look_up_record_by_owner(run: NodeRun, name: str, owner: str) -> KeySearch:
     """One owner's record: the owner is asked first, since the record is signed whoever shows it, then its replicas."""
-    found = local(run, name)
+    found = search_locally(run, name)
     if owner in found.records:
         return found
-    found.ask_for((owner,))
+    found.restrict_to_owners((owner,))
     peer = PeerID.from_base58(owner)
-    await asyncio.wait({spawn(found.ask(id_of(peer), peer))}, timeout=OWNER_S)
-    return found if owner in found.records else await lookup(run, name, {owner: 0.0})
+    await asyncio.wait({spawn_in_background(found.ask_peer(dht_id_of(peer), peer))}, timeout=OWNER_S)
+    return found if owner in found.records else await look_up_key(run, name, {owner: 0.0})

@@ -3,7 +3,7 @@
 - A filter is sent with hivemind's `rpc_find`, as a field that hivemind's message does not have: a peer that does not
   know it skips it, as protobuf does, and answers with the dictionary. A peer that knows it answers with a part.
 - `AnswerMemory` keeps the records of earlier answers, so that peers need not send them again.
-- `Shares` says which of a key's replicas is asked for which owners' records, so that each record is sent once.
+- `LookupShares` says which of a key's replicas is asked for which owners' records, so that each record is sent once.
 - `Promptness` knows which peers answer too late: a peer that answers slowly could otherwise delay every read.
 """
 
@@ -21,8 +21,8 @@ from cachetools import FIFOCache
 from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 
 from swarmd.bounds import Count, Real
-from swarmd.dht.identity.identity import varint
-from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.identity.identity import encode_varint
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 
@@ -62,7 +62,7 @@ class FindFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cursor: Cursor = Cursor()
 
 
-class Shown(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ShownRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A record in an answer."""
 
     owner: Owner
@@ -70,22 +70,22 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expiration: Real
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class KeyPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An answer, encoded as the `value` of a `FindResult`: records, and how far they bring the asker."""
 
     life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)]
     last: Count
-    records: tuple[Shown, ...]
+    records: tuple[ShownRecord, ...]
 
 
 _filters: msgspec.msgpack.Decoder[FindFilter] = msgspec.msgpack.Decoder(FindFilter)
-_part: msgspec.msgpack.Decoder[Part] = msgspec.msgpack.Decoder(Part)
+_part: msgspec.msgpack.Decoder[KeyPart] = msgspec.msgpack.Decoder(KeyPart)
 
 
 def add_filter(request: Any, wanted: FindFilter) -> None:
     """Add a filter to a `FindRequest`."""
     encoded = msgspec.msgpack.encode(wanted)
-    request.MergeFromString(varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + varint(len(encoded)) + encoded)
+    request.MergeFromString(encode_varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + encode_varint(len(encoded)) + encoded)
 
 
 def read_filter(request: Any) -> FindFilter | None:
@@ -103,28 +103,28 @@ def read_filter(request: Any) -> FindFilter | None:
     return wanted
 
 
-def is_part(value: bytes) -> bool:
+def is_key_part(value: bytes) -> bool:
     """Is the `value` of a `FindResult` a part? Otherwise it is a dictionary."""
     return value[:1] == bytes([PART_START])
 
 
-def read_part(value: bytes, size_bytes_max: int) -> Part:
+def decode_key_part(value: bytes, size_bytes_max: int) -> KeyPart:
     """Decode an answer. Raises RecordRejected: "oversized", "malformed", "nested"."""
     if len(value) > size_bytes_max:
         raise RecordRejected("oversized", f"an answer of {len(value)} bytes")
-    part: Part = _decode(_part, value)
+    part: KeyPart = _decode(_part, value)
     return part
 
 
 def _decode(decoder: Any, encoded: bytes) -> Any:
-    check_plain(encoded)
+    check_plain_msgpack(encoded)
     try:
         return decoder.decode(encoded)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"neither a part of a key nor a filter: {error!s:.200}") from error
 
 
-class Progress(NamedTuple):
+class AnswerProgress(NamedTuple):
     """How far peers' answers about a key had come when a look-up began, which asks for what is new since then.
 
     A look-up does not ask for what is new since the latest answer: another look-up may have received that, and this one
@@ -134,12 +134,12 @@ class Progress(NamedTuple):
     cursors: Mapping[Hashable, Cursor] = {}  # by peer
     memory: int = 0  # number of the memory that these belong to; 0 for none
 
-    def cursor(self, peer: Hashable) -> Cursor:
+    def cursor_of(self, peer: Hashable) -> Cursor:
         """How far one peer's answers had come."""
         return self.cursors.get(peer, Cursor())
 
 
-class _Key:
+class _RememberedKey:
     """What is remembered of one key; it gets a new number if it was forgotten in between."""
 
     def __init__(self, number: int) -> None:
@@ -152,7 +152,7 @@ class _Key:
         before = self.records.get(signed.owner)
         if before is not None and before.expiration >= signed.expiration:
             return
-        self.size_bytes += _size(signed) - (_size(before) if before is not None else 0)
+        self.size_bytes += _memory_bytes(signed) - (_memory_bytes(before) if before is not None else 0)
         self.records[signed.owner] = signed
 
 
@@ -160,13 +160,13 @@ class AnswerMemory:
     """Records by key, and how far each peer's answers reach. A forgotten key is read whole again."""
 
     def __init__(self) -> None:
-        self._keys: FIFOCache[Hashable, _Key] = FIFOCache(KEYS_MAX)  # set again at each use
+        self._keys: FIFOCache[Hashable, _RememberedKey] = FIFOCache(KEYS_MAX)  # set again at each use
         self._numbers = count(1)
 
-    def progress(self, key: Hashable) -> Progress:
+    def progress(self, key: Hashable) -> AnswerProgress:
         """How far peers' answers about a key have come."""
         known = self._keys.get(key)
-        return Progress() if known is None else Progress(dict(known.cursors), known.number)
+        return AnswerProgress() if known is None else AnswerProgress(dict(known.cursors), known.number)
 
     def records(self, key: Hashable, now: float) -> list[SignedRecord]:
         """The records of a key that peers have sent, without expired ones."""
@@ -175,11 +175,11 @@ class AnswerMemory:
             return []
         self._keys[key] = known
         for owner in [owner for owner, signed in known.records.items() if signed.expiration < now]:
-            known.size_bytes -= _size(known.records.pop(owner))
+            known.size_bytes -= _memory_bytes(known.records.pop(owner))
         return [*known.records.values()]
 
-    def note(
-        self, key: Hashable, peer: Hashable, part: Part, genuine: Collection[SignedRecord], asked: Progress
+    def remember_answer(
+        self, key: Hashable, peer: Hashable, part: KeyPart, genuine: Collection[SignedRecord], asked: AnswerProgress
     ) -> None:
         """Remember a peer's answer.
 
@@ -190,8 +190,8 @@ class AnswerMemory:
             genuine: the records that count.
             asked: how far answers had come when the look-up began.
         """
-        known = self._keys[key] = self._keys.get(key) or _Key(next(self._numbers))
-        continues = asked.memory == known.number or asked.cursor(peer) == Cursor()
+        known = self._keys[key] = self._keys.get(key) or _RememberedKey(next(self._numbers))
+        continues = asked.memory == known.number or asked.cursor_of(peer) == Cursor()
         for signed in genuine:
             known.merge(signed)
         if continues and len(genuine) == len(part.records):
@@ -210,11 +210,11 @@ class AnswerMemory:
         self._keys.clear()
 
 
-def _size(signed: SignedRecord) -> int:
+def _memory_bytes(signed: SignedRecord) -> int:
     return len(signed.value) + REMEMBERED_RECORD_BYTES
 
 
-class Shares:
+class LookupShares:
     """Owners whose records are searched for, and which peers were asked for them.
 
     Args:
@@ -227,11 +227,11 @@ class Shares:
         self._first = frozenset(first)
         self._open = list(owners)
         random.shuffle(self._open)  # nodes that search at the same time ask each peer for different ones
-        self._sort()
+        self._sort_open_owners()
         self._size = min(OWNERS_MAX, math.ceil(len(self._open) / peers))
         self._asked: defaultdict[str, list[Hashable]] = defaultdict(list)
 
-    def take(self, peer: Hashable) -> tuple[str, ...]:
+    def assign_share(self, peer: Hashable) -> tuple[str, ...]:
         """The owners that a peer is asked for now; none if it was asked for all that are left."""
         share = [owner for owner in self._open if peer not in self._asked[owner]][: self._size]
         for owner in share:
@@ -239,12 +239,12 @@ class Shares:
         self._open = [owner for owner in self._open if owner not in share]
         return tuple(share)
 
-    def give_back(self, share: Collection[str], shown: Collection[str]) -> None:
+    def release_share(self, share: Collection[str], shown: Collection[str]) -> None:
         """Release a share: a few other peers are asked for what the peer has not sent."""
         self._open += [owner for owner in share if owner not in shown and len(self._asked[owner]) < TRIES_MAX]
-        self._sort()
+        self._sort_open_owners()
 
-    def _sort(self) -> None:
+    def _sort_open_owners(self) -> None:
         self._open.sort(key=lambda owner: owner not in self._first)
 
 
@@ -254,7 +254,7 @@ class Promptness:
     def __init__(self) -> None:
         self._late: FIFOCache[str, int] = FIFOCache(LATE_PEERS_MAX)
 
-    def note(self, peer: str, took_s: float, answered: bool) -> None:
+    def record_answer(self, peer: str, took_s: float, answered: bool) -> None:
         """Record that a peer has answered, or was given up, after this time."""
         if took_s > LATE_S:
             self._late[peer] = self._late.get(peer, 0) + 1

@@ -74,13 +74,13 @@ class Seniority:
         self._secret = secret or secrets.token_bytes(16)
         self.version = 0
 
-    def learn(self, standings: Iterable[Standing]) -> None:
+    def update_standings(self, standings: Iterable[Standing]) -> None:
         """Take over the latest standings."""
-        self._rounds = self.credit(standings)
-        self.elders = self._draw_elders()
+        self._rounds = self.compute_credited_rounds(standings)
+        self.elders = self._draw_longest_credited()
         self.version += 1
 
-    def credit(self, standings: Iterable[Standing]) -> Mapping[str, int]:
+    def compute_credited_rounds(self, standings: Iterable[Standing]) -> Mapping[str, int]:
         """See `credited_rounds`."""
         return credited_rounds(standings)
 
@@ -88,7 +88,7 @@ class Seniority:
         """Rounds that a peer was credited for; 0 for a newcomer."""
         return ALWAYS if self._always(peer) else self._rounds.get(peer, 0)
 
-    def _draw_elders(self) -> list[str]:
+    def _draw_longest_credited(self) -> list[str]:
         eldest = list(self._rounds)[: max(ELDERS, len(self._rounds) // ELDEST_SHARE)]
         drawn = sorted(eldest, key=lambda peer: self._tie_breaker(b"elders", peer))[:ELDERS]
         return [peer for peer in eldest if peer in drawn]
@@ -98,9 +98,9 @@ class Seniority:
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
         """The rank of a genuine record among the others under its key."""
-        return self.rank(record.owner, key, claimed_work(record, _work_bits), record.size_bytes)
+        return self.make_rank(record.owner, key, claimed_work(record, _work_bits), record.size_bytes)
 
-    def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
+    def make_rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
         """The rank of a record with this work and size under a key."""
         return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._tie_breaker(key, owner))
 
@@ -123,13 +123,13 @@ def credited_rounds(standings: Iterable[Standing]) -> dict[str, int]:
     return {row.peer: row.rounds for row in credited[:KNOWN_MAX]}
 
 
-def pick(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:
+def pick_by_rank(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:
     """The owners for which `take` returns true; it is called in the order of their ranks."""
     ranked = sorted(((rank, owner) for owner, rank in ranks.items()), reverse=True)
     return [owner for rank, owner in ranked if take(rank)]
 
 
-class Slots:
+class PeerSlots:
     """How many peers of each kind may still take part in something.
 
     Peers that have not worked have few slots of their own: however many and however early they come, they leave the

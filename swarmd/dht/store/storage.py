@@ -18,7 +18,7 @@ from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity, TotalCapacity
 from swarmd.dht.store.parts import LIFE_BYTES, Cursor
 from swarmd.dht.store.seniority import Rank, Seniority, claimed_work
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import SignedRecord, is_far
+from swarmd.dht.wire.records import SignedRecord, is_too_far_ahead
 from swarmd.errors import RecordRejected
 
 CHANGES_GHOSTS_MAX = 64  # numbers of records that are no longer held, beyond as many as there are records
@@ -35,7 +35,7 @@ HANDED_BYTES_MAX = 4 * 1024 * 1024  # that are forwarded to one peer
 HANDED_KEY_BYTES_MAX = 7 * 512 * 1024
 
 
-class Changes:
+class ChangeNumbers:
     """Numbers every record that is stored, from 1 on; a record that replaces another gets a new number."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Changes:
         self.last = 0
         self._numbers: dict[Hashable, dict[str, int]] = {}  # key → owner → number, the latest behind
 
-    def note(self, key: Hashable, owner: str, held: Collection[str]) -> None:
+    def number_change(self, key: Hashable, owner: str, held: Collection[str]) -> None:
         """Number a record that was stored.
 
         Args:
@@ -61,11 +61,11 @@ class Changes:
         if len(self._numbers) > 2 * len(keys) + CHANGES_GHOSTS_MAX:
             self._numbers = {key: numbers for key, numbers in self._numbers.items() if key in keys}
 
-    def knows(self, cursor: Cursor) -> bool:
+    def is_known_cursor(self, cursor: Cursor) -> bool:
         """Is a cursor one of these numbers?"""
         return cursor.life == self.life and cursor.last <= self.last
 
-    def since(self, key: Hashable, cursor: Cursor) -> Iterator[str]:
+    def owners_changed_since(self, key: Hashable, cursor: Cursor) -> Iterator[str]:
         """Owners whose records were stored after a known cursor, the latest first."""
         for owner, number in reversed(self._numbers.get(key, {}).items()):
             if number <= cursor.last:
@@ -78,7 +78,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
 
     def __init__(self, seniority: Seniority | None = None) -> None:
         super().__init__()
-        self.changes = Changes()
+        self.changes = ChangeNumbers()
         self._seniority = seniority or Seniority()
         self._rooms: dict[DHTID, KeyCapacity[str]] = {}
         self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
@@ -87,13 +87,13 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
 
     def records(self, key: DHTID) -> dict[str, tuple[bytes, float]]:
         """owner → (value, expiration) of all unexpired records under a key."""
-        self._drop_far(key)
+        self._drop_far_future_records(key)
         held = self.dictionary(key)
         return {} if held is None else {owner: (entry.value, entry.expiration_time) for owner, entry in held.items()}
 
-    def held(self, key: DHTID, owner: str) -> tuple[bytes, float] | None:
+    def held_entry(self, key: DHTID, owner: str) -> tuple[bytes, float] | None:
         """(value, expiration) of an owner's unexpired record."""
-        self._drop_far(key)
+        self._drop_far_future_records(key)
         held = self.dictionary(key)
         entry = None if held is None else held.get(owner)
         return None if entry is None else (entry.value, entry.expiration_time)
@@ -103,14 +103,14 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         item = self.get(key)
         return item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else None
 
-    def admit(self, key: DHTID, signed: SignedRecord) -> bool:
+    def store_record(self, key: DHTID, signed: SignedRecord) -> bool:
         """Store a checked record. True if it is stored or was there already.
 
         Raises:
             RecordRejected: "stale" if a later one of the owner is held, "full" at a bound.
         """
         value = signed.value
-        before = self.held(key, signed.owner)
+        before = self.held_entry(key, signed.owner)
         if before is not None and before[1] >= signed.expiration:
             if before == (value, signed.expiration):
                 return True
@@ -118,56 +118,59 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         fresh = self.get(key) is None
         if fresh and len(self) >= KEYS_MAX:
             raise RecordRejected("full", "this node can hold no more keys")
-        self._fit(key, signed, fresh)
+        self._make_room_for(key, signed, fresh)
         stored = bool(self.store_subkey(key, signed.owner, value, signed.expiration))
         if stored:
-            self.changes.note(key, signed.owner, self.data[key].value.data)
-        self._forget_ghosts(key)
+            self.changes.number_change(key, signed.owner, self.data[key].value.data)
+        self._clean_expiration_heaps(key)
         return stored
 
-    def _fit(self, key: DHTID, signed: SignedRecord, fresh: bool) -> None:
+    def _make_room_for(self, key: DHTID, signed: SignedRecord, fresh: bool) -> None:
         """Enter a record, and drop those that it displaces. Raises RecordRejected("full")."""
         if fresh or key not in self._rooms:
-            self._forget_rooms()
+            self._drop_expired_capacities()
             self._rooms[key] = KeyCapacity(KEY_BYTES_MAX)
-            self._count(key)
+            self._count_key(key)
         rank = self._seniority.rank_of(signed, key.to_bytes())
-        gone, gone_elsewhere = self._losers(key, signed, rank), self._losers_of_all(key, signed, rank)
+        gone, gone_elsewhere = (
+            self._find_displaced_under_key(key, signed, rank),
+            self._find_displaced_overall(key, signed, rank),
+        )
         for owner in gone:
-            self._drop(key, owner)
+            self._drop_record(key, owner)
         for other, owner in gone_elsewhere:
-            self._drop(DHTID.from_bytes(other), owner)
+            self._drop_record(DHTID.from_bytes(other), owner)
         self._rooms[key].put(signed.owner, len(signed.value), rank)
         self._whole.put(key.to_bytes(), signed, rank)
 
-    def check_room(self, key: DHTID, signed: SignedRecord) -> None:
+    def check_capacity(self, key: DHTID, signed: SignedRecord) -> None:
         """Raise RecordRejected("full") if there is no room for a record; a tenth of the cost of verifying it."""
         try:
-            rank = self._seniority.rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
+            rank = self._seniority.make_rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
         except DECODE_ERRORS:
             return  # it cannot be decoded, and will be refused
         if key in self._rooms and self.get(key) is not None:
-            self._losers(key, signed, rank)
-        self._losers_of_all(key, signed, rank)
+            self._find_displaced_under_key(key, signed, rank)
+        self._find_displaced_overall(key, signed, rank)
 
-    def _losers(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[str]:
+    def _find_displaced_under_key(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[str]:
         """Owners whose records under a key have to be dropped for this one. Raises RecordRejected("full")."""
         room, size = self._rooms[key], len(signed.value)
-        gone = room.find(signed.owner, size, rank)
+        gone = room.find_displaced(signed.owner, size, rank)
         if gone != []:
-            room = self._recount(key)
-            gone = room.find(signed.owner, size, rank)
+            room = self._recount_key(key)
+            gone = room.find_displaced(signed.owner, size, rank)
         if gone is None:
             raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
         return gone
 
-    def _losers_of_all(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[tuple[bytes, str]]:
+    def _find_displaced_overall(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[tuple[bytes, str]]:
         """(key, owner) of records under all keys that have to be dropped for it. Raises RecordRejected("full")."""
-        if self._whole.is_filling(key.to_bytes(), signed, rank):
-            self._recount_whole()
-        return self._whole.find(key.to_bytes(), signed, rank)
+        if self._whole.would_displace(key.to_bytes(), signed, rank):
+            self._recount_total()
+        return self._whole.find_displaced(key.to_bytes(), signed, rank)
 
-    def _drop(self, key: DHTID, owner: str) -> None:
+    def _drop_record(self, key: DHTID, owner: str) -> None:
         """Drop a record that has not expired."""
         self._whole.drop(key.to_bytes(), owner)
         if key in self._rooms:
@@ -178,7 +181,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             if not item.value.data:
                 del self[key]
 
-    def _recount_whole(self) -> None:
+    def _recount_total(self) -> None:
         """Drop what has expired and rank by present credit, at most every `RECOUNT_S`."""
         version, at = self._whole_counted
         now = time.monotonic()
@@ -193,40 +196,46 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         }
         self._whole.keep_only(held)
         if version != self._seniority.version:
-            self._whole.rank_anew(self._seniority.rounds_of)
+            self._whole.update_ranks(self._seniority.rounds_of)
 
-    def _recount(self, key: DHTID) -> KeyCapacity[str]:
+    def _recount_key(self, key: DHTID) -> KeyCapacity[str]:
         """The capacity of a key without expired records, by present credit; counted at most every `RECOUNT_S`."""
         version, at = self._counted.get(key, (-1, 0.0))
         if version != self._seniority.version or time.monotonic() > at + RECOUNT_S:
-            self._count(key)
+            self._count_key(key)
         return self._rooms[key]
 
-    def _count(self, key: DHTID) -> None:
+    def _count_key(self, key: DHTID) -> None:
         self._counted[key] = (self._seniority.version, time.monotonic())
         room, held = self._rooms[key], self.records(key)
         room.keep_only(held)
-        room.rank_anew(self._seniority.rounds_of)
+        room.update_ranks(self._seniority.rounds_of)
 
-    def _forget_ghosts(self, key: DHTID) -> None:
+    def _clean_expiration_heaps(self, key: DHTID) -> None:
         """Clean hivemind's heaps, which keep an entry for each replaced record until that would have expired."""
         item = self.get(key)
         for kept in (self, item.value if item is not None else None):
             if isinstance(kept, TimedStorage) and len(kept.expiration_heap) > 2 * len(kept.data) + GHOSTS_MAX:
                 kept.expiration_heap[:] = sorted(kept.key_to_heap.values())
 
-    def _drop_far(self, key: DHTID) -> None:
+    def _drop_far_future_records(self, key: DHTID) -> None:
         """Drop what was stored while this machine's clock was ahead: it would hide the present records."""
         item, now = self.get(key), time.time()
-        if item is None or not isinstance(item.value, DictionaryDHTValue) or not is_far(item.expiration_time, now):
+        if (
+            item is None
+            or not isinstance(item.value, DictionaryDHTValue)
+            or not is_too_far_ahead(item.expiration_time, now)
+        ):
             return
-        kept = [(owner, entry) for owner, entry in item.value.items() if not is_far(entry.expiration_time, now)]
+        kept = [
+            (owner, entry) for owner, entry in item.value.items() if not is_too_far_ahead(entry.expiration_time, now)
+        ]
         del self[key]
         for owner, entry in kept:
             self.store_subkey(key, owner, entry.value, entry.expiration_time)
         self._counted[key] = (-1, 0.0)
 
-    def _forget_rooms(self) -> None:
+    def _drop_expired_capacities(self) -> None:
         """Drop the capacities of expired keys once there are as many as of present ones."""
         if len(self._rooms) > 2 * len(self) + GHOSTS_MAX:
             for key in self._rooms.keys() - self.data.keys():
@@ -234,7 +243,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self.changes.keep_only(self.data)
 
 
-def sent_bytes(value: Any) -> int:
+def message_size_bound(value: Any) -> int:
     """Upper bound of a value's size in a message; a dictionary's includes its owners."""
     if isinstance(value, DictionaryDHTValue):
         return sum(len(owner.encode()) + len(entry.value) + ENTRY_BYTES for owner, entry in value.items()) + ENTRY_BYTES
@@ -250,7 +259,7 @@ class RecordForwarding:
     def __init__(self) -> None:
         self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S)
 
-    def due(self, protocol: Any, node_id: Any) -> list[Entry]:
+    def records_to_forward(self, protocol: Any, node_id: Any) -> list[Entry]:
         """The records that a peer should keep that is not in the routing table yet.
 
         As in hivemind, they are those of keys to which this node is the nearest that it knows, and of which the peer
@@ -265,8 +274,8 @@ class RecordForwarding:
         found: list[Entry] = []
         left_bytes = HANDED_BYTES_MAX
         for key, item in list(protocol.storage.items()):
-            if _is_wanted(protocol, key, node_id):
-                key_bytes = sent_bytes(item.value)
+            if _should_forward(protocol, key, node_id):
+                key_bytes = message_size_bound(item.value)
                 if key_bytes > HANDED_KEY_BYTES_MAX:
                     continue
                 left_bytes -= key_bytes
@@ -276,7 +285,7 @@ class RecordForwarding:
         return found
 
 
-def _is_wanted(protocol: Any, key: Any, node_id: Any) -> bool:
+def _should_forward(protocol: Any, key: Any, node_id: Any) -> bool:
     """Whether this node has to forward a key, and the peer to keep it."""
     near = protocol.routing_table.get_nearest_neighbors(key, protocol.num_replicas, exclude=protocol.node_id)
     distances = [other.xor_distance(key) for other, _ in near]

@@ -34,13 +34,13 @@ from swarmd.dht.p2p.hivemind_api import (
     node_module,
     protocol_module,
 )
-from swarmd.dht.p2p.limits import PeerLimits, Rejections
+from swarmd.dht.p2p.limits import PeerLimits, RejectionCounter
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
-from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, read_filter
+from swarmd.dht.store.parts import AnswerMemory, FindFilter, KeyPart, Promptness, ShownRecord, read_filter
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, sent_bytes
+from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, message_size_bound
 from swarmd.dht.wire import names
-from swarmd.dht.wire.msgpack_guard import check_plain
+from swarmd.dht.wire.msgpack_guard import check_plain_msgpack
 from swarmd.dht.wire.records import (
     RecordPolicy,
     SignedRecord,
@@ -48,12 +48,12 @@ from swarmd.dht.wire.records import (
     check_expiration,
     check_owner,
     check_record,
-    check_size,
-    owner_of,
+    check_value_size,
+    decode_owner,
     split_value,
 )
 from swarmd.errors import RecordRejected
-from swarmd.worker.tasks import spawn
+from swarmd.worker.tasks import spawn_in_background
 
 EXT_DEPTH_MAX = 8  # honest values have 2
 ELEMENTS_MAX = 1 << 17  # of a dictionary: one that fills a key has some 16,000 records, of four elements each
@@ -66,7 +66,7 @@ SHOWN_RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
 NEARBY_BYTES = 2048  # of the peers that are named for each key
 
 
-def guard_serializer() -> None:
+def install_serializer_guard() -> None:
     """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
 
     Extension types that hivemind does not know are refused instead of being passed on with a log line each. To be
@@ -100,7 +100,7 @@ def check_nesting(encoded: bytes) -> None:
     Raises:
         RecordRejected: as `check_plain`.
     """
-    check_plain(encoded, elements_max=ELEMENTS_MAX, extensions=True)
+    check_plain_msgpack(encoded, elements_max=ELEMENTS_MAX, extensions=True)
 
 
 def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
@@ -131,7 +131,7 @@ def entries_of(dictionary: DictionaryDHTValue) -> list[Entry]:
         raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
 
 
-def check_asked_for(shown: Sequence[Shown], only: Collection[str]) -> None:
+def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) -> None:
     """Raise RecordRejected("unasked") unless these are one record of each owner, of owners that were asked for.
 
     Args:
@@ -142,20 +142,20 @@ def check_asked_for(shown: Sequence[Shown], only: Collection[str]) -> None:
         raise RecordRejected("unasked", f"{len(shown)} records of {len(owners)} owners, of whom {len(only)} were asked")
 
 
-async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[Entry]) -> list[SignedRecord]:
+async def filter_valid_records(protocol: Any, sender: str, key: Any, entries: Iterable[Entry]) -> list[SignedRecord]:
     """The records of an answer that count; the others are counted under the sender.
 
     Args:
-        protocol: judges each, see `GuardedProtocol.judge_shown`.
+        protocol: judges each, see `GuardedProtocol.verify_shown_record`.
     """
     kept, forged = list[SignedRecord](), 0
     for number, entry in enumerate(entries):
         if number % YIELD_EVERY == YIELD_EVERY - 1:
             await asyncio.sleep(0)
         try:
-            kept.append(protocol.judge_shown(key, *entry))
+            kept.append(protocol.verify_shown_record(key, *entry))
         except RecordRejected as error:
-            protocol._refuse(sender, error)
+            protocol._count_rejection(sender, error)
             forged += error.reason == FORGED
             if forged == FORGED_MAX:
                 break
@@ -170,26 +170,26 @@ def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], st
             had too much already.
     """
     if len(set(keys)) < len(keys):
-        raise peer_limits.refusal(sender, "doubled", "a key is named twice in one call")
+        raise peer_limits.count_refusal(sender, "doubled", "a key is named twice in one call")
     held = [storage.get(DHTID.from_bytes(key)) for key in keys]
-    size_bytes = sum(sent_bytes(item.value) for item in held if item is not None)
-    peer_limits.allow_answer(sender, size_bytes + NEARBY_BYTES * len(keys))
+    size_bytes = sum(message_size_bound(item.value) for item in held if item is not None)
+    peer_limits.check_answer_allowed(sender, size_bytes + NEARBY_BYTES * len(keys))
 
 
-def part_of(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> Part:
+def select_key_part(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> KeyPart:
     """The held records that a filter wants, and how far these bring the asker."""
     held, changes = storage.dictionary(key) or DictionaryDHTValue(), storage.changes
     owners: Iterable[str] = [owner for owner, _ in held.items()]
     if wanted.owners:
         owners = dict.fromkeys(wanted.owners)
-    elif changes.knows(wanted.cursor):
-        owners = changes.since(key, wanted.cursor)
+    elif changes.is_known_cursor(wanted.cursor):
+        owners = changes.owners_changed_since(key, wanted.cursor)
     entries = [(owner, entry) for owner in owners if (entry := held.get(owner)) is not None]
-    records = tuple(Shown(owner, entry.value, entry.expiration_time) for owner, entry in entries)
-    return Part(changes.life, changes.last, records)
+    records = tuple(ShownRecord(owner, entry.value, entry.expiration_time) for owner, entry in entries)
+    return KeyPart(changes.life, changes.last, records)
 
 
-def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
+def answer_find_request(protocol: Any, sender: str, request: Any) -> Any | None:
     """Answer a `FindRequest` for a part of a key: a `FindResult` with the records and the peers nearest to the key.
 
     Returns:
@@ -201,13 +201,13 @@ def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
     try:
         wanted = read_filter(request)
     except RecordRejected as error:
-        raise protocol.p2p.peer_limits.refusal(sender, error.reason, error.message) from error
+        raise protocol.p2p.peer_limits.count_refusal(sender, error.reason, error.message) from error
     if wanted is None:
         return None
     key, asker = DHTID.from_bytes(request.keys[0]), DHTID.from_bytes(request.peer.node_id)
-    part = part_of(protocol.storage, key, wanted)
+    part = select_key_part(protocol.storage, key, wanted)
     size = sum(len(shown.value) + SHOWN_RECORD_BYTES for shown in part.records)
-    protocol.p2p.peer_limits.allow_answer(sender, size + NEARBY_BYTES)
+    protocol.p2p.peer_limits.check_answer_allowed(sender, size + NEARBY_BYTES)
     latest = max((shown.expiration for shown in part.records), default=0.0)
     result = dht_pb2.FindResult(
         type=dht_pb2.FOUND_DICTIONARY, value=msgspec.msgpack.encode(part), expiration_time=latest
@@ -255,7 +255,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     def __init__(
         self,
         policy: RecordPolicy,
-        rejections: Rejections,
+        rejections: RejectionCounter,
         accepted: Callable[[SignedRecord], None] = lambda signed: None,
         seniority: Seniority | None = None,
         trusted_peers: Callable[[], Iterable[str]] = tuple,
@@ -278,18 +278,18 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
             CHECKED_BYTES_MAX, lambda signed: max(len(signed.value), CHECKED_BYTES_MIN)
         )
 
-    def judge(self, key: bytes, owner: str, value: bytes, expiration: float) -> SignedRecord:
+    def verify_record(self, key: bytes, owner: str, value: bytes, expiration: float) -> SignedRecord:
         """The record, if it counts. Raises RecordRejected."""
         place = (key, owner, expiration, value[-64:] if isinstance(value, bytes) else b"")
         known = self._checked.get(place)
         if known is not None and known.value == value:
-            return self.judge_again(known)
+            return self.recheck_record(known)
         signed = check_record(self.policy, key, owner, value, expiration)
         self._checked[place] = signed  # by a key of small order, one signature is good for many values
         self._verified(signed)
         return signed
 
-    def judge_again(self, known: SignedRecord) -> SignedRecord:
+    def recheck_record(self, known: SignedRecord) -> SignedRecord:
         """A record that was verified before, if it still counts. Raises RecordRejected.
 
         Its signature is not checked again, only its age and whether its owner is still admitted.
@@ -298,7 +298,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Judge all records again: the rules by which they were judged have changed."""
         self._checked.clear()
         self.remembered.clear()
@@ -306,7 +306,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     def validate(self, record: DHTRecord) -> bool:
         """Called by hivemind for the node's own records."""
         try:
-            self.judge(record.key, owner_of(record.subkey), record.value, record.expiration_time)
+            self.verify_record(record.key, decode_owner(record.subkey), record.value, record.expiration_time)
         except RecordRejected as error:
             self.rejections.count("", error.reason, error.message)
             return False
@@ -343,16 +343,18 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         name = f"DHTProtocol.{method_name}"
         return f"{namespace}::{name}" if namespace else name
 
-    def _refuse(self, sender: str, error: RecordRejected) -> None:
+    def _count_rejection(self, sender: str, error: RecordRejected) -> None:
         self.record_validator.rejections.count(sender, error.reason, error.message)
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
         """As hivemind's, with one place for each peer, which follows from its authenticated peer id."""
-        if node_id is not None and not self.ids_are_chosen and node_id != id_of(peer_id):
-            self._refuse(peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is not its own"))
+        if node_id is not None and not self.ids_are_chosen and node_id != dht_id_of(peer_id):
+            self._count_rejection(
+                peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is not its own")
+            )
             return
         if node_id is not None and responded and node_id not in self.routing_table:
-            self._meet(node_id, peer_id)
+            self._add_new_peer(node_id, peer_id)
         else:
             await super().update_routing_table(node_id, peer_id, responded)
         if node_id is not None and responded:
@@ -361,43 +363,43 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             while len(bucket.replacement_nodes) > WAITING_MAX:
                 del self.routing_table[next(iter(bucket.replacement_nodes))]
 
-    def _meet(self, node_id: DHTID, peer_id: PeerID) -> None:
+    def _add_new_peer(self, node_id: DHTID, peer_id: PeerID) -> None:
         """Add a peer to the routing table, and forward the records that it should keep, at a bounded rate."""
-        handed = self.forwarding.due(self, node_id)
+        handed = self.forwarding.records_to_forward(self, node_id)
         if handed:
             keys, values, expirations = ([entry[column] for entry in handed] for column in range(3))
-            spawn(self.call_store(peer_id, keys, values, expirations, in_cache=False))
+            spawn_in_background(self.call_store(peer_id, keys, values, expirations, in_cache=False))
         doubted = self.routing_table.add_or_update_node(node_id, peer_id)
         if doubted is not None:  # the bucket is full: is the one that was silent for longest still there?
-            spawn(self.call_ping(doubted[1]))
+            spawn_in_background(self.call_ping(doubted[1]))
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
         """Store records for a peer."""
         if request.peer:
-            spawn(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
+            spawn_in_background(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
         sender = context.remote_id.to_base58()
         if len(request.keys) > RECORDS_PER_STORE_MAX:
             detail = f"{len(request.keys)} records in one call"
-            raise self.p2p.peer_limits.refusal(sender, "oversized", detail, ABUSED_CALL)
+            raise self.p2p.peer_limits.count_refusal(sender, "oversized", detail, ABUSED_CALL)
         answers = []
         columns = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
         for number, (key, tag, value, expiration) in enumerate(columns):
             if number % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
-            answers.append(await self._store(sender, key, tag, value, expiration))
+            answers.append(await self._store_value(sender, key, tag, value, expiration))
         return dht_pb2.StoreResponse(store_ok=answers, peer=self.node_info)
 
-    async def _store(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
+    async def _store_value(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
         try:
-            self._charge(sender, len(value))
+            self._charge_sender(sender, len(value))
             if tag == self.IS_DICTIONARY:
                 return await self._store_dictionary(sender, key, value)
-            return self._store_one(sender, key, owner_of(tag), value, expiration, replayed="duplicate")
+            return self._store_record(sender, key, decode_owner(tag), value, expiration, replayed="duplicate")
         except RecordRejected as error:
-            self._refuse(sender, error)
+            self._count_rejection(sender, error)
             return False
 
-    def _charge(self, sender: str, size_bytes: int) -> None:
+    def _charge_sender(self, sender: str, size_bytes: int) -> None:
         validator = self.record_validator
         if not validator.records_quota.try_charge(sender) or not validator.bytes_quota.try_charge(sender, size_bytes):
             raise RecordRejected("quota", "too many records or bytes from one peer")
@@ -410,22 +412,24 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
                 await asyncio.sleep(0)
             try:
                 if number:
-                    self._charge(sender, 0)
-                stored &= self._store_one(sender, key, check_owner(subkey), value, expiration, replayed="")
+                    self._charge_sender(sender, 0)
+                stored &= self._store_record(sender, key, check_owner(subkey), value, expiration, replayed="")
             except RecordRejected as error:
                 stored = False
                 if error.reason != STALE:  # what others hold may be behind
-                    self._refuse(sender, error)
+                    self._count_rejection(sender, error)
         return stored
 
-    def _store_one(self, sender: str, key: bytes, owner: str, value: bytes, expiration: float, replayed: str) -> bool:
-        key_id, validator = read_id(key), self.record_validator
+    def _store_record(
+        self, sender: str, key: bytes, owner: str, value: bytes, expiration: float, replayed: str
+    ) -> bool:
+        key_id, validator = decode_dht_id(key), self.record_validator
         awaited = validator.awaits(key, sender) and sender == owner
         if not awaited:  # a record for which there is no room is not worth verifying
-            check_size(value)
-            self.storage.check_room(key_id, split_value(owner, value, expiration))
-        signed = validator.judge(key, owner, value, expiration)
-        held = self.storage.held(key_id, owner)
+            check_value_size(value)
+            self.storage.check_capacity(key_id, split_value(owner, value, expiration))
+        signed = validator.verify_record(key, owner, value, expiration)
+        held = self.storage.held_entry(key_id, owner)
         if held == (signed.value, signed.expiration):
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
@@ -436,7 +440,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if held is not None and not validator.rewrites_quota.try_charge(f"{owner}/{signed.content.key}"):
             raise RecordRejected("flood", f"{owner} rewrites {signed.content.key} too often")
         try:
-            stored: bool = self.storage.admit(key_id, signed)
+            stored: bool = self.storage.store_record(key_id, signed)
         except RecordRejected as error:
             if not awaited or error.reason != "full":
                 raise
@@ -449,7 +453,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         """Answer a peer that asks for a part of one key, or for a bounded number of whole keys."""
         del request.keys[KEYS_PER_FIND_MAX:]
         sender = context.remote_id.to_base58()
-        result = make_result(self, sender, request)
+        result = answer_find_request(self, sender, request)
         if result is None:
             check_answerable(self.p2p.peer_limits, sender, list(request.keys), self.storage)
             return await super().rpc_find(request, context)
@@ -462,10 +466,10 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         keys = list(keys)
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
 
-        async def read(key: DHTID, result: Any) -> tuple[None, dict[DHTID, PeerID]]:
-            return None, nearby(result)
+        async def read_neighbours(key: DHTID, result: Any) -> tuple[None, dict[DHTID, PeerID]]:
+            return None, peers_named_in(result)
 
-        answers = await ask(self, peer, request, read)
+        answers = await send_find_request(self, peer, request, read_neighbours)
         return None if answers is None else dict(zip(keys, answers, strict=True))
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
@@ -473,23 +477,23 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         try:
             answered: DHTID | None = await super().call_ping(peer, validate, strict)
         except AssertionError as error:  # hivemind makes a number of it without a look at its size
-            self._refuse(peer.to_base58(), RecordRejected("malformed", f"not a DHT id: {error!s:.200}"))
+            self._count_rejection(peer.to_base58(), RecordRejected("malformed", f"not a DHT id: {error!s:.200}"))
             return None
         return answered
 
-    def _note(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
-        spawn(self.update_routing_table(node_id, peer, responded=responded))
+    def _update_table_in_background(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
+        spawn_in_background(self.update_routing_table(node_id, peer, responded=responded))
 
-    def judge_shown(self, key: DHTID, owner: object, value: bytes, expiration: float) -> SignedRecord:
+    def verify_shown_record(self, key: DHTID, owner: object, value: bytes, expiration: float) -> SignedRecord:
         """A record that a peer shows, if it counts. Raises RecordRejected.
 
         One that is held here was verified when it came: a key may have thousands of records, and is read every few
         seconds.
         """
         validator, peer_id = self.record_validator, check_owner(owner)
-        if self.storage.held(key, peer_id) == (value, expiration):
-            return validator.judge_again(split_value(peer_id, value, expiration))
-        return validator.judge(key.to_bytes(), peer_id, value, expiration)
+        if self.storage.held_entry(key, peer_id) == (value, expiration):
+            return validator.recheck_record(split_value(peer_id, value, expiration))
+        return validator.verify_record(key.to_bytes(), peer_id, value, expiration)
 
     async def call_store(
         self,
@@ -507,7 +511,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             )
             return stored
         answers: list[bool] = []
-        for batch in _batches(values):
+        for batch in _batch_indices(values):
             columns = ([column[index] for index in batch] for column in (keys, values, expiration_time))
             answer = await super().call_store(peer, *columns, in_cache=in_cache)
             if answer is None:
@@ -516,7 +520,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         return answers
 
 
-async def ask(
+async def send_find_request(
     protocol: GuardedProtocol, peer: PeerID, request: dht_pb2.FindRequest, read: Callable[[DHTID, Any], Awaitable[T]]
 ) -> list[T] | None:
     """Send a `FindRequest` and read the answer about each of its keys; None if there is no answer that counts."""
@@ -525,50 +529,50 @@ async def ask(
             response = await protocol.get_stub(peer).rpc_find(request, timeout=protocol.wait_timeout)
     except Exception as error:
         protocol_module.logger.debug(f"find at {peer} failed: {error!r}")
-        protocol._note(protocol.routing_table.get(peer_id=peer), peer, responded=False)
+        protocol._update_table_in_background(protocol.routing_table.get(peer_id=peer), peer, responded=False)
         return None
     try:
         if response.peer.node_id:
-            protocol._note(read_id(response.peer.node_id), peer, responded=True)
+            protocol._update_table_in_background(decode_dht_id(response.peer.node_id), peer, responded=True)
         if len(response.results) != len(request.keys):
             return None
         results = zip(request.keys, response.results, strict=True)
         return [await read(DHTID.from_bytes(key), result) for key, result in results]
     except RecordRejected as error:
-        protocol._refuse(peer.to_base58(), error)
+        protocol._count_rejection(peer.to_base58(), error)
     except Exception as error:  # an odd answer is its sender's fault
-        protocol._refuse(peer.to_base58(), RecordRejected("malformed", f"not an answer: {error!r:.200}"))
+        protocol._count_rejection(peer.to_base58(), RecordRejected("malformed", f"not an answer: {error!r:.200}"))
     return None
 
 
-def nearby(result: Any) -> dict[DHTID, PeerID]:
+def peers_named_in(result: Any) -> dict[DHTID, PeerID]:
     """The peers that an answer names, by the DHT id that follows from each peer id.
 
     Only the first `NEARBY_MAX`: one message has room for tens of thousands, and every search would sort them all.
     """
     named = result.nearest_peer_ids[:NEARBY_MAX]
     peers = [PeerID(peer) for peer in named if len(peer) <= PEER_ID_BYTES_MAX]  # base58 is quadratic
-    return {id_of(peer): peer for peer in peers}
+    return {dht_id_of(peer): peer for peer in peers}
 
 
-def read_id(encoded: bytes) -> DHTID:
+def decode_dht_id(encoded: bytes) -> DHTID:
     """A DHT id from a message. Raises RecordRejected("malformed")."""
     if len(encoded) != DHTID.HASH_NBYTES:
         raise RecordRejected("malformed", f"a DHT id of {len(encoded)} bytes")
     return DHTID.from_bytes(encoded)
 
 
-def id_of(peer: PeerID) -> DHTID:
+def dht_id_of(peer: PeerID) -> DHTID:
     """The DHT id of a peer: it follows from the peer id, which libp2p has authenticated."""
     return DHTID.from_bytes(names.key_id(peer.to_base58()))
 
 
-def _batches(values: Sequence[Any]) -> Iterable[list[int]]:
+def _batch_indices(values: Sequence[Any]) -> Iterable[list[int]]:
     """Indices of the values in groups of at most `BATCH_BYTES_MAX`, or of one larger value."""
     batch: list[int] = []
     size = 0
     for index, value in enumerate(values):
-        more = sent_bytes(value)
+        more = message_size_bound(value)
         if batch and size + more > BATCH_BYTES_MAX:
             yield batch
             batch, size = [], 0
@@ -580,5 +584,5 @@ def _batches(values: Sequence[Any]) -> Iterable[list[int]]:
 
 def install_guards() -> None:
     """Have every `DHTNode` of this process use `GuardedProtocol`, which hivemind looks up in its own module."""
-    guard_serializer()
+    install_serializer_guard()
     node_module.DHTProtocol = GuardedProtocol

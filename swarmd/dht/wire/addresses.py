@@ -57,36 +57,36 @@ def check_addresses(config: Config) -> None:
         ConfigError: one is wrong; the message names the key.
     """
     if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
-        _check_peer("swarm.coordinator", config.swarm.coordinator)
+        _check_peer_id("swarm.coordinator", config.swarm.coordinator)
     for peer in config.dht.members:
-        _check_peer("dht.members", peer)
+        _check_peer_id("dht.members", peer)
     if config.dht.peer:
-        _check_peer("dht.peer", config.dht.peer)
+        _check_peer_id("dht.peer", config.dht.peer)
     check_bootstrap(config.dht.bootstrap)
-    _check_places("dht.listen", config.dht.listen)
-    _check_places("dht.announce", config.dht.announce)
-    check_called("dht.announce", config.dht.announce)
+    _check_multiaddrs("dht.listen", config.dht.listen)
+    _check_multiaddrs("dht.announce", config.dht.announce)
+    check_dialable("dht.announce", config.dht.announce)
 
 
 def check_bootstrap(addresses: Iterable[str], key: str = "dht.bootstrap") -> None:
     """Check addresses of nodes to join through. Raises ConfigError, which names the `key` where they were given."""
     for address in addresses:
-        _check_places(key, [split_address(address, key)[0]])
-        check_called(key, [address])
+        _check_multiaddrs(key, [split_address(address, key)[0]])
+        check_dialable(key, [address])
 
 
-def _check_peer(key: str, peer: str) -> None:
+def _check_peer_id(key: str, peer: str) -> None:
     if not is_peer_id(peer):
         raise ConfigError(f"{key}: {peer!r} is not a peer id", _PEER_ID_FIX)
 
 
-def _check_places(key: str, addresses: Iterable[str]) -> None:
+def _check_multiaddrs(key: str, addresses: Iterable[str]) -> None:
     for address in addresses:
-        if not is_address(address):
+        if not is_multiaddr(address):
             raise ConfigError(f"{key}: {address!r} is not an address", suggest_address(address))
 
 
-def check_called(key: str, addresses: Iterable[str]) -> None:
+def check_dialable(key: str, addresses: Iterable[str]) -> None:
     """Raise ConfigError for an address that no p2pd can call."""
     for address in addresses:
         if re.search("/(tcp|udp)/0+(/|$)", address):
@@ -132,7 +132,7 @@ def suggest_address(text: str) -> str:
     return f"Write /{'ip4' if re.fullmatch(r'[0-9.]+', host) else 'dns4'}/{host}/tcp/{port}"
 
 
-def is_address(text: str) -> bool:
+def is_multiaddr(text: str) -> bool:
     """Does a multiaddr begin with a host and, if one is named, a port? What follows is left to libp2p."""
     if len(text) > LENGTH_MAX or not text.isprintable():
         return False
@@ -151,9 +151,9 @@ def _is_host(kind: str, text: str) -> bool:
         return False
 
 
-def is_free(address: str) -> bool:
+def can_listen_at(address: str) -> bool:
     """Could a process listen at this multiaddr? True also if it is not plain TCP over IP."""
-    place = tcp_place(address)
+    place = tcp_endpoint(address)
     if place is None or place[1] == 0:
         return True
     family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
@@ -167,7 +167,7 @@ def is_free(address: str) -> bool:
     return True
 
 
-def tcp_place(address: str) -> tuple[str, int] | None:
+def tcp_endpoint(address: str) -> tuple[str, int] | None:
     """(host, port) of a multiaddr that is plain TCP over IP or DNS, else None."""
     parts = address.strip("/").split("/")
     if len(parts) < 4 or parts[2] != "tcp" or parts[0] not in ("ip4", "ip6", "dns", "dns4", "dns6"):
@@ -175,7 +175,7 @@ def tcp_place(address: str) -> tuple[str, int] | None:
     return (parts[1], int(parts[3])) if parts[3].isdecimal() else None
 
 
-def readable(addresses: Iterable[Any]) -> list[str]:
+def multiaddrs_to_text(addresses: Iterable[Any]) -> list[str]:
     """hivemind's multiaddrs as text, without those with a protocol that only p2pd knows."""
     texts = list[str]()
     for address in addresses:
@@ -184,7 +184,7 @@ def readable(addresses: Iterable[Any]) -> list[str]:
     return texts
 
 
-def origin_of(address: Any) -> str:
+def connection_origin(address: Any) -> str:
     """The origin of a connection, as text: its multiaddr up to the first protocol that hivemind does not know."""
     parts = [""]
     with suppress(ValueError):
@@ -198,7 +198,7 @@ def is_loopback(address: str) -> bool:
     return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
-def prefix_of(address: bytes) -> str:
+def address_prefix(address: bytes) -> str:
     """Prefix of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed" if it is relayed."""
     kind = address[:1]
     if CIRCUIT in address[HOST_BYTES.get(kind, 0) :]:
@@ -218,7 +218,7 @@ def _parse_host(host: str | bytes) -> IPv4Address | IPv6Address:
     return (address.version == 6 and address.ipv4_mapped) or address
 
 
-def range_of(address: str) -> str:
+def address_range(address: str) -> str:
     """The range that a multiaddr belongs to; empty for addresses that cost nothing: local, private and relayed ones."""
     kind, _, rest = address.lstrip("/").partition("/")
     if kind not in ("ip4", "ip6") or "p2p-circuit" in address:
@@ -232,7 +232,9 @@ def range_of(address: str) -> str:
     return str(ipaddress.ip_network((host, V4_PREFIX if host.version == 4 else V6_PREFIX), strict=False))
 
 
-def surplus(peers: Iterable[str], addresses: Mapping[str, Iterable[str]], trusted: Iterable[str]) -> list[str]:
+def find_surplus_peers(
+    peers: Iterable[str], addresses: Mapping[str, Iterable[str]], trusted: Iterable[str]
+) -> list[str]:
     """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range.
 
     Args:
@@ -242,7 +244,7 @@ def surplus(peers: Iterable[str], addresses: Mapping[str, Iterable[str]], truste
     """
     counts, always, gone = Counter[str](), frozenset(trusted), []
     for peer in peers:
-        ranges = {range_of(address) for address in addresses.get(peer, ())} - {""}
+        ranges = {address_range(address) for address in addresses.get(peer, ())} - {""}
         if peer not in always and any(counts[each] >= RANGE_PEERS_MAX for each in ranges):
             gone.append(peer)
         else:
@@ -255,7 +257,7 @@ def host_of(place: str) -> str:
     return [*place.strip("/").split("/"), ""][1].lower()
 
 
-def is_elsewhere(place: str) -> bool:
+def may_be_remote(place: str) -> bool:
     """Whether a multiaddr may be another machine's: not loopback, and not link-local."""
     host = host_of(place)
     if place.strip("/").startswith(ZONE):
@@ -268,7 +270,7 @@ def is_elsewhere(place: str) -> bool:
     return not odd
 
 
-class DialledHosts:
+class DialBackoff:
     """Remembers hosts at which dialling has failed."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
@@ -282,7 +284,7 @@ class DialledHosts:
         _, until = self._failed.get(host_of(place), (0, 0.0))
         return self._now() >= until
 
-    def note(self, place: str, reached: bool) -> None:
+    def record_dial(self, place: str, reached: bool) -> None:
         """Remember whether the peer was reached at a place that was dialled."""
         failures, until = self._failed.pop(host_of(place), (0, 0.0))
         if reached:

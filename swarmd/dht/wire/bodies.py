@@ -19,15 +19,15 @@ from swarmd.bounds import is_bounded
 from swarmd.core.coordination import reports_bytes_max
 from swarmd.core.values import Standing
 from swarmd.dht.wire import names
-from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
 from swarmd.dht.wire.records import (
     BODY_BYTES_MAX,
     INLINE_BYTES_MAX,
     ReportRecord,
     SignedRecord,
-    check_payload,
+    decode_payload,
     decode_signed,
-    verifies,
+    is_signature_valid,
 )
 from swarmd.errors import RecordRejected
 from swarmd.files import write_durably
@@ -92,7 +92,7 @@ def check_body(body: bytes, digest: str, size_bytes: int) -> None:
         raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
     if hashlib.sha256(body).hexdigest() != digest:
         raise RecordRejected("wrong-digest", "the body is not the one that was announced")
-    check_plain(body)
+    check_plain_msgpack(body)
 
 
 class LeaderboardBody(msgspec.Struct, frozen=True):
@@ -103,13 +103,13 @@ class LeaderboardBody(msgspec.Struct, frozen=True):
     reports: tuple[bytes, ...] = ()
 
 
-def encode_board(board: LeaderboardBody) -> bytes:
+def encode_leaderboard(board: LeaderboardBody) -> bytes:
     """The body of a `LeaderboardRecord`."""
     return msgspec.msgpack.encode(board)
 
 
-def decode_board(body: bytes) -> LeaderboardBody:
-    """Decode what `encode_board` made. Raises RecordRejected("malformed")."""
+def decode_leaderboard(body: bytes) -> LeaderboardBody:
+    """Decode what `encode_leaderboard` made. Raises RecordRejected("malformed")."""
     try:
         board = msgspec.msgpack.decode(body, type=LeaderboardBody)
     except DECODE_ERRORS as error:
@@ -119,7 +119,7 @@ def decode_board(body: bytes) -> LeaderboardBody:
     return board
 
 
-class KeptStandings(msgspec.Struct, frozen=True):
+class SavedStandings(msgspec.Struct, frozen=True):
     """The latest standings that a node has read."""
 
     swarm: str
@@ -127,17 +127,17 @@ class KeptStandings(msgspec.Struct, frozen=True):
     standings: tuple[Standing, ...]
 
 
-def keep_standings(path: Path, swarm: str, board: LeaderboardBody) -> None:
+def save_standings(path: Path, swarm: str, board: LeaderboardBody) -> None:
     """Write standings over earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
-    write_durably(path, msgspec.msgpack.encode(KeptStandings(swarm, board.round, board.standings)))
+    write_durably(path, msgspec.msgpack.encode(SavedStandings(swarm, board.round, board.standings)))
 
 
-def read_standings(path: Path, swarm: str) -> KeptStandings | None:
+def read_standings(path: Path, swarm: str) -> SavedStandings | None:
     """The standings that were kept of this swarm; None if there are none that can be read."""
     try:
         if path.stat().st_size > BODY_BYTES_MAX:
             return None
-        kept = msgspec.msgpack.decode(path.read_bytes(), type=KeptStandings)
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=SavedStandings)
     except (OSError, *DECODE_ERRORS):
         return None
     return kept if kept.swarm == swarm else None
@@ -160,24 +160,24 @@ class LeaderboardCheck:
         self.problems: list[str] = []
         self.partial = 0
 
-    def take(self, board: LeaderboardBody, swarm: str) -> None:
+    def add_leaderboard(self, board: LeaderboardBody, swarm: str) -> None:
         """Add the next round's."""
-        reports = _verified(board, swarm, self.problems)
+        reports = _verified_reports(board, swarm, self.problems)
         if not has_room_left(board):
             self.partial += 1
             self.standings = {standing.peer: standing for standing in board.standings}
             return
         for report in reports:
-            self.standings[report[0]] = _credited(self.standings.get(report[0]), *report)
-        _compare(board, self.standings, self.problems)
+            self.standings[report[0]] = _add_report(self.standings.get(report[0]), *report)
+        _compare_standings(board, self.standings, self.problems)
 
 
-def _verified(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
+def _verified_reports(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
     """(peer, round, reward) of each genuine report of the board, in the order of their stages."""
     found: dict[tuple[str, int], float] = {}
     for number, encoded in enumerate(board.reports):
         try:
-            signed, report = open_report(encoded, swarm)
+            signed, report = decode_report(encoded, swarm)
         except RecordRejected as error:
             problems.append(f"round {board.round}, report {number}: {error.reason}: {error.message}")
             continue
@@ -192,13 +192,13 @@ def _verified(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[t
     return [(peer, board.round, found[peer, stage]) for peer, stage in ordered]
 
 
-def open_report(encoded: bytes, swarm: str) -> tuple[SignedRecord, ReportRecord]:
+def decode_report(encoded: bytes, swarm: str) -> tuple[SignedRecord, ReportRecord]:
     """Decode and verify a signed report, which may have expired. Raises RecordRejected."""
     signed = decode_signed(encoded)
-    content = check_payload(signed.payload)
+    content = decode_payload(signed.payload)
     if not isinstance(content, ReportRecord) or content.swarm != swarm:
         raise RecordRejected("wrong-key", "not a report of this swarm")
-    if not verifies(signed, names.key_id(content.key)):
+    if not is_signature_valid(signed, names.key_id(content.key)):
         raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
     return signed, content
 
@@ -208,14 +208,14 @@ def has_room_left(board: LeaderboardBody) -> bool:
     return sum(map(len, board.reports)) + ROOM_BYTES <= reports_bytes_max(board.standings)
 
 
-def _credited(standing: Standing | None, peer: str, round: int, reward: float) -> Standing:
+def _add_report(standing: Standing | None, peer: str, round: int, reward: float) -> Standing:
     if standing is None:
         return Standing(peer, "", reward, 1, round)
     rounds = standing.rounds + (standing.last_round != round)
     return Standing(peer, standing.name, standing.reward + reward, rounds, round)
 
 
-def _compare(board: LeaderboardBody, expected: dict[str, Standing], problems: list[str]) -> None:
+def _compare_standings(board: LeaderboardBody, expected: dict[str, Standing], problems: list[str]) -> None:
     given = {standing.peer: standing for standing in board.standings}
     for peer in sorted(expected.keys() | given.keys()):
         stated, counted = given.get(peer), expected.get(peer)

@@ -32,10 +32,10 @@ from swarmd.dht.wire.records import (
     ReportRecord,
     SignedRecord,
     check_admitted,
-    check_payload,
+    decode_payload,
     decode_signed,
-    is_far,
-    verifies,
+    is_signature_valid,
+    is_too_far_ahead,
 )
 from swarmd.errors import RecordRejected
 
@@ -55,7 +55,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
     second: SignedRecord
 
 
-class Charge(NamedTuple):
+class ProvenEquivocation(NamedTuple):
     """What a pair of records proves."""
 
     kind: EvidenceKind
@@ -64,13 +64,13 @@ class Charge(NamedTuple):
     stage: int
 
 
-def pair_of(one: SignedRecord, other: SignedRecord) -> Evidence:
+def make_evidence(one: SignedRecord, other: SignedRecord) -> Evidence:
     """The pair in a fixed order, so that all nodes that find it have the same evidence."""
     first, second = sorted((one, other), key=lambda signed: (signed.expiration, signed.payload, signed.signature))
     return Evidence(first, second)
 
 
-def contradiction(one: Payload, other: Payload, one_expires: float, other_expires: float) -> EvidenceKind | None:
+def contradiction_kind(one: Payload, other: Payload, one_expires: float, other_expires: float) -> EvidenceKind | None:
     """The kind of contradiction between two payloads of one owner; None if an honest node may have signed both.
 
     Args:
@@ -83,24 +83,24 @@ def contradiction(one: Payload, other: Payload, one_expires: float, other_expire
         return None
     if isinstance(one, ReportRecord) and isinstance(other, ReportRecord):
         same_place = (one.round, one.stage) == (other.round, other.stage)
-        return "report" if same_place and _claim(one) != _claim(other) else None
+        return "report" if same_place and _claim_of(one) != _claim_of(other) else None
     if isinstance(one, LeaderboardRecord) and isinstance(other, LeaderboardRecord):
-        return "leaderboard" if one.round == other.round and _body(one) != _body(other) else None
+        return "leaderboard" if one.round == other.round and _body_reference(one) != _body_reference(other) else None
     if isinstance(one, ClockRecord) and isinstance(other, ClockRecord):
-        return "clock" if _clocks_differ(one, other, other_expires - one_expires) else None
+        return "clock" if _clocks_contradict(one, other, other_expires - one_expires) else None
     return None
 
 
-def _claim(report: ReportRecord) -> tuple[float, str, int, int]:
+def _claim_of(report: ReportRecord) -> tuple[float, str, int, int]:
     """What a report claims about its stage."""
     return (report.reward, report.digest, report.size_bytes, report.groups)
 
 
-def _body(board: LeaderboardRecord) -> tuple[str, int]:
+def _body_reference(board: LeaderboardRecord) -> tuple[str, int]:
     return (board.digest, board.size_bytes)
 
 
-def _clocks_differ(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool:
+def _clocks_contradict(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool:
     """Whether two clock records contradict each other, of which `other` expires `apart_s` later.
 
     An earlier stage that expires much later was signed before, by a machine clock that was ahead. No peer takes such a
@@ -108,13 +108,13 @@ def _clocks_differ(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool
     """
     if one == other:
         return False
-    if apart_s == 0.0 or (place_of(other) < place_of(one) and apart_s < CLOCK_SET_S):
+    if apart_s == 0.0 or (announcement_order(other) < announcement_order(one) and apart_s < CLOCK_SET_S):
         return True
     numbered = one.opening == other.opening and not one.final
-    return numbered and place_of(one) == place_of(other)
+    return numbered and announcement_order(one) == announcement_order(other)
 
 
-def place_of(clock: ClockRecord) -> ClockPlace:
+def announcement_order(clock: ClockRecord) -> ClockPlace:
     """Sort key of announcements; the end of a swarm comes before what continues after it."""
     return (clock.round, clock.stage, not clock.final)
 
@@ -122,47 +122,49 @@ def place_of(clock: ClockRecord) -> ClockPlace:
 SignatureCheck = Callable[[SignedRecord, bytes], bool]  # of a record under a key id: `swarmd.dht.wire.records.verifies`
 
 
-def charge_of(evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:
+def prove_equivocation(evidence: Evidence, check_signature: SignatureCheck = is_signature_valid) -> ProvenEquivocation:
     """What a pair proves by itself; its signatures are checked.
 
     Raises:
         RecordRejected: "no-evidence", "bad-signature", or what a payload is refused for.
     """
     first, second = evidence.first, evidence.second
-    if first.owner != second.owner or pair_of(first, second) != evidence:
+    if first.owner != second.owner or make_evidence(first, second) != evidence:
         raise RecordRejected(NO_EVIDENCE, "they are not two records of one owner, in their order")
-    one, other = check_payload(first.payload), check_payload(second.payload)
-    kind = contradiction(one, other, first.expiration, second.expiration)
+    one, other = decode_payload(first.payload), decode_payload(second.payload)
+    kind = contradiction_kind(one, other, first.expiration, second.expiration)
     if kind is None:
         raise RecordRejected(NO_EVIDENCE, "an honest node may have signed both")
     for signed, content in ((first, one), (second, other)):
         if not check_signature(signed, names.key_id(content.key)):
             raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
-    return Charge(kind, first.owner, *max(_where(one), _where(other)))
+    return ProvenEquivocation(kind, first.owner, *max(_round_and_stage(one), _round_and_stage(other)))
 
 
-def _where(content: Payload) -> tuple[int, int]:
+def _round_and_stage(content: Payload) -> tuple[int, int]:
     """Round and stage that a record is about; a leaderboard is about a whole round."""
     return (getattr(content, "round", 0), getattr(content, "stage", 0))
 
 
-def open_evidence(first: bytes, second: bytes) -> tuple[Evidence, Charge]:
+def decode_evidence(first: bytes, second: bytes) -> tuple[Evidence, ProvenEquivocation]:
     """Decode and check the two records of a log's `Equivocated`. Raises RecordRejected."""
     evidence = Evidence(decode_signed(first), decode_signed(second))
-    return evidence, charge_of(evidence)
+    return evidence, prove_equivocation(evidence)
 
 
-def check_evidence(policy: RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:
+def check_evidence(
+    policy: RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = is_signature_valid
+) -> ProvenEquivocation:
     """What a pair proves in this swarm, now.
 
     Raises:
-        RecordRejected: as `charge_of`; "wrong-swarm", "not-a-member", "not-the-coordinator", "far-expiration".
+        RecordRejected: as `prove_equivocation`; "wrong-swarm", "not-a-member", "not-the-coordinator", "far-expiration".
     """
     check_admitted(policy, evidence.first.owner)
-    if is_far(evidence.second.expiration, policy.now()):
+    if is_too_far_ahead(evidence.second.expiration, policy.now()):
         raise RecordRejected("far-expiration", "it was signed while a clock was wrong, or is to last too long")
-    charge = charge_of(evidence, check_signature)
-    if check_payload(evidence.first.payload).swarm != policy.swarm:
+    charge = prove_equivocation(evidence, check_signature)
+    if decode_payload(evidence.first.payload).swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", "it is about another swarm")
     if charge.kind != "report" and charge.peer != policy.coordinator:
         raise RecordRejected("not-the-coordinator", f"{charge.peer} is not the coordinator")

@@ -26,7 +26,7 @@ from cachetools import FIFOCache
 from swarmd.bounds import DECODE_ERRORS, RateLimiter, Real
 from swarmd.dht.identity.identity import ED25519_BYTES, Identity, is_peer_id, verify
 from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
-from swarmd.dht.wire.msgpack_guard import check_plain
+from swarmd.dht.wire.msgpack_guard import check_plain_msgpack
 from swarmd.errors import ConfigError, RecordRejected
 from swarmd.files import make_directory, read_start, write_durably
 from swarmd.logger import get_logger
@@ -59,11 +59,13 @@ class Invitation(msgspec.Struct, frozen=True, array_like=True):
     own: bytes = b""  # the host's own invitation, which is not signed; empty if the host is the creator
 
 
-def _message(swarm: str, guest: str, host: str, until: float) -> bytes:
+def _signed_message(swarm: str, guest: str, host: str, until: float) -> bytes:
     return DOMAIN + bytes(msgpack.packb([swarm, guest, host, until]))
 
 
-def invite(identity: Identity, swarm: str, creator: str, guest: str, until: float = 0.0, own: bytes = b"") -> bytes:
+def make_invitation(
+    identity: Identity, swarm: str, creator: str, guest: str, until: float = 0.0, own: bytes = b""
+) -> bytes:
     """Make an encoded invitation.
 
     Args:
@@ -76,7 +78,7 @@ def invite(identity: Identity, swarm: str, creator: str, guest: str, until: floa
     """
     if not is_peer_id(guest):
         raise ConfigError(f"{guest!r} is not a peer id", "`swarmd identity show` prints a node's")
-    signature = identity.sign(_message(swarm, guest, identity.peer_id, until))
+    signature = identity.sign(_signed_message(swarm, guest, identity.peer_id, until))
     if len(signature) != ED25519_BYTES:
         raise ConfigError(f"{identity.peer_id} has an RSA key", "A node with an Ed25519 key can invite")
     own = b"" if identity.peer_id == creator else own
@@ -98,7 +100,7 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
     if not encoded or len(encoded) > INVITATION_BYTES_MAX or not depth:
         raise RecordRejected("not-invited", "no invitation by the creator, or by one of the creator's guests")
     try:
-        check_plain(encoded)
+        check_plain_msgpack(encoded)
         invitation = msgspec.msgpack.decode(encoded, type=Invitation)
     except (*DECODE_ERRORS, RecordRejected) as error:
         raise RecordRejected("not-invited", f"no invitation: {error}") from error
@@ -110,12 +112,14 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
             raise RecordRejected("not-invited", "the creator needs no invitation of its own, and here is one")
     else:
         until = min(until, check_invitation(invitation.own, swarm, creator, invitation.host, now, depth - 1))
-    if not verify(invitation.host, invitation.signature, _message(swarm, guest, invitation.host, invitation.until)):
+    if not verify(
+        invitation.host, invitation.signature, _signed_message(swarm, guest, invitation.host, invitation.until)
+    ):
         raise RecordRejected("not-invited", f"{invitation.host} has not invited {guest}")
     return until
 
 
-def chain_of(encoded: bytes) -> tuple[Invitation, ...]:
+def invitation_chain(encoded: bytes) -> tuple[Invitation, ...]:
     """A checked invitation, and the host's own inside it."""
     chain: list[Invitation] = []
     while encoded and len(chain) < CHAIN_MAX:
@@ -124,25 +128,25 @@ def chain_of(encoded: bytes) -> tuple[Invitation, ...]:
     return tuple(chain)
 
 
-def must_be_invited(
+def require_invitation(
     encoded: bytes, swarm: str, creator: str, peer: str, withdrawn: Callable[[Invitation], bool] = lambda each: False
 ) -> None:
     """Raise ConfigError if other nodes would refuse this peer's records."""
     try:
         check_invitation(encoded, swarm, creator, peer, time.time())
-        _check_standing(encoded, peer, withdrawn)
+        _check_not_withdrawn(encoded, peer, withdrawn)
     except RecordRejected as error:
         fix = f"Ask the swarm's creator, or one whom it has invited, for `swarmd swarm invite {peer}`"
         raise ConfigError(f"dht.invitation: {error.message}", fix) from error
 
 
-def write_invitation(encoded: bytes) -> str:
+def invitation_to_text(encoded: bytes) -> str:
     """An invitation as text, for a command line or a configuration."""
     return base64.urlsafe_b64encode(encoded).decode("ascii").rstrip("=")
 
 
-def read_invitation(text: str) -> bytes:
-    """Decode what `write_invitation` wrote. Raises ConfigError."""
+def invitation_from_text(text: str) -> bytes:
+    """Decode what `invitation_to_text` wrote. Raises ConfigError."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -151,14 +155,14 @@ def read_invitation(text: str) -> bytes:
         ) from error
 
 
-def _check_standing(encoded: bytes, guest: str, withdrawn: Callable[[Invitation], bool]) -> None:
+def _check_not_withdrawn(encoded: bytes, guest: str, withdrawn: Callable[[Invitation], bool]) -> None:
     """Raise RecordRejected("withdrawn") if the invitation, or the host's own, was withdrawn."""
-    for invitation in chain_of(encoded):
+    for invitation in invitation_chain(encoded):
         if withdrawn(invitation):
             raise RecordRejected("withdrawn", f"the invitation of {guest} was withdrawn")
 
 
-class Admission:
+class AdmissionRule:
     """The rule by which a swarm without a list of members takes records.
 
     Args:
@@ -198,15 +202,15 @@ class Admission:
             self._verified[owner, invitation] = until
         if until <= now:
             raise RecordRejected("not-invited", f"the invitation of {owner} is over")
-        _check_standing(invitation, owner, self._withdrawn)
+        _check_not_withdrawn(invitation, owner, self._withdrawn)
 
 
-def id_of(invitation: Invitation) -> bytes:
+def invitation_id(invitation: Invitation) -> bytes:
     """The id of an invitation: a part of its signature's digest, for one invitation may have several encodings."""
     return hashlib.sha256(invitation.signature).digest()[:ID_BYTES]
 
 
-def read_id(text: str) -> bytes:
+def parse_invitation_id(text: str) -> bytes:
     """Read an id as `swarmd swarm invite --list` prints it. Raises ConfigError."""
     try:
         found = bytes.fromhex(text)
@@ -218,25 +222,25 @@ def read_id(text: str) -> bytes:
     return found
 
 
-def id_of_text(encoded: bytes) -> bytes:
+def encoded_invitation_id(encoded: bytes) -> bytes:
     """The id of an encoded invitation. Raises ConfigError."""
     try:
-        return id_of(msgspec.msgpack.decode(encoded, type=Invitation))
+        return invitation_id(msgspec.msgpack.decode(encoded, type=Invitation))
     except DECODE_ERRORS as error:
         raise ConfigError("this text is not an invitation", "Copy all of it, or name its id") from error
 
 
-def pack(ids: Iterable[bytes]) -> bytes:
+def pack_ids(ids: Iterable[bytes]) -> bytes:
     """Encode invitation ids for the wire."""
     return b"".join(sorted(ids))
 
 
-def is_packed(packed: bytes) -> bool:
+def is_packed_ids(packed: bytes) -> bool:
     """Is this an encoded list of ids that is not too long?"""
     return len(packed) <= WITHDRAWN_MAX * ID_BYTES and len(packed) % ID_BYTES == 0
 
 
-def unpack(packed: bytes) -> frozenset[bytes]:
+def unpack_ids(packed: bytes) -> frozenset[bytes]:
     """Decode invitation ids from the wire."""
     return frozenset(packed[start : start + ID_BYTES] for start in range(0, len(packed), ID_BYTES))
 
@@ -249,7 +253,7 @@ class HostWithdrawals(msgspec.Struct, frozen=True, array_like=True):
     packed: bytes
 
 
-class KeptWithdrawals(msgspec.Struct, frozen=True):
+class SavedWithdrawals(msgspec.Struct, frozen=True):
     """The contents of the file in which a node keeps withdrawals."""
 
     swarm: str
@@ -268,15 +272,15 @@ class Withdrawals:
     def __init__(self, creator: str, told: Iterable[HostWithdrawals] = (), now: TimeSource = time.monotonic) -> None:
         self._creator = creator
         self._changes = RateLimiter(CHANGES_BURST, CHANGES_PER_S, now, HOSTS_MAX)
-        self._told = {each.host: each for each in told if is_packed(each.packed)}
-        self._ids = {host: unpack(each.packed) for host, each in self._told.items()}
+        self._told = {each.host: each for each in told if is_packed_ids(each.packed)}
+        self._ids = {host: unpack_ids(each.packed) for host, each in self._told.items()}
 
     @property
-    def told(self) -> tuple[HostWithdrawals, ...]:
+    def all_withdrawals(self) -> tuple[HostWithdrawals, ...]:
         """All withdrawals, to be kept."""
         return tuple(self._told.values())
 
-    def learn(self, host: str, packed: bytes, expiration: float, latest: float = math.inf) -> bool:
+    def update_host(self, host: str, packed: bytes, expiration: float, latest: float = math.inf) -> bool:
         """Take over a host's list. True if it changes anything; changes of a guest are limited in rate.
 
         Args:
@@ -293,24 +297,24 @@ class Withdrawals:
         if changes and host != self._creator and not self._changes.try_charge(host):
             return False
         self._told[host] = HostWithdrawals(host, expiration, packed)
-        self._ids[host] = unpack(packed)
+        self._ids[host] = unpack_ids(packed)
         return changes
 
-    def has(self, invitation: Invitation) -> bool:
+    def is_withdrawn(self, invitation: Invitation) -> bool:
         """Has the host that made it, or the creator, withdrawn it?"""
-        found = id_of(invitation)
+        found = invitation_id(invitation)
         return any(found in self._ids.get(host, ()) for host in (self._creator, invitation.host))
 
 
-def keep_withdrawals(path: Path, swarm: str, told: tuple[HostWithdrawals, ...]) -> None:
+def save_withdrawals(path: Path, swarm: str, told: tuple[HostWithdrawals, ...]) -> None:
     """Write withdrawals over earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
-    write_durably(path, msgspec.msgpack.encode(KeptWithdrawals(swarm, told)))
+    write_durably(path, msgspec.msgpack.encode(SavedWithdrawals(swarm, told)))
 
 
 def read_withdrawals(path: Path, swarm: str) -> tuple[HostWithdrawals, ...]:
     """The withdrawals that were kept of this swarm; empty if there are none that can be read."""
     try:
-        kept = msgspec.msgpack.decode(read_start(path, HOSTS_MAX * 512), type=KeptWithdrawals)
+        kept = msgspec.msgpack.decode(read_start(path, HOSTS_MAX * 512), type=SavedWithdrawals)
     except (OSError, *DECODE_ERRORS):
         return ()
     return kept.told[:HOSTS_MAX] if kept.swarm == swarm else ()
@@ -325,7 +329,7 @@ class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
     until: Real = 0.0  # POSIX seconds; 0: without an end
     withdrawn_at: Real | None = None
 
-    def is_over(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         """Has it expired?"""
         return bool(self.until) and self.until <= now
 
@@ -341,7 +345,7 @@ class OwnInvitations:
         self._path = path
         self._last = b""
 
-    def read(self) -> tuple[IssuedInvitation, ...]:
+    def read_all(self) -> tuple[IssuedInvitation, ...]:
         """All invitations, oldest first. Raises ConfigError if the file cannot be read."""
         try:
             return msgspec.json.decode(read_start(self._path, MADE_BYTES_MAX), type=tuple[IssuedInvitation, ...])
@@ -351,11 +355,11 @@ class OwnInvitations:
             fix = "Restore it, or remove it; what was withdrawn by it is then withdrawn no more"
             raise ConfigError(f"the list of invitations {self._path} cannot be read: {error}", fix) from error
 
-    def note(self, encoded: bytes, guest: str, until: float, now: float) -> str:
+    def add_invitation(self, encoded: bytes, guest: str, until: float, now: float) -> str:
         """Add one that was just made. Returns its id. Raises ConfigError, NoSpaceLeft, LogWriteFailed."""
-        found = id_of(msgspec.msgpack.decode(encoded, type=Invitation)).hex()
-        before = next((each for each in self.read() if each.id == found), IssuedInvitation(found))
-        self._write(msgspec.structs.replace(before, guest=guest, made_at=now, until=until), now)
+        found = invitation_id(msgspec.msgpack.decode(encoded, type=Invitation)).hex()
+        before = next((each for each in self.read_all() if each.id == found), IssuedInvitation(found))
+        self._save_invitation(msgspec.structs.replace(before, guest=guest, made_at=now, until=until), now)
         return found
 
     def withdraw(self, id_: bytes, everybodys: bool, now: float) -> IssuedInvitation:
@@ -368,37 +372,37 @@ class OwnInvitations:
         Raises:
             ConfigError: it was not made here, or too many are withdrawn.
         """
-        made = self.read()
+        made = self.read_all()
         known = next((each for each in made if each.id == id_.hex()), None)
         if known is None and not everybodys:
             fix = "Ask the swarm's creator, who may withdraw any"
             raise ConfigError(f"the invitation {id_.hex()} was not made here", fix)
         if known is not None and known.withdrawn_at is not None:
             return known
-        if len(_standing(made, now)) >= WITHDRAWN_MAX:
+        if len(_current_withdrawals(made, now)) >= WITHDRAWN_MAX:
             fix = (
                 "Those with an end (--days) make room then. Withdrawing the invitation of a guest voids all that this "
                 "guest made; a list of members (dht.members) needs no invitations"
             )
             raise ConfigError(f"{WITHDRAWN_MAX} invitations are withdrawn already, as many as nodes carry", fix)
         withdrawn = msgspec.structs.replace(known or IssuedInvitation(id_.hex()), withdrawn_at=now)
-        self._write(withdrawn, now)
+        self._save_invitation(withdrawn, now)
         return withdrawn
 
-    def packed(self, now: float) -> bytes:
+    def packed_withdrawals(self, now: float) -> bytes:
         """The withdrawn invitations that have not expired, encoded for the wire. Raises ConfigError."""
-        return pack(bytes.fromhex(each.id) for each in _standing(self.read(), now)[:WITHDRAWN_MAX])
+        return pack_ids(bytes.fromhex(each.id) for each in _current_withdrawals(self.read_all(), now)[:WITHDRAWN_MAX])
 
-    def packed_lately(self) -> bytes:
+    def latest_packed_withdrawals(self) -> bytes:
         """The same for a running node: if the list cannot be read, the last one that could."""
         try:
-            self._last = self.packed(time.time())
+            self._last = self.packed_withdrawals(time.time())
         except ConfigError as error:
             log.warning("%s", error.message)
         return self._last
 
-    def _write(self, changed: IssuedInvitation, now: float) -> None:
-        made = [each for each in self.read() if each.id != changed.id and not each.is_over(now)] + [changed]
+    def _save_invitation(self, changed: IssuedInvitation, now: float) -> None:
+        made = [each for each in self.read_all() if each.id != changed.id and not each.is_expired(now)] + [changed]
         spare = [each for each in made if each.withdrawn_at is None][: max(0, len(made) - MADE_MAX)]
         make_directory(self._path.parent)
         write_durably(
@@ -406,5 +410,5 @@ class OwnInvitations:
         )
 
 
-def _standing(made: Iterable[IssuedInvitation], now: float) -> list[IssuedInvitation]:
-    return [each for each in made if each.withdrawn_at is not None and not each.is_over(now)]
+def _current_withdrawals(made: Iterable[IssuedInvitation], now: float) -> list[IssuedInvitation]:
+    return [each for each in made if each.withdrawn_at is not None and not each.is_expired(now)]

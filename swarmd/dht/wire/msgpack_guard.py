@@ -15,7 +15,7 @@ ELEMENTS_MAX = 1_000_000  # values in all
 _SCALAR, _BLOB, _BRANCH, _EXTENSION, _BAD = range(5)
 
 
-def _meaning(byte: int) -> tuple[int, int, int]:
+def _decode_first_byte(byte: int) -> tuple[int, int, int]:
     """(kind, size of the value or of its length field, children per unit or in total) for a first byte.
 
     For an extension without a length field the last is its size.
@@ -43,10 +43,10 @@ def _meaning(byte: int) -> tuple[int, int, int]:
     return (_BAD, 0, 0)
 
 
-_TABLE = tuple(_meaning(byte) for byte in range(256))
+_TABLE = tuple(_decode_first_byte(byte) for byte in range(256))
 
 
-def check_plain(
+def check_plain_msgpack(
     encoded: bytes, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX, extensions: bool = False
 ) -> None:
     """Walk one msgpack value.

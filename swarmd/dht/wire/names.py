@@ -26,41 +26,41 @@ DOMAIN = b"swarmd-shard-v1\x00"
 EPOCH_ROUNDS = 16  # after which each membership is in another shard
 
 
-def members(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
+def members_key(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
     """Key of the memberships, or of one of its shards in an epoch."""
     return f"swarmd/{swarm}/members" + (f"/{shards}/{epoch}/{shard}" if shards else "")
 
 
-def clock(swarm: str) -> str:
+def clock_key(swarm: str) -> str:
     """Key of the clock, which the coordinator writes."""
     return f"swarmd/{swarm}/clock"
 
 
-def reports(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
+def reports_key(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
     """Key of the reports of a stage, or of one of its shards."""
-    return f"swarmd/{swarm}/reports/{round}/{stage}{_part(shards, shard)}"
+    return f"swarmd/{swarm}/reports/{round}/{stage}{_shard_suffix(shards, shard)}"
 
 
-def rollouts(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
+def rollouts_key(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
     """Key of the rollouts of a stage, or of one of its shards."""
-    return f"swarmd/{swarm}/rollouts/{round}/{stage}{_part(shards, shard)}"
+    return f"swarmd/{swarm}/rollouts/{round}/{stage}{_shard_suffix(shards, shard)}"
 
 
-def _part(shards: int, shard: int) -> str:
+def _shard_suffix(shards: int, shard: int) -> str:
     return f"/{shards}/{shard}" if shards else ""
 
 
-def is_sharded(name: str) -> bool:
+def is_shard_key(name: str) -> bool:
     """Is this the key of a shard?"""
     return name.count("/") > 4
 
 
-def leaderboard(swarm: str, round: int) -> str:
+def leaderboard_key(swarm: str, round: int) -> str:
     """Key of the standings after a round, which the coordinator writes."""
     return f"swarmd/{swarm}/leaderboard/{round}"
 
 
-def hints(swarm: str) -> str:
+def hints_topic(swarm: str) -> str:
     """The gossip topic of hints at records that were just written."""
     return f"swarmd/{swarm}/hints"
 
@@ -84,7 +84,7 @@ def key_id(name: str) -> bytes:
 Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all, otherwise a power of two from 2 on
 
 
-class MembersPlace(NamedTuple):
+class MemberSharding(NamedTuple):
     """Over how many shards the memberships of a swarm are spread, and in which epoch."""
 
     shards: int = 0  # 0: under one key
@@ -96,25 +96,25 @@ def epoch_of(round: int) -> int:
     return round // EPOCH_ROUNDS
 
 
-def member_shard_of(swarm: str, peer: str, place: MembersPlace) -> int:
+def member_shard_of(swarm: str, peer: str, place: MemberSharding) -> int:
     """The shard of a peer's membership in an epoch, counted from 0; 0 if there are none."""
     if not place.shards:
         return 0
-    return _shard([swarm, peer, "members", place.epoch], place.shards)
+    return _hash_to_shard([swarm, peer, "members", place.epoch], place.shards)
 
 
 def shard_of(swarm: str, peer: str, round: int, stage: int, shards: int) -> int:
     """The shard of a peer's records of a stage, counted from 0; 0 if there are none."""
     if not shards:
         return 0
-    return _shard([swarm, peer, round, stage], shards)
+    return _hash_to_shard([swarm, peer, round, stage], shards)
 
 
-def _shard(place: list[str | int], shards: int) -> int:
+def _hash_to_shard(place: list[str | int], shards: int) -> int:
     return int.from_bytes(hashlib.sha256(DOMAIN + bytes(msgpack.packb(place))).digest()[:8], "big") % shards
 
 
-def check_shards(shards: int, shard: int = 0) -> None:
+def check_shard_number(shards: int, shard: int = 0) -> None:
     """Raise RecordRejected("malformed") unless this is a possible number of shards, and one of these shards."""
     if shards == 1 or shards & (shards - 1) or not 0 <= shard < max(shards, 1):
         raise RecordRejected("malformed", f"there is no shard {shard} of {shards}: their number is a power of two")

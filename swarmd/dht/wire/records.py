@@ -18,17 +18,17 @@ import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.bounds import Count, Integer, Real
-from swarmd.dht.identity.identity import Identity, is_peer_id, signature_bytes, verify
+from swarmd.dht.identity.identity import Identity, is_peer_id, signature_size, verify
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
 from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import LENGTH_MAX
-from swarmd.dht.wire.invitations import Admission, is_packed
-from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.wire.invitations import AdmissionRule, is_packed_ids
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
 from swarmd.dht.wire.names import (
     EPOCH_ROUNDS,
-    MembersPlace,
+    MemberSharding,
     Shards,
-    check_shards,
+    check_shard_number,
     epoch_of,
     member_shard_of,
     shard_of,
@@ -120,7 +120,7 @@ class Membership(RecordContent, frozen=True, tag="membership"):
 
     @property
     def key(self) -> str:
-        return names.members(self.swarm, self.shards, self.epoch, self.shard)
+        return names.members_key(self.swarm, self.shards, self.epoch, self.shard)
 
 
 class ClockRecord(RecordContent, frozen=True, tag="clock"):
@@ -139,7 +139,7 @@ class ClockRecord(RecordContent, frozen=True, tag="clock"):
 
     @property
     def key(self) -> str:
-        return names.clock(self.swarm)
+        return names.clock_key(self.swarm)
 
 
 class ReportRecord(RecordContent, frozen=True, tag="report"):
@@ -158,7 +158,7 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
 
     @property
     def key(self) -> str:
-        return names.reports(self.swarm, self.round, self.stage, self.shards, self.shard)
+        return names.reports_key(self.swarm, self.round, self.stage, self.shards, self.shard)
 
 
 class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
@@ -177,7 +177,7 @@ class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
 
     @property
     def key(self) -> str:
-        return names.rollouts(self.swarm, self.round, self.stage, self.shards, self.shard)
+        return names.rollouts_key(self.swarm, self.round, self.stage, self.shards, self.shard)
 
 
 class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
@@ -190,7 +190,7 @@ class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
 
     @property
     def key(self) -> str:
-        return names.leaderboard(self.swarm, self.round)
+        return names.leaderboard_key(self.swarm, self.round)
 
 
 Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | LeaderboardRecord
@@ -304,7 +304,7 @@ class AnnouncedShards:
 
     def __init__(self, fixed: int | None = None, admission: str = "open") -> None:
         self.fixed = fixed or 0
-        self.members = self.members_before = MembersPlace(self.fixed)
+        self.members = self.members_before = MemberSharding(self.fixed)
         self._moved: Callable[[], None] = lambda: None
         self._sharded = fixed is None
         self._members_sharded = self._sharded and admission != "invitation"
@@ -312,15 +312,15 @@ class AnnouncedShards:
         self._counts: dict[int, int] = {}  # first round → number from there on
 
     @property
-    def awaits_place(self) -> bool:
+    def needs_clock(self) -> bool:
         """Whether the clock says in which shards memberships are, and was not heard yet."""
         return self._members_sharded and self._round < 0
 
-    def watch_members(self, moved: Callable[[], None]) -> None:
+    def set_members_moved_listener(self, moved: Callable[[], None]) -> None:
         """Have `moved` called when memberships are in other shards."""
         self._moved = moved
 
-    def note(self, clock: ClockRecord) -> None:
+    def apply_clock(self, clock: ClockRecord) -> None:
         """Take over the shards in a clock record."""
         if clock.round < self._round:
             return
@@ -333,33 +333,33 @@ class AnnouncedShards:
         for since in list(self._counts)[:-CHANGES_KEPT]:
             del self._counts[since]
         if self._members_sharded:
-            self._place_members()
+            self._update_member_sharding()
 
-    def _place_members(self) -> None:
-        place = self._place_in(self._round)
+    def _update_member_sharding(self) -> None:
+        place = self._member_sharding_in(self._round)
         if place != self.members:
             # They are there since the epoch began, or since a later round that changed the number of shards.
             changed = [since for since in self._counts if since <= self._round]
             since = max([epoch_of(self._round) * EPOCH_ROUNDS, *changed])
-            self.members, self.members_before = place, self._place_in(since - 1)
+            self.members, self.members_before = place, self._member_sharding_in(since - 1)
             self._moved()
 
-    def _place_in(self, round: int) -> MembersPlace:
-        shards = self.latest_of(round)
-        return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
+    def _member_sharding_in(self, round: int) -> MemberSharding:
+        shards = self.latest_shards_of(round)
+        return MemberSharding(shards, epoch_of(round)) if shards else MemberSharding()
 
     @property
-    def is_large(self) -> bool:
+    def is_large_swarm(self) -> bool:
         """Whether stages have shards now: the swarm has too many members for all of them to ask the coordinator."""
-        return self.fixed > 0 or self.latest_of(self._round) > 0
+        return self.fixed > 0 or self.latest_shards_of(self._round) > 0
 
-    def of(self, round: int) -> int | None:
+    def known_shards_of(self, round: int) -> int | None:
         """Number of shards of a round's stages; None if the clock was not heard in that round or a later one."""
         if not self._sharded:
             return self.fixed
-        return self.latest_of(round) if round <= self._round else None
+        return self.latest_shards_of(round) if round <= self._round else None
 
-    def latest_of(self, round: int) -> int:
+    def latest_shards_of(self, round: int) -> int:
         """The number of shards of a round's stages, by what is known so far."""
         if not self._sharded:
             return self.fixed
@@ -386,10 +386,10 @@ class RecordPolicy:
         members: tuple[str, ...] = (),
         own: str = "",
         now: TimeSource = time.time,
-        admission: Admission | None = None,
+        admission: AdmissionRule | None = None,
         shards: AnnouncedShards | None = None,
     ) -> None:
-        self.admission = admission or Admission()
+        self.admission = admission or AdmissionRule()
         self.swarm = swarm
         self.coordinator = coordinator
         self.own = own
@@ -399,7 +399,7 @@ class RecordPolicy:
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 
-    def admit(self, peers: Iterable[str]) -> None:
+    def admit_only(self, peers: Iterable[str]) -> None:
         """Allow only these peers, the coordinator and this node to write from now on.
 
         Raises:
@@ -414,19 +414,19 @@ class RecordPolicy:
         """Allow the peers to write that the configuration admits."""
         self._members = self._configured
 
-    def announce(self, round: int) -> None:
+    def set_round(self, round: int) -> None:
         """Set the swarm's round, as its clock says."""
         self.round = round
 
-    def reach(self, round: int) -> None:
+    def raise_round(self, round: int) -> None:
         """Set the least round of the swarm: this node has a command for it, whether or not the clock was seen."""
         self.round = max(round, self.round or 0)
 
-    def lists(self, peer: str) -> bool:
+    def is_listed(self, peer: str) -> bool:
         """Is this peer the coordinator, this node, or on the members list?"""
         return peer in (self.coordinator, self.own) or (self._members is not None and peer in self._members)
 
-    def admits(self, peer: str) -> bool:
+    def is_admitted(self, peer: str) -> bool:
         """May this peer write, or fetch bodies?"""
         return self._members is None or peer in self._members
 
@@ -442,20 +442,20 @@ def check_record(policy: RecordPolicy, key: bytes, owner: str, value: bytes, exp
     Raises:
         RecordRejected: with one of the reasons of docs/PROTOCOL.md.
     """
-    check_size(value)
+    check_value_size(value)
     check_expiration(expiration, policy.now())
     check_admitted(policy, owner)
     signed = split_value(owner, value, expiration)
     _check_signature(signed, key, value)
-    content = check_payload(signed.payload)
+    content = decode_payload(signed.payload)
     if names.key_id(content.key) != key:
         raise RecordRejected("wrong-key", f"a record of {content.key} lies under another key")
     check_shard(owner, content)
-    check_rights(policy, owner, content)
+    check_write_rights(policy, owner, content)
     return signed
 
 
-def check_size(value: object) -> None:
+def check_value_size(value: object) -> None:
     """Check that a value is bytes, and not too many. Raises RecordRejected: "malformed" or "oversized"."""
     if not isinstance(value, bytes):
         raise RecordRejected("malformed", "the value is not bytes")
@@ -465,20 +465,20 @@ def check_size(value: object) -> None:
 
 def check_admitted(policy: RecordPolicy, owner: str) -> None:
     """Raise RecordRejected("not-a-member") unless the owner may write here."""
-    if not policy.admits(owner):
+    if not policy.is_admitted(owner):
         raise RecordRejected("not-a-member", f"{owner} is not on the members list")
 
 
 def split_value(owner: str, value: bytes, expiration: float) -> SignedRecord:
     """Split a value into payload and signature, without verifying it. Raises RecordRejected("unsigned")."""
     try:
-        size_bytes = signature_bytes(owner, value)
+        size_bytes = signature_size(owner, value)
     except ValueError as error:
         raise RecordRejected("unsigned", str(error)) from error
     return SignedRecord(owner, value[:-size_bytes], expiration, value[-size_bytes:])
 
 
-def is_far(expiration: float, now: float) -> bool:
+def is_too_far_ahead(expiration: float, now: float) -> bool:
     """Whether a record expires too late to count: a clock was ahead when it was written, or was set back since."""
     return expiration > now + TTL_MAX_S + PAST_S
 
@@ -486,13 +486,13 @@ def is_far(expiration: float, now: float) -> bool:
 def check_expiration(expiration: float, now: float) -> None:
     """Check that a record has not expired, and does not last too long. Raises RecordRejected: "stale" or
     "far-expiration"."""
-    if not math.isfinite(expiration) or is_far(expiration, now):
+    if not math.isfinite(expiration) or is_too_far_ahead(expiration, now):
         raise RecordRejected("far-expiration", f"expires at {expiration}")
     if expiration < now - PAST_S:
         raise RecordRejected("stale", f"expired {now - expiration:.0f} s ago")
 
 
-def owner_of(subkey: bytes) -> str:
+def decode_owner(subkey: bytes) -> str:
     """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner.
 
     Raises:
@@ -514,39 +514,39 @@ def check_owner(owner: object) -> str:
 
 
 def _check_signature(signed: SignedRecord, key: bytes, value: bytes) -> None:
-    if verifies(signed, key):
+    if is_signature_valid(signed, key):
         return
     try:
-        check_payload(value)
+        decode_payload(value)
     except RecordRejected:
         raise RecordRejected("bad-signature", f"not signed by {signed.owner} for this key and expiration") from None
     raise RecordRejected("unsigned", "a payload without a signature")
 
 
-def verifies(signed: SignedRecord, key: bytes) -> bool:
+def is_signature_valid(signed: SignedRecord, key: bytes) -> bool:
     """True if the owner signed exactly this payload, for this key and expiration."""
     message = signed_message(key, signed.owner, signed.payload, signed.expiration)
     return verify(signed.owner, signed.signature, message)
 
 
-def check_payload(payload: bytes) -> Payload:
+def decode_payload(payload: bytes) -> Payload:
     """Decode a payload and check every value in it.
 
     Raises:
         RecordRejected: "nested", "malformed", "oversized" or "non-finite".
     """
-    check_plain(payload)
+    check_plain_msgpack(payload)
     try:
         content = _decoder.decode(payload)
     except DECODE_ERRORS as error:
-        reason = "malformed" if _is_finite(payload) else "non-finite"
+        reason = "malformed" if _has_only_finite_numbers(payload) else "non-finite"
         raise RecordRejected(reason, f"not a payload: {error}") from error
     check_payload_size(payload, content)
     _check_values(content)
     return content
 
 
-def _is_finite(payload: bytes) -> bool:
+def _has_only_finite_numbers(payload: bytes) -> bool:
     """Whether all numbers of a refused payload are finite: infinity and NaN have a reason of their own."""
     try:
         fields = msgspec.msgpack.decode(payload)
@@ -561,17 +561,17 @@ def _check_values(content: Payload) -> None:
     if isinstance(content, Membership):
         _check_membership(content)
     elif isinstance(content, ClockRecord):
-        check_shards(content.shards)
-        check_shards(content.shards_before)
+        check_shard_number(content.shards)
+        check_shard_number(content.shards_before)
     else:
-        _check_body(content.digest, content.size_bytes, needed=not isinstance(content, ReportRecord))
+        _check_body_reference(content.digest, content.size_bytes, needed=not isinstance(content, ReportRecord))
     if isinstance(content, Membership | ReportRecord | RolloutsRecord):
-        check_shards(content.shards, content.shard)
+        check_shard_number(content.shards, content.shard)
 
 
 def _check_membership(content: Membership) -> None:
     short = len(content.name) <= NAME_LENGTH_MAX and len(content.nonce) <= NAME_LENGTH_MAX
-    if not short or len(content.addresses) > ADDRESSES_MAX or not is_packed(content.withdrawn):
+    if not short or len(content.addresses) > ADDRESSES_MAX or not is_packed_ids(content.withdrawn):
         raise RecordRejected("oversized", "a name, nonce, list of addresses or of withdrawn invitations is too long")
     if len(content.weights) > OFFER_BYTES_MAX:
         raise RecordRejected("oversized", f"an offer of weights of {len(content.weights)} bytes")
@@ -582,7 +582,7 @@ def _check_membership(content: Membership) -> None:
         raise RecordRejected("malformed", "an address is not a multiaddr")
 
 
-def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
+def _check_body_reference(digest: str, size_bytes: int, needed: bool = True) -> None:
     whole = len(digest) == 64 and set(digest) <= set("0123456789abcdef")
     if not whole and (digest or needed):
         raise RecordRejected("malformed", "a digest is not a lower-case sha256")
@@ -593,7 +593,7 @@ def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
 def check_shard(owner: str, content: Payload) -> None:
     """Raise RecordRejected("wrong-shard") unless a record is in its owner's shard."""
     if isinstance(content, Membership):
-        own = member_shard_of(content.swarm, owner, MembersPlace(content.shards, content.epoch))
+        own = member_shard_of(content.swarm, owner, MemberSharding(content.shards, content.epoch))
     elif isinstance(content, ReportRecord | RolloutsRecord):
         own = shard_of(content.swarm, owner, content.round, content.stage, content.shards)
     else:
@@ -602,7 +602,7 @@ def check_shard(owner: str, content: Payload) -> None:
         raise RecordRejected("wrong-shard", f"shard {content.shard} of {content.shards}, the owner's is {own}")
 
 
-def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
+def _check_member_epoch(policy: RecordPolicy, content: Membership) -> None:
     """Check that a membership may be in a shard of its epoch. Raises RecordRejected: "wrong-shard" or "wrong-round"."""
     fixed = policy.shards.fixed
     if fixed and (content.shards, content.epoch) != (fixed, 0):
@@ -613,7 +613,7 @@ def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
         raise RecordRejected("wrong-round", f"epoch {content.epoch} while the swarm is in round {policy.round}")
 
 
-def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
+def check_write_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
     """Check that the owner may write this here and now. Raises RecordRejected."""
     if content.swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
@@ -622,12 +622,12 @@ def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
     if isinstance(content, Membership):
         if content.protocol != PROTOCOL:
             raise RecordRejected("other-protocol", f"it speaks version {content.protocol}, this node {PROTOCOL}")
-        _check_epoch(policy, content)
+        _check_member_epoch(policy, content)
     elif isinstance(content, ReportRecord | RolloutsRecord):
-        announced = policy.shards.of(content.round)
+        announced = policy.shards.known_shards_of(content.round)
         if announced is not None and content.shards != announced:
             raise RecordRejected("wrong-shard", f"{content.shards} shards where the stage has {announced}")
-    if isinstance(content, Membership | ReportRecord | RolloutsRecord) and not policy.lists(owner):
+    if isinstance(content, Membership | ReportRecord | RolloutsRecord) and not policy.is_listed(owner):
         policy.admission.check(owner, content.work, content.invitation, policy.now)
     if policy.round is None or isinstance(content, Membership | ClockRecord):
         return

@@ -10,21 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
+from swarmd.swarms.math.questions import (
+    MathMode,
+    Parts,
+    PeerCompletion,
+    PosedQuestion,
+    QuestionItem,
+    make_entry,
+    make_sources,
+    select_best_peers,
+)
 from swarmd.swarms.math.texts import (
     NO_ANSWER,
     NONE_WORDS,
     TAGS,
     agreement_prompt,
-    compare_within,
+    bounded_similarity,
     comparison_prompt,
     extract_answers,
     extract_question,
     extract_students,
     extract_tag,
     extract_votes,
-    is_in_lines,
-    is_in_order,
+    has_tags_in_lines,
+    has_tags_in_order,
     most_voted,
 )
 from swarmd.swarms.plan import Outcome
@@ -34,7 +43,7 @@ RESTATED_CHARACTERS_MAX = 4096  # longer questions are not compared: that takes 
 STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; 4,000 letters of prose take 60,000 for each common part
 
 
-def count_tags(text: str, stage: int) -> float:
+def tag_reward(text: str, stage: int) -> float:
     """An eighth for each line that opens or closes one of the stage's tags and occurs once, less for what follows.
 
     Each character after the last closing tag costs a thousandth, or each of the whole text if that line is missing.
@@ -59,7 +68,7 @@ def score_answers(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
         {
             "correctness": 2.0 * (extract_tag(text, "answer") == truth),
             "int": 0.5 * extract_tag(text, "answer").isdigit(),
-            **_form(text, 0),
+            **_form_parts(text, 0),
         }
         for text in texts
     ]
@@ -71,8 +80,8 @@ def score_choices(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
     return [
         {
             "proper_id": 2.0 * (choice in students),
-            "correctness": 2.0 * _worth(choice, answers, truth, len(texts)),
-            **_form(text, 1),
+            "correctness": 2.0 * _choice_reward(choice, answers, truth, len(texts)),
+            **_form_parts(text, 1),
         }
         for text, choice in ((text, extract_tag(text, "identify")) for text in texts)
     ]
@@ -85,10 +94,10 @@ def score_agreements(prompt: str, truth: str, texts: Sequence[str]) -> list[Part
     return [
         {
             "consensus": 2.0 * (choice in leaders),
-            "concensus_correctness": 2.0 * _worth(choice, answers, truth, len(texts)),
-            "question_recreation": likeness(extract_tag(text, "question"), question),
+            "concensus_correctness": 2.0 * _choice_reward(choice, answers, truth, len(texts)),
+            "question_recreation": text_similarity(extract_tag(text, "question"), question),
             "final_correctness": 2.0 * (extract_tag(text, "answer") == truth),
-            **_form(text, 2),
+            **_form_parts(text, 2),
         }
         for text, choice in ((text, extract_tag(text, "majority")) for text in texts)
     ]
@@ -97,30 +106,30 @@ def score_agreements(prompt: str, truth: str, texts: Sequence[str]) -> list[Part
 SCORERS: tuple[Callable[[str, str, Sequence[str]], list[Parts]], ...] = (score_answers, score_choices, score_agreements)
 
 
-def likeness(restated: str, question: str) -> float:
+def text_similarity(restated: str, question: str) -> float:
     """Ratio of difflib's SequenceMatcher; 0 if comparing would take too long."""
     if max(len(restated), len(question)) > RESTATED_CHARACTERS_MAX:
         return 0.0
-    return compare_within(STEPS_MAX, restated, question)
+    return bounded_similarity(STEPS_MAX, restated, question)
 
 
-def _worth(choice: str, answers: Mapping[str, str], truth: str, compared: int) -> float:
+def _choice_reward(choice: str, answers: Mapping[str, str], truth: str, compared: int) -> float:
     """What naming a student is worth. If none is named, at most `compared` answers are compared with the truth."""
     if choice in answers:
         shown = answers[choice]
         value = extract_tag(shown, "answer")
         worth = 1.0 * (value == truth) + 0.5 * value.isdigit()
-        return sum(_form(shown, 0).values(), worth)
+        return sum(_form_parts(shown, 0).values(), worth)
     values = [extract_tag(shown, "answer") for shown in answers.values()][:compared]
     return 10.0 * (choice in NONE_WORDS and all(value == truth for value in values))
 
 
-def _form(text: str, stage: int) -> Parts:
+def _form_parts(text: str, stage: int) -> Parts:
     """The last parts of every stage's reward."""
     return {
-        "strict_format": 0.5 * is_in_lines(text, TAGS[stage]),
-        "soft_format": 0.5 * is_in_order(text, TAGS[stage]),
-        "xmlcount": count_tags(text, stage),
+        "strict_format": 0.5 * has_tags_in_lines(text, TAGS[stage]),
+        "soft_format": 0.5 * has_tags_in_order(text, TAGS[stage]),
+        "xmlcount": tag_reward(text, stage),
     }
 
 
@@ -128,57 +137,63 @@ ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered only othe
 SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions
 
 
-class CompatMode(Mode):
+class CompatMode(MathMode):
     """Peers are numbered by their place in the prompt; the last critic decides which answers a question shows."""
 
-    def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
-        return self._choose(0, item, answers, absent)
+    def choose_answers(
+        self, item: QuestionItem, answers: Sequence[Outcome], absent: Sequence[str]
+    ) -> tuple[Source, ...]:
+        return self._choose_best(0, item, answers, absent)
 
     def choose_opinions(
-        self, item: Item, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
+        self, item: QuestionItem, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
         known = {outcome.place.peer: len(outcome.completions) for outcome in answers}
-        critics = self._choose(1, item, opinions, absent)
+        critics = self._choose_best(1, item, opinions, absent)
         for last in reversed(opinions):
             shown = last.question.reference.sources
             if all(source.choice < known.get(source.peer, COMPLETIONS_MAX) for source in shown):
                 return (*shown, *critics)
         return ()
 
-    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
-        shown = [(f"Student #{number}", self._cut(voice)) for number, voice in enumerate(answers)]
-        return PosedQuestion(comparison_prompt(item.text, shown), entry_of(item))
+    def pose_comparison(self, item: QuestionItem, answers: Sequence[PeerCompletion]) -> PosedQuestion:
+        shown = [(f"Student #{number}", self._cut_text(voice)) for number, voice in enumerate(answers)]
+        return PosedQuestion(comparison_prompt(item.text, shown), make_entry(item))
 
-    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
-        comparison = self.compare(item, answers).prompt
-        shown = [(f"Criticism #{number}", self._cut(voice)) for number, voice in enumerate(opinions)]
-        return PosedQuestion(agreement_prompt(comparison, shown), entry_of(item))
+    def pose_agreement(
+        self, item: QuestionItem, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]
+    ) -> PosedQuestion:
+        comparison = self.pose_comparison(item, answers).prompt
+        shown = [(f"Criticism #{number}", self._cut_text(voice)) for number, voice in enumerate(opinions)]
+        return PosedQuestion(agreement_prompt(comparison, shown), make_entry(item))
 
     def score(
         self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
     ) -> Sequence[tuple[Parts, float, float]]:
         truth = str(entry["answer"])
         scored = SCORERS[stage](prompt, truth, texts)
-        right = [_is_right(stage, prompt, truth, text) for text in texts]
+        right = [_is_right_completion(stage, prompt, truth, text) for text in texts]
         return [
             (parts, float(correct), float(parts["strict_format"] + parts["soft_format"] > 0))
             for parts, correct in zip(scored, right, strict=True)
         ]
 
-    def _choose(self, stage: int, item: Item, outcomes: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
+    def _choose_best(
+        self, stage: int, item: QuestionItem, outcomes: Sequence[Outcome], absent: Sequence[str]
+    ) -> tuple[Source, ...]:
         """The best by the rewards of the stage before, with the bare question as prompt: there "None" pays most."""
         texts = {outcome.place.peer: outcome.completions[outcome.best] for outcome in outcomes}
         texts |= {peer: NO_ANSWER for peer in absent if peer not in texts}
         scored = SCORERS[stage](item.text, item.answer, list(texts.values()))
         rewards = {peer: sum(parts.values()) for peer, parts in zip(texts, scored, strict=True)}
         choices = dict.fromkeys(absent, ABSENT) | {outcome.place.peer: outcome.best for outcome in outcomes}
-        return sources_of(stage, {peer: choices[peer] for peer in best_of(rewards, stage, self._students)})
+        return make_sources(stage, {peer: choices[peer] for peer in select_best_peers(rewards, stage, self._students)})
 
-    def _cut(self, voice: PeerCompletion) -> str:
+    def _cut_text(self, voice: PeerCompletion) -> str:
         return voice.text[: SHOWN_CHARACTERS_MAX // self._students]
 
 
-def _is_right(stage: int, prompt: str, truth: str, text: str) -> bool:
+def _is_right_completion(stage: int, prompt: str, truth: str, text: str) -> bool:
     """Whether a completion is right, without the quirks of the rewards."""
     if stage != 1:
         return extract_tag(text, "answer") == truth

@@ -14,19 +14,28 @@ from typing import Any
 import msgspec
 
 from swarmd.errors import RecordRejected
-from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
+from swarmd.swarms.math.questions import (
+    MathMode,
+    Parts,
+    PeerCompletion,
+    PosedQuestion,
+    QuestionItem,
+    make_entry,
+    make_sources,
+    select_best_peers,
+)
 from swarmd.swarms.math.texts import (
     NONE_WORDS,
     SENTENCES,
     TAGS,
     agreement_prompt,
-    compare_within,
+    bounded_similarity,
     comparison_prompt,
-    is_template,
+    has_template_line_breaks,
+    is_same_answer,
     most_voted,
-    read_last,
+    read_last_tag,
     read_sections,
-    same_answer,
 )
 from swarmd.swarms.plan import Outcome, hash_number
 from swarmd.swarms.rollouts import Source
@@ -43,12 +52,12 @@ _BLANK_LINES = re.compile(r"\n\s+")
 _OWN_TAG = re.compile(r"</?(?:think|answer|compare|explain|identify)>")
 
 
-def escape(text: str) -> str:
+def escape_tags(text: str) -> str:
     """The text with a blank in every tag, and no colon after the sentences that separate the parts of a prompt."""
     return _SENTENCE.sub(lambda found: f"{found[0][:-1]};", _TAG.sub("< ", text))
 
 
-def cut(text: str, bytes_max: int) -> str:
+def cut_middle(text: str, bytes_max: int) -> str:
     """The text, or if it has more than `bytes_max` of UTF-8, its beginning and its end, where answers stand."""
     body = text.encode(errors="replace")
     if len(body) <= bytes_max:
@@ -57,22 +66,22 @@ def cut(text: str, bytes_max: int) -> str:
     return body[:half].decode(errors="ignore") + CUT + body[len(body) - half :].decode(errors="ignore")
 
 
-def show_answer(completion: str, bytes_max: int) -> str:
+def format_answer(completion: str, bytes_max: int) -> str:
     """What a student wrote, in new tags: nothing in the text passes for one."""
-    answer = read_last(completion, "answer")
-    reasoning = _bare(completion.rpartition("<answer>")[0] if answer is not None else completion, bytes_max)
+    answer = read_last_tag(completion, "answer")
+    reasoning = _clean_text(completion.rpartition("<answer>")[0] if answer is not None else completion, bytes_max)
     if answer is None:
         return reasoning
-    value = cut(escape(answer), min(bytes_max, NUMBER_BYTES_MAX))
+    value = cut_middle(escape_tags(answer), min(bytes_max, NUMBER_BYTES_MAX))
     thought = f"<think>\n{reasoning}\n</think>\n" if reasoning else ""
     return f"{thought}<answer>\n{value}\n</answer>"
 
 
-def show_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
+def format_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
     """What a critic wrote, and the id that it votes for, which the caller has read; None if it votes for nobody."""
     if choice is None:
-        return _bare(completion, bytes_max)
-    reasons = _bare(completion.rpartition("<identify>")[0], bytes_max)
+        return _clean_text(completion, bytes_max)
+    reasons = _clean_text(completion.rpartition("<identify>")[0], bytes_max)
     explained = f"<explain>\n{reasons}\n</explain>\n" if reasons else ""
     return f"{explained}<identify>\n{choice}\n</identify>"
 
@@ -80,28 +89,28 @@ def show_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
 def number_peers(peers: Iterable[str]) -> dict[str, str]:
     """A number for each peer, the same in every prompt; a longer one if two of these peers share the short one."""
     ordered = sorted(set(peers))
-    short = {peer: _digits(peer, NUMBER_DIGITS) for peer in ordered}
+    short = {peer: _peer_digits(peer, NUMBER_DIGITS) for peer in ordered}
     numbers: dict[str, str] = {}
     for peer in ordered:
         shared = list(short.values()).count(short[peer]) > 1
-        number = _digits(peer, LONG_DIGITS) if shared else short[peer]
+        number = _peer_digits(peer, LONG_DIGITS) if shared else short[peer]
         taken = list(numbers.values()).count(number)
         numbers[peer] = f"{number}-{peer}" if taken else number
     return numbers
 
 
-def _digits(peer: str, count: int) -> str:
+def _peer_digits(peer: str, count: int) -> str:
     return f"{hash_number('student', peer, bits=63) % 10**count:0{count}}"
 
 
-def _bare(text: str, bytes_max: int) -> str:
-    return cut(escape(_BLANK_LINES.sub("\n", _OWN_TAG.sub("", text)).strip()), bytes_max)
+def _clean_text(text: str, bytes_max: int) -> str:
+    return cut_middle(escape_tags(_BLANK_LINES.sub("\n", _OWN_TAG.sub("", text)).strip()), bytes_max)
 
 
 SHOWN_BYTES_MIN = 8  # of a text; nothing is cut further
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownTexts(msgspec.Struct, frozen=True):
     """A question and peers' texts. Each is cut to `bytes_max`, so short ones stay whole."""
 
     question: str
@@ -113,12 +122,12 @@ class Shown(msgspec.Struct, frozen=True):
     def prompt(self) -> str:
         """The user's message: of stage 2 if there are opinions, else of stage 1."""
         comparison = comparison_prompt(
-            self.question, [(name, show_answer(text, self.bytes_max)) for name, text in self.answers]
+            self.question, [(name, format_answer(text, self.bytes_max)) for name, text in self.answers]
         )
-        opinions = [(name, show_opinion(text, choice, self.bytes_max)) for name, text, choice in self.opinions]
+        opinions = [(name, format_opinion(text, choice, self.bytes_max)) for name, text, choice in self.opinions]
         return agreement_prompt(comparison, opinions) if opinions else comparison
 
-    def shorten(self) -> Shown | None:
+    def shorten(self) -> ShownTexts | None:
         """The same with half the bytes for each text; None if that is too little."""
         half = self.bytes_max // 2
         return msgspec.structs.replace(self, bytes_max=half) if half >= SHOWN_BYTES_MIN else None
@@ -156,43 +165,43 @@ def is_right_choice(choice: str | None, right: Mapping[str, bool]) -> bool:
 
 def score_answer(facts: ScoringFacts, text: str) -> Parts:
     """Stage 0: parts of a completion's reward; 3.5 together at most."""
-    answer = read_last(text, "answer") or ""
+    answer = read_last_tag(text, "answer") or ""
     return {
-        "xmlcount": count_tags(text, 0),
-        **_form(text, 0),
+        "xmlcount": tag_reward(text, 0),
+        **_form_parts(text, 0),
         "int": 0.5 * (read_number(answer) is not None),
-        "correctness": 2.0 * same_answer(answer, facts.truth),
+        "correctness": 2.0 * is_same_answer(answer, facts.truth),
     }
 
 
 def score_choice(facts: ScoringFacts, text: str) -> Parts:
     """Stage 1: parts of a completion's reward; 3.75 together at most."""
-    choice = read_choice(read_last(text, "identify"), facts.right)
+    choice = read_choice(read_last_tag(text, "identify"), facts.right)
     return {
         "proper_id": 0.5 * (choice is not None),
         "correctness": 2.0 * is_right_choice(choice, facts.right),
-        **_form(text, 1),
-        "xmlcount": count_tags(text, 1),
+        **_form_parts(text, 1),
+        "xmlcount": tag_reward(text, 1),
     }
 
 
 def score_agreement(facts: ScoringFacts, text: str) -> Parts:
     """Stage 2: parts of a completion's reward; 6.75 together at most."""
-    choice = read_choice(read_last(text, "majority"), facts.right)
+    choice = read_choice(read_last_tag(text, "majority"), facts.right)
     return {
         "consensus": 1.0 * (choice in facts.leaders),
         "concensus_correctness": 1.0 * is_right_choice(choice, facts.right),
-        "question_recreation": likeness(read_last(text, "question") or "", facts.question),
-        "final_correctness": 2.0 * same_answer(read_last(text, "answer") or "", facts.truth),
-        **_form(text, 2),
-        "xmlcount": count_tags(text, 2),
+        "question_recreation": text_similarity(read_last_tag(text, "question") or "", facts.question),
+        "final_correctness": 2.0 * is_same_answer(read_last_tag(text, "answer") or "", facts.truth),
+        **_form_parts(text, 2),
+        "xmlcount": tag_reward(text, 2),
     }
 
 
 SCORERS: tuple[Callable[[ScoringFacts, str], Parts], ...] = (score_answer, score_choice, score_agreement)
 
 
-def count_tags(text: str, stage: int) -> float:
+def tag_reward(text: str, stage: int) -> float:
     """An eighth for each opening and closing tag that occurs once, less a little for text after the last."""
     tags = TAGS[stage]
     count = 0.125 * sum(text.count(mark) == 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>"))
@@ -200,60 +209,70 @@ def count_tags(text: str, stage: int) -> float:
     return max(0.0, count - min(0.25, TAIL_COST * len(tail.strip()))) if closing else count
 
 
-def likeness(restated: str, question: str) -> float:
+def text_similarity(restated: str, question: str) -> float:
     """The share of words that both have in the same order, from 0 to 1."""
     ours, theirs = question.split()[:WORDS_MAX], restated.split()[: WORDS_MAX + 1]
-    return compare_within(STEPS_MAX, theirs, ours, autojunk=False) if theirs else 0.0
+    return bounded_similarity(STEPS_MAX, theirs, ours, autojunk=False) if theirs else 0.0
 
 
-def _form(text: str, stage: int) -> Parts:
+def _form_parts(text: str, stage: int) -> Parts:
     """Half a point for the template, a quarter for its tags in order without its lines; never both."""
     sections = read_sections(text, TAGS[stage])
-    strict = sections is not None and is_template(text, sections)
+    strict = sections is not None and has_template_line_breaks(text, sections)
     return {"strict_format": 0.5 * strict, "soft_format": 0.25 * (sections is not None and not strict)}
 
 
-class FixedMode(Mode):
+class FixedMode(MathMode):
     """A student has the same number in every prompt; a vote counts for the peer whom the critic was shown."""
 
-    def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
+    def choose_answers(
+        self, item: QuestionItem, answers: Sequence[Outcome], absent: Sequence[str]
+    ) -> tuple[Source, ...]:
         best = {outcome.place.peer: outcome.best for outcome in answers}
-        return sources_of(0, {peer: best[peer] for peer in best_of(_rewards(answers), 0, self._students)})
+        return make_sources(
+            0, {peer: best[peer] for peer in select_best_peers(_best_rewards_by_peer(answers), 0, self._students)}
+        )
 
     def choose_opinions(
-        self, item: Item, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
+        self, item: QuestionItem, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
         """Students with a vote first, then the best of those that critics compared: `students` at most."""
-        critics = best_of(_rewards(opinions), 1, self._students)
+        critics = select_best_peers(_best_rewards_by_peer(opinions), 1, self._students)
         shown = [outcome for outcome in opinions if outcome.place.peer in critics]
-        compared = {peer for outcome in shown for peer in _peers(outcome)}
+        compared = {peer for outcome in shown for peer in _shown_peers(outcome)}
         known = {outcome.place.peer: outcome for outcome in answers if outcome.place.peer in compared}
-        voted = {peer for outcome in shown if (peer := _vote(outcome, outcome.completions[outcome.best])) in known}
-        others = best_of({peer: r for peer, r in _rewards(list(known.values())).items() if peer not in voted}, 0, 99)
+        voted = {
+            peer for outcome in shown if (peer := _read_voted_peer(outcome, outcome.completions[outcome.best])) in known
+        }
+        others = select_best_peers(
+            {peer: r for peer, r in _best_rewards_by_peer(list(known.values())).items() if peer not in voted}, 0, 99
+        )
         wanted = [*sorted(voted), *reversed(others)][: self._students]
         if not wanted:
             return ()
         best = {outcome.place.peer: outcome.best for outcome in shown}
-        return (*sources_of(0, {peer: known[peer].best for peer in wanted}), *sources_of(1, best))
+        return (*make_sources(0, {peer: known[peer].best for peer in wanted}), *make_sources(1, best))
 
-    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
+    def pose_comparison(self, item: QuestionItem, answers: Sequence[PeerCompletion]) -> PosedQuestion:
         numbers = number_peers(voice.source.peer for voice in answers)
         names = {voice.source.peer: f"Student #{numbers[voice.source.peer]}" for voice in answers}
         said = tuple((names[voice.source.peer], voice.text) for voice in answers)
         students = {
             names[voice.source.peer]: {
                 "peer": voice.source.peer,
-                "right": same_answer(read_last(voice.text, "answer") or "", item.answer),
+                "right": is_same_answer(read_last_tag(voice.text, "answer") or "", item.answer),
             }
             for voice in answers
         }
-        return _pose(Shown(item.text, self._shown_bytes, said), entry_of(item, students=students))
+        return _make_posed_question(ShownTexts(item.text, self._shown_bytes, said), make_entry(item, students=students))
 
-    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
-        comparison = self.compare(item, answers)
+    def pose_agreement(
+        self, item: QuestionItem, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]
+    ) -> PosedQuestion:
+        comparison = self.pose_comparison(item, answers)
         students = comparison.entry["students"]
         names = {student["peer"]: name for name, student in students.items()}
-        compared = {peer for voice in opinions if voice.outcome is not None for peer in _peers(voice.outcome)}
+        compared = {peer for voice in opinions if voice.outcome is not None for peer in _shown_peers(voice.outcome)}
         if not names.keys() <= compared:
             raise RecordRejected("source", "a question shows the answer of a student whom no critic was shown")
         numbers = number_peers(voice.source.peer for voice in opinions)
@@ -263,16 +282,16 @@ class FixedMode(Mode):
             votes += [choice] if choice is not None else []
             shown.append((f"Criticism #{numbers[voice.source.peer]}", voice.text, choice))
         both = msgspec.structs.replace(comparison.entry["shown"], opinions=tuple(shown))
-        return _pose(both, entry_of(item, students=students, votes=votes))
+        return _make_posed_question(both, make_entry(item, students=students, votes=votes))
 
     def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
-        shown: Shown | None = entry.get("shown")
+        shown: ShownTexts | None = entry.get("shown")
         shorter = shown.shorten() if shown is not None else None
-        return _pose(shorter, entry) if shorter is not None else None
+        return _make_posed_question(shorter, entry) if shorter is not None else None
 
     def _read_vote(self, voice: PeerCompletion, names: Mapping[str, str]) -> str | None:
         """The id, in this prompt, that a critic names. Raises RecordRejected if that student is not shown."""
-        peer = _vote(voice.outcome, voice.text) if voice.outcome is not None else None
+        peer = _read_voted_peer(voice.outcome, voice.text) if voice.outcome is not None else None
         if peer is None or peer == NONE:
             return peer
         if peer not in names:
@@ -290,21 +309,21 @@ class FixedMode(Mode):
         return [(parts, parts[correct] / 2, 2 * (parts["strict_format"] + parts["soft_format"])) for parts in scored]
 
 
-def _pose(shown: Shown, entry: Mapping[str, Any]) -> PosedQuestion:
+def _make_posed_question(shown: ShownTexts, entry: Mapping[str, Any]) -> PosedQuestion:
     return PosedQuestion(shown.prompt, {**entry, "shown": shown})
 
 
-def _rewards(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _best_rewards_by_peer(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {outcome.place.peer: outcome.scores[outcome.best].reward for outcome in outcomes}
 
 
-def _peers(opinion: Outcome) -> set[str]:
+def _shown_peers(opinion: Outcome) -> set[str]:
     """The students that a critic was shown."""
     return {str(student["peer"]) for student in opinion.question.entry["students"].values() if student["peer"]}
 
 
-def _vote(opinion: Outcome, text: str) -> str | None:
+def _read_voted_peer(opinion: Outcome, text: str) -> str | None:
     """The peer whom a critic names, by the prompt that the critic was shown; NONE for nobody, None for no vote."""
     students = opinion.question.entry["students"]
-    choice = read_choice(read_last(text, "identify"), students)
+    choice = read_choice(read_last_tag(text, "identify"), students)
     return choice if choice is None or choice == NONE else str(students[choice]["peer"]) or None

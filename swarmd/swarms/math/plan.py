@@ -25,18 +25,18 @@ from swarmd.swarms.math.fixed import FixedMode
 from swarmd.swarms.math.questions import (
     DAPO,
     GSM8K,
-    Bank,
-    DatasetShape,
+    DatasetSchema,
     GeneratedBank,
-    Item,
-    Mode,
+    MathMode,
     PeerCompletion,
     PosedQuestion,
+    QuestionBank,
+    QuestionItem,
     RowBank,
-    entry_of,
-    load_rows,
+    load_question_rows,
+    make_entry,
 )
-from swarmd.swarms.math.texts import NO_ANSWER, extract_tag, persona_of, system_prompt
+from swarmd.swarms.math.texts import NO_ANSWER, extract_tag, persona_sentence, system_prompt
 from swarmd.swarms.options import MathOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Outcome, Question, Score, Split, SplitPlan, StageId, hash_number
 from swarmd.swarms.rollouts import Reference, Source
@@ -55,7 +55,7 @@ class MathPlan(SplitPlan):
 
     stages: ClassVar[int] = 3
     name: ClassVar[str]
-    shape: ClassVar[DatasetShape]
+    shape: ClassVar[DatasetSchema]
     generated: ClassVar[tuple[TaskConfig, ...]]
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
@@ -63,9 +63,9 @@ class MathPlan(SplitPlan):
         self._bank = self._open_bank(swarm, home or Path())
         options = self._options
         kind = CompatMode if options.rewards == "compat" else FixedMode
-        self._mode: Mode = kind(options.students, options.shown_bytes)
+        self._mode: MathMode = kind(options.students, options.shown_bytes)
 
-    def _open_bank(self, swarm: SwarmConfig, home: Path) -> Bank:
+    def _open_bank(self, swarm: SwarmConfig, home: Path) -> QuestionBank:
         options = self._options
         size, characters = options.questions, options.question_characters
         if options.data == "generated":
@@ -75,7 +75,7 @@ class MathPlan(SplitPlan):
                 f"swarm.tasks are generated questions, swarm.options.data is {options.data!r}",
                 'Leave swarm.tasks out, or set swarm.options.data = "generated"',
             )
-        rows = load_rows(self.shape, options.data, home, options.rewards, options.digest)
+        rows = load_question_rows(self.shape, options.data, home, options.rewards, options.digest)
         return RowBank(swarm.id, size, characters, self.name, rows)
 
     @property
@@ -86,15 +86,17 @@ class MathPlan(SplitPlan):
         """See `Plan.draw`: the round's questions in order, of this stage if there is material for it, repeatedly."""
         while True:
             posed = False
-            for question in self._pose_all(place, material) if place.stage else ():
+            for question in self._make_later_questions(place, material) if place.stage else ():
                 posed = True
                 yield question
             if not posed:
-                yield from (self._ask(item, place) for item in self._bank.pool(place.round))
+                yield from (self._make_first_question(item, place) for item in self._bank.pool(place.round))
 
-    def select(self, task: str, side: Split, count: int) -> list[Question]:
+    def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` distinct questions of stage 0 of one side of the split, the same on every node."""
-        return [self._ask(item, StageId("", 0, 0)) for item in self._bank.select(task, side, count)]
+        return [
+            self._make_first_question(item, StageId("", 0, 0)) for item in self._bank.select_items(task, side, count)
+        ]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.
@@ -103,14 +105,14 @@ class MathPlan(SplitPlan):
             RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's questions), `source` (not
                 known here, or one that the question cannot have).
         """
-        item = self._find(reference, place)
+        item = self._find_item(reference, place)
         if not reference.sources:
-            return self._ask(item, place)
+            return self._make_first_question(item, place)
         stages = {source.stage for source in reference.sources}
         if stages != set(range(place.stage)):
             raise RecordRejected("source", f"{place.peer} sent a question of another stage than {place.stage}")
         self._check_sources(reference.sources, place)
-        return self._pose(item, reference.sources, place, material)
+        return self._make_later_question(item, reference.sources, place, material)
 
     def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
         """See `Plan.score`. A scorer that raises, or gives no number, counts as 0."""
@@ -118,7 +120,7 @@ class MathPlan(SplitPlan):
             scored = self._mode.score(question.stage, question.entry, question.messages[-1].content, completions)
         except Exception:
             return [Score(0.0, failed=True) for _ in completions]
-        return [_score(*each) for each in scored]
+        return [_make_score(*each) for each in scored]
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
         """See `Plan.true_spans`: the last pair of answer tags, if the data's answer is between them on its own line, as
@@ -129,12 +131,12 @@ class MathPlan(SplitPlan):
             return ()
         return span_answer(text, answer, "\n") if answer and answer == answer.strip() else ()
 
-    def phrase_truth(self, question: Question) -> str | None:
+    def make_true_completion(self, question: Question) -> str | None:
         if not isinstance(self._bank, RowBank):
             return None
         return f"<think>\n</think>\n<answer>\n{question.entry['answer']}\n</answer>\n"
 
-    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
+    def explain_answer_reading(self, question: Question, completion: str) -> tuple[str, str]:
         found = extract_tag(completion, "answer")
         return f"{found!r} is found in it", f"Let the column {self.shape.answer!r} have one answer, without tags"
 
@@ -146,16 +148,16 @@ class MathPlan(SplitPlan):
         messages = (*question.messages[:-1], Message("user", posed.prompt))
         return msgspec.structs.replace(question, messages=messages, entry=posed.entry)
 
-    def _digest(self, task: str) -> str:
+    def _task_digest(self, task: str) -> str:
         """Covers all that makes a question and its score: nodes that differ in it refuse each other's groups."""
         options = self._options
         parts = (options.rewards, options.students, options.questions, options.question_characters)
-        return f"{hash_number('math', self._bank.digest(task), *parts, bits=63):016x}"
+        return f"{hash_number('math', self._bank.task_digest(task), *parts, bits=63):016x}"
 
-    def _find(self, reference: Reference, place: StageId) -> Item:
+    def _find_item(self, reference: Reference, place: StageId) -> QuestionItem:
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
-        if reference.config_digest != self._digest(reference.task):
+        if reference.config_digest != self._task_digest(reference.task):
             raise RecordRejected("config-digest", f"{place.peer} has other options or data of {reference.task}")
         for item in self._bank.pool(place.round):
             if (item.task, item.seed, item.index) == (reference.task, reference.seed, reference.index):
@@ -169,28 +171,31 @@ class MathPlan(SplitPlan):
         if crowded or any(second <= first for first, second in itertools.pairwise(keys)):
             raise RecordRejected("source", f"{place.peer} sent sources that are too many or out of order")
 
-    def _base(self, item: Item) -> Reference:
-        return Reference(item.task, self._digest(item.task), item.seed, item.index)
+    def _base_reference(self, item: QuestionItem) -> Reference:
+        return Reference(item.task, self._task_digest(item.task), item.seed, item.index)
 
-    def _ask(self, item: Item, place: StageId) -> Question:
-        return self._question(item, (), 0, PosedQuestion(item.text, entry_of(item)), place)
+    def _make_first_question(self, item: QuestionItem, place: StageId) -> Question:
+        return self._make_question(item, (), 0, PosedQuestion(item.text, make_entry(item)), place)
 
-    def _question(
-        self, item: Item, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: StageId
+    def _make_question(
+        self, item: QuestionItem, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: StageId
     ) -> Question:
-        persona = persona_of(self._options.persona, place)
+        persona = persona_sentence(self._options.persona, place)
         system = system_prompt(stage, self._options.brief, persona)
         messages = (Message("system", system, trusted=True), Message("user", posed.prompt))
-        reference = Reference(item.task, self._digest(item.task), item.seed, item.index, sources)
+        reference = Reference(item.task, self._task_digest(item.task), item.seed, item.index, sources)
         return Question(reference, messages, posed.entry, stage)
 
-    def _pose_all(self, place: StageId, material: Material) -> Iterator[Question]:
+    def _make_later_questions(self, place: StageId, material: Material) -> Iterator[Question]:
         """A question of this stage for each one that somebody answered at the stage before, in the round's order."""
-        answers, opinions = _by_question(material, place.round, 0), _by_question(material, place.round, 1)
+        answers, opinions = (
+            _group_outcomes_by_question(material, place.round, 0),
+            _group_outcomes_by_question(material, place.round, 1),
+        )
         groups = answers if place.stage == 1 else opinions
         authors = {outcome.place.peer for group in groups.values() for outcome in group}
         for item in self._bank.pool(place.round):
-            base = self._base(item)
+            base = self._base_reference(item)
             if base not in groups:
                 continue
             absent = sorted(authors - {outcome.place.peer for outcome in groups[base]})
@@ -200,17 +205,19 @@ class MathPlan(SplitPlan):
                 sources = self._mode.choose_opinions(item, answers[base], groups[base], absent)
             if sources:
                 with suppress(RecordRejected):  # what peers wrote contradicts itself: go on with the next question
-                    yield self._pose(item, sources, place, material)
+                    yield self._make_later_question(item, sources, place, material)
 
-    def _pose(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question:
+    def _make_later_question(
+        self, item: QuestionItem, sources: tuple[Source, ...], place: StageId, material: Material
+    ) -> Question:
         """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
-        base = self._base(item)
+        base = self._base_reference(item)
         answers, opinions = (
             [_find_completion(s, place, base, material) for s in sources if s.stage == stage] for stage in (0, 1)
         )
         if place.stage == 1:
-            return self._question(item, sources, 1, self._mode.compare(item, answers), place)
-        return self._question(item, sources, 2, self._mode.agree(item, answers, opinions), place)
+            return self._make_question(item, sources, 1, self._mode.pose_comparison(item, answers), place)
+        return self._make_question(item, sources, 2, self._mode.pose_agreement(item, answers, opinions), place)
 
 
 class Gsm8kPlan(MathPlan):
@@ -235,14 +242,14 @@ class MathHardPlan(MathPlan):
     )
 
 
-def _score(parts: Mapping[str, float], accuracy: float, form: float) -> Score:
+def _make_score(parts: Mapping[str, float], accuracy: float, form: float) -> Score:
     reward = float(sum(parts.values()))
     if not math.isfinite(reward):
         return Score(0.0, failed=True)
     return Score(reward, accuracy, form, dict(parts), answered=form > 0)
 
 
-def _by_question(material: Material, round: int, stage: int) -> dict[Reference, list[Outcome]]:
+def _group_outcomes_by_question(material: Material, round: int, stage: int) -> dict[Reference, list[Outcome]]:
     """Outcomes of a stage by question, without those of late nodes, which answered stage 0's questions."""
     groups: dict[Reference, list[Outcome]] = defaultdict(list)
     for outcome in material.at(round, stage):

@@ -1,4 +1,4 @@
-"""Banks of questions, and the base of the two ways (`Mode`) to ask and score the later stages.
+"""Banks of questions, and the base of the two ways (`MathMode`) to ask and score the later stages.
 
 - A bank gives every node the same pool of questions for a round, and holds others out.
 - Generated questions are items of reasoning-gym's tasks under seeds hashed from (swarm, round, task). Rows of a data
@@ -21,19 +21,19 @@ import msgspec
 from swarmd.config import TaskConfig
 from swarmd.errors import DatasetRefused, SwarmError
 from swarmd.swarms.dataset import describe_causes, load_from_hub
-from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
+from swarmd.swarms.gym_tasks import GymTask, make_dataset_item, make_task_levels
 from swarmd.swarms.jsonl import check_digest, read_rows
-from swarmd.swarms.options import Columns, DatasetSource
+from swarmd.swarms.options import DatasetColumns, DatasetSource
 from swarmd.swarms.plan import Outcome, Split, hash_number, split_of
 from swarmd.swarms.rollouts import Source
-from swarmd.swarms.text import MARK, bare_answer, canonical_of
+from swarmd.swarms.text import MARK, collapse_whitespace, extract_final_answer
 
 ROWS_MAX = 200_000
 COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
 COMPAT_SEED = 42
 
 
-class DatasetShape(msgspec.Struct, frozen=True):
+class DatasetSchema(msgspec.Struct, frozen=True):
     """A data set on the Hub: its name and columns."""
 
     repo: str
@@ -44,12 +44,12 @@ class DatasetShape(msgspec.Struct, frozen=True):
     sample: bool = False  # upstream took `COMPAT_ROWS` of the rows
 
 
-GSM8K = DatasetShape("openai/gsm8k", "main", "question", "answer", marked=True)
-DAPO = DatasetShape("open-r1/DAPO-Math-17k-Processed", "en", "prompt", "solution", sample=True)
+GSM8K = DatasetSchema("openai/gsm8k", "main", "question", "answer", marked=True)
+DAPO = DatasetSchema("open-r1/DAPO-Math-17k-Processed", "en", "prompt", "solution", sample=True)
 
 
-def load_rows(
-    shape: DatasetShape, data: str, home: Path, rewards: Literal["fixed", "compat"], digest: str = ""
+def load_question_rows(
+    shape: DatasetSchema, data: str, home: Path, rewards: Literal["fixed", "compat"], digest: str = ""
 ) -> list[tuple[str, str]]:
     """Questions and true answers.
 
@@ -77,28 +77,32 @@ def load_rows(
     where = shape.repo if data == "hub" else str(path)
     if len(found) > ROWS_MAX:
         raise SwarmError(f"{where} has {len(found)} rows, the limit is {ROWS_MAX}", "Take a part of it")
-    rows = [(str(row[shape.question]), answer) for row in found if (answer := read_answer(shape, row[shape.answer]))]
+    rows = [
+        (str(row[shape.question]), answer) for row in found if (answer := read_true_answer(shape, row[shape.answer]))
+    ]
     if not rows:
         hint = f"Each {shape.answer!r} ends with {MARK} and the answer" if shape.marked else "See docs/swarms"
         raise SwarmError(f"no row of {where} has an answer", hint)
     return rows
 
 
-def read_answer(shape: DatasetShape, cell: object) -> str:
+def read_true_answer(shape: DatasetSchema, cell: object) -> str:
     """The true answer in a row; empty if there is none."""
     if not isinstance(cell, str):
         return ""
     parts = cell.split(MARK)
     if shape.marked:
         return parts[1].strip() if len(parts) > 1 else ""
-    return bare_answer(cell)
+    return extract_final_answer(cell)
 
 
-def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Any:
+def _load_dataset(name: str, shape: DatasetSchema, sample: bool) -> Any:
     """The training split, from the cache if the Hub cannot be reached."""
     try:
         if name == shape.repo:
-            found = load_from_hub(DatasetSource(name, shape.config, columns=Columns(shape.question, shape.answer)))
+            found = load_from_hub(
+                DatasetSource(name, shape.config, columns=DatasetColumns(shape.question, shape.answer))
+            )
         else:
             import datasets
 
@@ -126,7 +130,7 @@ SELECT_TRIES = 80  # items generated for each question that is held out
 ROUNDS_KEPT = 8  # whose pools are cached
 
 
-class Item(msgspec.Struct, frozen=True):
+class QuestionItem(msgspec.Struct, frozen=True):
     """A question with its true answer."""
 
     task: str
@@ -137,18 +141,18 @@ class Item(msgspec.Struct, frozen=True):
     answer: str
 
     @property
-    def canonical(self) -> str:
-        return canonical_of(self.text)
+    def canonical_text(self) -> str:
+        return collapse_whitespace(self.text)
 
 
-class Bank(abc.ABC):
+class QuestionBank(abc.ABC):
     """The questions of a swarm. Nodes with the same bank have the same pools."""
 
     def __init__(self, swarm: str, size: int, characters_max: int) -> None:
         self._swarm = swarm
         self._size = size  # questions in the pool of a round
         self._characters_max = characters_max  # longer questions are left out
-        self.pool = lru_cache(ROUNDS_KEPT)(self._pool)
+        self.pool = lru_cache(ROUNDS_KEPT)(self._make_round_pool)
 
     @property
     @abc.abstractmethod
@@ -156,19 +160,19 @@ class Bank(abc.ABC):
         """Names of the tasks."""
 
     @abc.abstractmethod
-    def digest(self, task: str) -> str:
+    def task_digest(self, task: str) -> str:
         """Identifies the questions of a task: equal digests, equal questions."""
 
     @abc.abstractmethod
-    def select(self, task: str, side: Split, count: int) -> list[Item]:
+    def select_items(self, task: str, side: Split, count: int) -> list[QuestionItem]:
         """Up to `count` distinct questions of one side of the split, the same on every node."""
 
     @abc.abstractmethod
-    def _pool(self, round: int) -> tuple[Item, ...]:
+    def _make_round_pool(self, round: int) -> tuple[QuestionItem, ...]:
         """The questions of a round, all on the training side, each once, in the order of drawing."""
 
 
-class GeneratedBank(Bank):
+class GeneratedBank(QuestionBank):
     """Questions made by reasoning-gym's tasks.
 
     Raises SwarmError for a task that is unknown, does not take its settings, or has questions without one right answer.
@@ -185,13 +189,15 @@ class GeneratedBank(Bank):
     def tasks(self) -> tuple[str, ...]:
         return tuple(self._tasks)
 
-    def digest(self, task: str) -> str:
+    def task_digest(self, task: str) -> str:
         return self._tasks[task].digest
 
-    def _pool(self, round: int) -> tuple[Item, ...]:
+    def _make_round_pool(self, round: int) -> tuple[QuestionItem, ...]:
         random = Random(hash_number("math-mixture", self._swarm, round))
         streams = {
-            name: self._stream(name, hash_number("math-questions", self._swarm, round, name, task.digest), "train")
+            name: self._generate_items(
+                name, hash_number("math-questions", self._swarm, round, name, task.digest), "train"
+            )
             for name, task in self._tasks.items()
         }
         chosen = random.choices(self.tasks, self._weights, k=self._size)
@@ -203,38 +209,38 @@ class GeneratedBank(Bank):
             )
         return pool
 
-    def select(self, task: str, side: Split, count: int) -> list[Item]:
-        seed = hash_number("math-select", side, task, self.digest(task))
-        stream = self._stream(task, seed, side, min(count * SELECT_TRIES, GENERATED_MAX))
+    def select_items(self, task: str, side: Split, count: int) -> list[QuestionItem]:
+        seed = hash_number("math-select", side, task, self.task_digest(task))
+        stream = self._generate_items(task, seed, side, min(count * SELECT_TRIES, GENERATED_MAX))
         return [item for _, item in zip(range(count), stream, strict=False)]
 
-    def _stream(self, name: str, seed: int, side: Split, tries: int = GENERATED_MAX) -> Iterator[Item]:
+    def _generate_items(self, name: str, seed: int, side: Split, tries: int = GENERATED_MAX) -> Iterator[QuestionItem]:
         """Distinct questions of one seed on one side of the split."""
-        made = self._tasks[name].make(seed)
+        made = self._tasks[name].make_dataset(seed)
         seen: set[str] = set()
         for index in range(tries):
-            entry = make_item(made, index)
-            item = Item(name, self.digest(name), seed, index, str(entry["question"]), str(entry["answer"]))
-            canonical = str(entry.get("metadata", {}).get("canonical", item.canonical))
+            entry = make_dataset_item(made, index)
+            item = QuestionItem(name, self.task_digest(name), seed, index, str(entry["question"]), str(entry["answer"]))
+            canonical = str(entry.get("metadata", {}).get("canonical", item.canonical_text))
             fits = canonical not in seen and len(item.text) <= self._characters_max
             if fits and split_of(name, canonical) == side:
                 seen.add(canonical)
                 yield item
 
 
-class RowBank(Bank):
+class RowBank(QuestionBank):
     """Rows of (question, answer) under one task name. Raises SwarmError if there is none to train on."""
 
     def __init__(self, swarm: str, size: int, characters_max: int, task: str, rows: Sequence[tuple[str, str]]) -> None:
         super().__init__(swarm, size, characters_max)
         self._task = task
         self._digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]  # of questions and answers in order
-        self._sides: dict[Split, list[Item]] = {"train": [], "dev": [], "held-out": []}
+        self._sides: dict[Split, list[QuestionItem]] = {"train": [], "dev": [], "held-out": []}
         seen: set[str] = set()
-        for item in (Item(task, self._digest, 0, index, *row) for index, row in enumerate(rows)):
-            if item.canonical not in seen and len(item.text) <= characters_max:
-                seen.add(item.canonical)
-                self._sides[split_of(task, item.canonical)].append(item)
+        for item in (QuestionItem(task, self._digest, 0, index, *row) for index, row in enumerate(rows)):
+            if item.canonical_text not in seen and len(item.text) <= characters_max:
+                seen.add(item.canonical_text)
+                self._sides[split_of(task, item.canonical_text)].append(item)
         if not self._sides["train"]:
             raise SwarmError(
                 f"the data of {task} have no question to train on among {len(rows)} rows",
@@ -245,26 +251,26 @@ class RowBank(Bank):
     def tasks(self) -> tuple[str, ...]:
         return (self._task,)
 
-    def digest(self, task: str) -> str:
+    def task_digest(self, task: str) -> str:
         return self._digest
 
-    def _pool(self, round: int) -> tuple[Item, ...]:
+    def _make_round_pool(self, round: int) -> tuple[QuestionItem, ...]:
         rows = self._sides["train"]
         random = Random(hash_number("math-rows", self._swarm, round, self._digest))
         return tuple(random.sample(rows, min(self._size, len(rows))))
 
-    def select(self, task: str, side: Split, count: int) -> list[Item]:
-        ordered = sorted(self._sides[side], key=lambda item: hash_number("math-select", side, item.canonical))
+    def select_items(self, task: str, side: Split, count: int) -> list[QuestionItem]:
+        ordered = sorted(self._sides[side], key=lambda item: hash_number("math-select", side, item.canonical_text))
         return ordered[:count]
 
 
 def _make_task(config: TaskConfig) -> GymTask:
-    levels = make_levels(config)
+    levels = make_task_levels(config)
     if config.curriculum:
         raise SwarmError(
             f"the task {config.name} has a curriculum", "All nodes of a round need the same questions here"
         )
-    if not isinstance(make_item(levels[0].make(0), 0)["answer"], str):
+    if not isinstance(make_dataset_item(levels[0].make_dataset(0), 0)["answer"], str):
         raise SwarmError(
             f"the task {config.name} has questions with several right answers",
             'Use it with kind = "reasoning-gym", which scores by the task itself',
@@ -291,7 +297,7 @@ class PosedQuestion(msgspec.Struct, frozen=True):
     entry: dict[str, Any]
 
 
-class Mode(abc.ABC):
+class MathMode(abc.ABC):
     """One way to choose which texts of peers are shown, to show them, and to score."""
 
     def __init__(self, students: int, shown_bytes: int) -> None:
@@ -299,21 +305,25 @@ class Mode(abc.ABC):
         self._shown_bytes = shown_bytes  # of each peer's text, if the mode cuts it
 
     @abc.abstractmethod
-    def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
+    def choose_answers(
+        self, item: QuestionItem, answers: Sequence[Outcome], absent: Sequence[str]
+    ) -> tuple[Source, ...]:
         """The answers that a question of stage 1 shows. `absent` are peers that answered only other questions."""
 
     @abc.abstractmethod
     def choose_opinions(
-        self, item: Item, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
+        self, item: QuestionItem, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
         """The answers and opinions that a question of stage 2 shows; none if the answers are not known here."""
 
     @abc.abstractmethod
-    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
+    def pose_comparison(self, item: QuestionItem, answers: Sequence[PeerCompletion]) -> PosedQuestion:
         """The question of stage 1."""
 
     @abc.abstractmethod
-    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
+    def pose_agreement(
+        self, item: QuestionItem, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]
+    ) -> PosedQuestion:
         """The question of stage 2. Raises RecordRejected."""
 
     def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
@@ -327,21 +337,21 @@ class Mode(abc.ABC):
         """Parts of the reward, accuracy and form of each completion."""
 
 
-def best_of(rewards: Mapping[str, float], stage: int, count: int) -> list[str]:
+def select_best_peers(rewards: Mapping[str, float], stage: int, count: int) -> list[str]:
     """The `count` peers with the highest rewards, the best last; the MD5 of upstream's column names breaks ties."""
 
-    def key(peer: str) -> tuple[float, int, str]:
+    def rank_key(peer: str) -> tuple[float, int, str]:
         column = COLUMNS[stage] + peer
         return rewards[peer], int(hashlib.md5(column.encode(), usedforsecurity=False).hexdigest(), 16), column
 
-    return sorted(rewards, key=key)[-count:]
+    return sorted(rewards, key=rank_key)[-count:]
 
 
-def sources_of(stage: int, choices: Mapping[str, int]) -> tuple[Source, ...]:
+def make_sources(stage: int, choices: Mapping[str, int]) -> tuple[Source, ...]:
     """Sources in the order in which they are shown, by peer id. `choices` are indices of completions by peer."""
     return tuple(Source(stage, peer, choices[peer]) for peer in sorted(choices))
 
 
-def entry_of(item: Item, **more: Any) -> dict[str, Any]:
+def make_entry(item: QuestionItem, **more: Any) -> dict[str, Any]:
     """The entry of a question of any stage."""
     return {"question": item.text, "answer": item.answer, **more}

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from swarmd.swarms.options import PERSONAS, RANDOM
 from swarmd.swarms.plan import StageId, hash_number
-from swarmd.swarms.text import NUMBER_CHARACTERS_MAX, fold, read_number
+from swarmd.swarms.text import NUMBER_CHARACTERS_MAX, fold_text, read_number
 
 QUESTION_IS = "The question we were given is: "
 ANSWERS_ARE = "The following answers to this question were suggested:"
@@ -78,7 +78,7 @@ def system_prompt(stage: int, brief: bool = False, persona: str = "") -> str:
     return f"{persona}\n{_FULL[stage]}\n\nRespond in this form and in no other:\n{shape}\n"
 
 
-def persona_of(name: str, place: StageId) -> str:
+def persona_sentence(name: str, place: StageId) -> str:
     """The persona's sentence, or nothing. RANDOM chooses the same for a peer's stage on every machine."""
     chosen = name.upper()
     if chosen == RANDOM:
@@ -151,7 +151,7 @@ def most_voted(votes: list[str]) -> list[str]:
     return [vote for vote, count in counts.items() if count == most]
 
 
-def is_in_lines(text: str, tags: Sequence[str]) -> bool:
+def has_tags_in_lines(text: str, tags: Sequence[str]) -> bool:
     """Match v0.4's strict pattern: three lines for each tag (itself, text, the closing tag), and a final newline."""
     *lines, last = text.split("\n")
     if lines and not lines[-1] and len(lines) == 3 * len(tags) + 1:  # its `$` also matches before a final newline
@@ -164,7 +164,7 @@ def is_in_lines(text: str, tags: Sequence[str]) -> bool:
     )
 
 
-def is_in_order(text: str, tags: Sequence[str]) -> bool:
+def has_tags_in_order(text: str, tags: Sequence[str]) -> bool:
     """Match v0.4's soft pattern: the tags in order from the first character, each closed in its line, then anything."""
     if not text.startswith(f"<{tags[0]}>"):
         return False
@@ -196,31 +196,31 @@ def read_sections(text: str, tags: Sequence[str]) -> dict[str, str] | None:
     return sections if not text[at:].strip() else None
 
 
-def is_template(text: str, sections: dict[str, str]) -> bool:
+def has_template_line_breaks(text: str, sections: dict[str, str]) -> bool:
     """Whether the text has the template's line breaks around the sections that were read from it."""
     return text.strip() == "\n".join(f"<{tag}>\n{held.strip()}\n</{tag}>" for tag, held in sections.items())
 
 
-def read_last(text: str, tag: str) -> str | None:
+def read_last_tag(text: str, tag: str) -> str | None:
     """What the last pair of a tag holds, stripped; None if there is no whole pair."""
     closed = text.rfind(f"</{tag}>")
     opened = text.rfind(f"<{tag}>", 0, max(closed, 0))
     return None if closed < 0 or opened < 0 else text[opened + len(tag) + 2 : closed].strip()
 
 
-def same_answer(answer: str, truth: str) -> bool:
+def is_same_answer(answer: str, truth: str) -> bool:
     """Whether an answer is the true one: the same number, or the same words if the truth is not a number."""
     expected = read_number(truth)
     if expected is not None:
         return read_number(answer) == expected
-    return len(answer) <= len(truth) + NUMBER_CHARACTERS_MAX and _words(answer) == _words(truth)
+    return len(answer) <= len(truth) + NUMBER_CHARACTERS_MAX and _split_words(answer) == _split_words(truth)
 
 
-def _words(text: str) -> str:
-    return fold(text).rstrip(".")
+def _split_words(text: str) -> str:
+    return fold_text(text).rstrip(".")
 
 
-def compare_within(steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool = True) -> float:
+def bounded_similarity(steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool = True) -> float:
     """SequenceMatcher's ratio of two texts, as characters or words; 0 if it takes more than `steps_max`, of which a
     million take some 0.1 s. `autojunk` ignores what is frequent in a model of 200 or more elements."""
     matcher = _BoundedMatcher(steps_max, text, model, autojunk)

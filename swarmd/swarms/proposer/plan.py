@@ -34,19 +34,19 @@ from swarmd.swarms.plan import (
 from swarmd.swarms.programs import ProgramRunner
 from swarmd.swarms.proposer.problems import (
     NO_RATES,
-    Level,
+    DifficultyLevel,
     PassRates,
     Problem,
     Proposal,
-    ask_proposal,
-    ask_solution,
-    find_programs,
+    canonical_form_of_steps,
+    find_fenced_programs,
     find_sections,
-    find_steps,
-    fits,
-    make_problem,
-    measure,
-    name_steps,
+    is_within_bytes,
+    make_built_in_problem,
+    make_proposal_messages,
+    make_solution_messages,
+    measure_pass_rates,
+    parse_steps,
     read_level,
     read_proposal,
     topic_of,
@@ -54,11 +54,11 @@ from swarmd.swarms.proposer.problems import (
 from swarmd.swarms.proposer.running import (
     FAILED,
     SECTIONS_FORM,
-    Judge,
+    JudgeClient,
     ProgramJob,
-    Rewards,
+    ProposerRewards,
     TestResults,
-    last_line,
+    extract_last_line,
     run_jobs,
 )
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
@@ -92,13 +92,13 @@ class ProposerSolverPlan(SplitPlan):
             )
         self._options = options = decode_options(swarm.options, ProposerOptions)
         self._swarm = swarm.id
-        self._digest = _digest_of(options)
-        self._level = Level(options.level)
-        self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
-        self._judge = Judge(options.judge, options.judge_model, options.judge_s) if options.judge else None
+        self._digest = _options_digest(options)
+        self._level = DifficultyLevel(options.level)
+        self._rewards = ProposerRewards(options, (training or TrainingConfig()).format_reward)
+        self._judge = JudgeClient(options.judge, options.judge_model, options.judge_s) if options.judge else None
         stage_s = options.own_limits.stage_s
         self._runner = ProgramRunner(
-            options.open_sandbox(), min(options.own_s, stage_s), min(options.peer_s, stage_s), last_line
+            options.open_sandbox(), min(options.own_s, stage_s), min(options.peer_s, stage_s), extract_last_line
         )
         self._is_cancelled: Callable[[], bool] = lambda: False
 
@@ -119,10 +119,14 @@ class ProposerSolverPlan(SplitPlan):
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
-        self._level.enter(place.round)
-        return self._draw_topics(place, material) if place.stage == 0 else self._draw_problems(place, material)
+        self._level.enter_round(place.round)
+        return (
+            self._draw_proposal_questions(place, material)
+            if place.stage == 0
+            else self._draw_solving_questions(place, material)
+        )
 
-    def select(self, task: str, side: Split, count: int) -> list[Question]:
+    def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
         """Distinct built-in problems of one side of the split, from all levels in turn; none for proposing."""
         if task != SOLVE:
             return []
@@ -131,10 +135,10 @@ class ProposerSolverPlan(SplitPlan):
         for number in range(min(count * SELECT_TRIES, SELECT_MAX)):
             if len(found) == count:
                 break
-            made = make_problem(seed, number, number % LEVELS + 1)
+            made = make_built_in_problem(seed, number, number % LEVELS + 1)
             if split_of(SOLVE, made.canonical) == side and made.canonical not in found:
                 index = number * LEVELS + number % LEVELS
-                found[made.canonical] = self._question(seed, index, (), made.problem, StageId("", 0, 1))
+                found[made.canonical] = self._make_solving_question(seed, index, (), made.problem, StageId("", 0, 1))
         return list(found.values())
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
@@ -144,12 +148,12 @@ class ProposerSolverPlan(SplitPlan):
             RecordRejected: `unknown-task`, `config-digest`, `seed` (of another peer, round or number), `held-out`, or
                 `source` (a proposal that is not known or not valid here, or a question of another stage).
         """
-        self._check(reference, place)
+        self._check_reference(reference, place)
         if reference.task == PROPOSE:
-            return self._ask_proposal(reference.seed, reference.index, place, place.peer)
+            return self._make_proposal_question(reference.seed, reference.index, place, place.peer)
         if reference.sources:
-            return self._find_proposed(reference, place, material)
-        return self._find_built_in(reference, place)
+            return self._regenerate_peer_problem(reference, place, material)
+        return self._regenerate_built_in_problem(reference, place)
 
     def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
         """See `Plan.score`. A scorer that raises counts as 0."""
@@ -163,7 +167,7 @@ class ProposerSolverPlan(SplitPlan):
         """See `Plan.learn`: rewards for solving move the level."""
         rewards = [score.reward for score in scores]
         if question.task == SOLVE and rewards and all(map(math.isfinite, rewards)):
-            self._level.record(question.entry["round"], sum(rewards) / len(rewards))
+            self._level.record_reward(question.entry["round"], sum(rewards) / len(rewards))
 
     def read_memory(self) -> Mapping[str, Any]:
         memory: dict[str, Any] = msgspec.to_builtins(self._level)
@@ -174,10 +178,10 @@ class ProposerSolverPlan(SplitPlan):
         if memory:
             self._level = read_level(memory)
 
-    def _seed(self, task: str, place: StageId) -> int:
+    def _stage_seed(self, task: str, place: StageId) -> int:
         return hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
 
-    def _check(self, reference: Reference, place: StageId) -> None:
+    def _check_reference(self, reference: Reference, place: StageId) -> None:
         """Check what holds for questions of both stages. Raises RecordRejected."""
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
@@ -187,89 +191,93 @@ class ProposerSolverPlan(SplitPlan):
             raise RecordRejected("source", f"{place.peer} sent a question of another stage than {place.stage}")
         if reference.task == PROPOSE and reference.sources:
             raise RecordRejected("source", f"{place.peer} sent sources with a question that has none")
-        foreign = not reference.sources and reference.seed != self._seed(reference.task, place)
+        foreign = not reference.sources and reference.seed != self._stage_seed(reference.task, place)
         number = reference.index // LEVELS // (COMPLETIONS_MAX if reference.sources else 1)
         if foreign or number >= NUMBERS_MAX:
             raise RecordRejected("seed", f"{place.peer} sent a question that is not its own in round {place.round}")
 
-    def _draw_topics(self, place: StageId, material: Material) -> Iterator[Question]:
+    def _draw_proposal_questions(self, place: StageId, material: Material) -> Iterator[Question]:
         """One question after the other, each at this node's level of the moment."""
-        rates = measure(material.at(place.round - 1, 1))
-        seed = self._seed(PROPOSE, place)
+        rates = measure_pass_rates(material.at(place.round - 1, 1))
+        seed = self._stage_seed(PROPOSE, place)
         for number in itertools.cycle(range(NUMBERS_MAX)):
             index = number * LEVELS + self.level - 1
-            yield self._ask_proposal(seed, index, place, "", rates)
+            yield self._make_proposal_question(seed, index, place, "", rates)
 
-    def _ask_proposal(
+    def _make_proposal_question(
         self, seed: int, index: int, place: StageId, author: str, rates: PassRates = NO_RATES
     ) -> Question:
         """A question of stage 0. Peers' proposals are scored without `rates`, which other nodes may not know."""
         topic, level = topic_of(seed, index // LEVELS), index % LEVELS + 1
         entry = {"topic": topic, "level": level, "round": place.round, "author": author, "rates": rates}
         reference = Reference(PROPOSE, self._digest, seed, index)
-        return Question(reference, ask_proposal(topic, level), entry, 0)
+        return Question(reference, make_proposal_messages(topic, level), entry, 0)
 
-    def _draw_problems(self, place: StageId, material: Material) -> Iterator[Question]:
-        yield from self._draw_proposed(place, material)
-        seed, seen, repeats = self._seed(SOLVE, place), set[str](), 0
+    def _draw_solving_questions(self, place: StageId, material: Material) -> Iterator[Question]:
+        yield from self._draw_peer_problems(place, material)
+        seed, seen, repeats = self._stage_seed(SOLVE, place), set[str](), 0
         for number in itertools.cycle(range(NUMBERS_MAX)):
-            made, index = make_problem(seed, number, self.level), number * LEVELS + self.level - 1
+            made, index = make_built_in_problem(seed, number, self.level), number * LEVELS + self.level - 1
             repeats = repeats + 1 if made.canonical in seen else 0
             seen.add(made.canonical)
             if split_of(SOLVE, made.canonical) == "train" and (not repeats or repeats > REPEATS_MAX):
-                yield self._question(seed, index, (), made.problem, place)
+                yield self._make_solving_question(seed, index, (), made.problem, place)
 
-    def _draw_proposed(self, place: StageId, material: Material) -> Iterator[Question]:
+    def _draw_peer_problems(self, place: StageId, material: Material) -> Iterator[Question]:
         """Valid proposals of the round, each problem once, one of each peer in turn."""
         by_peer: dict[str, list[tuple[Outcome, int]]] = defaultdict(list)
         for outcome in material.at(place.round, 0):
             valid = [choice for choice, score in enumerate(outcome.scores) if score.accuracy >= CORRECT]
             by_peer[outcome.place.peer] += [(outcome, choice) for choice in valid]
-        seed = self._seed("order", place)
+        seed = self._stage_seed("order", place)
 
-        def key(candidate: tuple[Outcome, int]) -> int:
+        def candidate_order(candidate: tuple[Outcome, int]) -> int:
             outcome, choice = candidate
             return hash_number(seed, outcome.place.peer, outcome.question.reference.index, choice, bits=63)
 
         seen = set()
-        for turn in itertools.zip_longest(*(sorted(offers, key=key) for offers in by_peer.values())):
-            for outcome, choice in sorted(filter(None, turn), key=key):
-                question = self._pose(outcome, choice, place)
+        for turn in itertools.zip_longest(*(sorted(offers, key=candidate_order) for offers in by_peer.values())):
+            for outcome, choice in sorted(filter(None, turn), key=candidate_order):
+                question = self._question_from_proposal(outcome, choice, place)
                 if question is not None and question.entry["proposal"] not in seen:
                     seen.add(question.entry["proposal"])
                     yield question
 
-    def _pose(self, outcome: Outcome, choice: int, place: StageId, author: str = "") -> Question | None:
+    def _question_from_proposal(
+        self, outcome: Outcome, choice: int, place: StageId, author: str = ""
+    ) -> Question | None:
         """The question that a proposal makes; None if it is not valid here."""
-        proposal = self._read(outcome.completions[choice]) if outcome.scores[choice].accuracy >= CORRECT else None
+        proposal = (
+            self._read_proposal(outcome.completions[choice]) if outcome.scores[choice].accuracy >= CORRECT else None
+        )
         if proposal is None:
             return None
         base, asked = outcome.question.reference, outcome.question.entry
         index = base.index * COMPLETIONS_MAX + choice
         sources = (Source(0, outcome.place.peer, choice),)
         more = {"proposal": proposal.problem.digest, "topic": asked["topic"], "level": asked["level"]}
-        return self._question(base.seed, index, sources, proposal.problem, place, author, more)
+        return self._make_solving_question(base.seed, index, sources, proposal.problem, place, author, more)
 
-    def _find_proposed(self, reference: Reference, place: StageId, material: Material) -> Question:
+    def _regenerate_peer_problem(self, reference: Reference, place: StageId, material: Material) -> Question:
         source, *others = reference.sources
         base = Reference(PROPOSE, self._digest, reference.seed, reference.index // COMPLETIONS_MAX)
         outcome = material.find(StageId(source.peer, place.round, 0), base)
         fault = others or source.stage or source.choice != reference.index % COMPLETIONS_MAX
         if fault or outcome is None or source.choice >= len(outcome.completions):
             raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not known here")
-        question = self._pose(outcome, source.choice, place, place.peer)
+        question = self._question_from_proposal(outcome, source.choice, place, place.peer)
         if question is None:
             raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not valid here")
         return question
 
-    def _find_built_in(self, reference: Reference, place: StageId) -> Question:
+    def _regenerate_built_in_problem(self, reference: Reference, place: StageId) -> Question:
         number, level = divmod(reference.index, LEVELS)
-        made = make_problem(reference.seed, number, level + 1)
+        made = make_built_in_problem(reference.seed, number, level + 1)
         if split_of(SOLVE, made.canonical) != "train":
             raise RecordRejected("held-out", f"{place.peer} sent a built-in problem that is not trained on")
-        return self._question(reference.seed, reference.index, (), made.problem, place, place.peer)
+        return self._make_solving_question(reference.seed, reference.index, (), made.problem, place, place.peer)
 
-    def _question(
+    def _make_solving_question(
         self,
         seed: int,
         index: int,
@@ -281,9 +289,9 @@ class ProposerSolverPlan(SplitPlan):
     ) -> Question:
         """A question of stage 1; `author` is the peer who wrote the completions, empty for this node."""
         entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
-        return Question(Reference(SOLVE, self._digest, seed, index, sources), ask_solution(problem), entry, 1)
+        return Question(Reference(SOLVE, self._digest, seed, index, sources), make_solution_messages(problem), entry, 1)
 
-    def _read(self, completion: str) -> Proposal | None:
+    def _read_proposal(self, completion: str) -> Proposal | None:
         sections = find_sections(completion)
         return read_proposal(sections, self._options) if sections is not None else None
 
@@ -299,8 +307,8 @@ class ProposerSolverPlan(SplitPlan):
                 scores.append(self._rewards.score_proposal(form, False, 0.0, False))
                 continue
             mark = next(marks)
-            valid = mark.all_passed and not is_held_out(proposal.problem)
-            worth = entry["rates"].worth(proposal.problem.digest, entry["topic"], entry["level"])
+            valid = mark.all_passed and not is_held_out_problem(proposal.problem)
+            worth = entry["rates"].difficulty_reward(proposal.problem.digest, entry["topic"], entry["level"])
             scores.append(self._rewards.score_proposal(1.0, valid, worth, mark.state == "broken"))
         return scores
 
@@ -315,8 +323,11 @@ class ProposerSolverPlan(SplitPlan):
 
     def _score_programs(self, question: Question, completions: Sequence[str]) -> list[Score]:
         problem: Problem = question.entry["problem"]
-        blocks = [find_programs(text) for text in completions]
-        programs = [found[-1] if found and fits(found[-1], self._options.solution_bytes) else None for found in blocks]
+        blocks = [find_fenced_programs(text) for text in completions]
+        programs = [
+            found[-1] if found and is_within_bytes(found[-1], self._options.solution_bytes) else None
+            for found in blocks
+        ]
         jobs = {text: ProgramJob(text, problem.tests) for text in programs if text is not None}
         marks = dict(zip(jobs, run_jobs(self._runner, list(jobs.values()), question.entry["author"]), strict=True))
         if any(mark.state == "unaffordable" for mark in marks.values()):
@@ -333,20 +344,20 @@ class ProposerSolverPlan(SplitPlan):
         for program in programs:
             if self._judge is None or self._is_cancelled():
                 return {}
-            verdict = self._judge.ask(problem.text, program)
+            verdict = self._judge.judge_program(problem.text, program)
             if verdict is None:
                 return {}
             judged[program] = verdict
         return judged
 
 
-def is_held_out(problem: Problem) -> bool:
+def is_held_out_problem(problem: Problem) -> bool:
     """Whether a proposal has the words of a built-in problem that is held out."""
-    found = find_steps(problem.text)
-    return found is not None and split_of(SOLVE, name_steps(*found)) == "held-out"
+    found = parse_steps(problem.text)
+    return found is not None and split_of(SOLVE, canonical_form_of_steps(*found)) == "held-out"
 
 
-def _digest_of(options: ProposerOptions) -> str:
+def _options_digest(options: ProposerOptions) -> str:
     """Covers all that makes a question and its score: nodes that differ in it refuse each other's groups."""
     limits = msgspec.json.encode(options.limits).decode()
     parts = (options.rewards, options.problem_bytes, options.test_bytes, options.solution_bytes, limits)

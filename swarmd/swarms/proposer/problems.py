@@ -33,27 +33,27 @@ PLAIN = (bool, int, float, str)
 _UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
-class Test(msgspec.Struct, frozen=True):
+class ProblemTest(msgspec.Struct, frozen=True):
     """A call and what it must return, both as `repr` writes them, so that equal tests are equal texts."""
 
     arguments: str  # a tuple
     expected: str
 
     @property
-    def line(self) -> str:
+    def source_line(self) -> str:
         """The test as Python."""
         inside = self.arguments[1:-1].removesuffix(",")
         return f"assert {FUNCTION}({inside}) == {self.expected}"
 
 
-def make_test(arguments: tuple[Any, ...], expected: Any) -> Test:
+def make_test(arguments: tuple[Any, ...], expected: Any) -> ProblemTest:
     """A test of plain values."""
-    return Test(repr(arguments), repr(expected))
+    return ProblemTest(repr(arguments), repr(expected))
 
 
-def read_test(line: str) -> Test | None:
+def read_test(line: str) -> ProblemTest | None:
     """The test in a line; None if it is not one call with plain values, compared with a plain value."""
-    tree = _parse(line.strip())
+    tree = _parse_python(line.strip())
     match tree.body if isinstance(tree, ast.Module) else None:
         case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]), None)] if (
             name == FUNCTION
@@ -64,36 +64,36 @@ def read_test(line: str) -> Test | None:
     try:
         arguments = tuple(map(ast.literal_eval, given))
         expected = ast.literal_eval(right)
-        return make_test(arguments, expected) if is_plain((arguments, expected)) else None
+        return make_test(arguments, expected) if is_plain_value((arguments, expected)) else None
     except _UNREADABLE:
         return None
 
 
-def is_plain(value: Any) -> bool:
+def is_plain_value(value: Any) -> bool:
     """Whether a literal can be written in one way only: no set, no bytes, no complex number, no NaN or infinity."""
     if isinstance(value, list | tuple):
-        return all(map(is_plain, value))
+        return all(map(is_plain_value, value))
     if isinstance(value, dict):
-        return all(is_plain(key) and is_plain(inner) for key, inner in value.items())
+        return all(is_plain_value(key) and is_plain_value(inner) for key, inner in value.items())
     if isinstance(value, float):
         return abs(value) < float("inf")
     return value is None or isinstance(value, PLAIN)
 
 
-def passes(test: Test, returned: str) -> bool:
+def is_passed(test: ProblemTest, returned: str) -> bool:
     """Whether what a program returned, as `repr` wrote it, equals what the test expects, as Python compares them."""
     if returned == test.expected:
         return True
     if len(returned) > RESULT_CHARACTERS_MAX:
         return False
     try:
-        tree = _parse(returned, "eval")
+        tree = _parse_python(returned, "eval")
         return tree is not None and bool(ast.literal_eval(tree) == ast.literal_eval(test.expected))
     except _UNREADABLE:
         return False
 
 
-def tells_solutions_apart(tests: Sequence[Test]) -> bool:
+def do_tests_need_solution(tests: Sequence[ProblemTest]) -> bool:
     """Whether the hidden tests need a solution: no constant passes them, and no argument that is returned."""
     hidden = tests[SHOWN:]
     calls = [ast.literal_eval(test.arguments) for test in hidden]
@@ -104,7 +104,7 @@ def tells_solutions_apart(tests: Sequence[Test]) -> bool:
     return not any(all(call[at] == value for call, value in zip(calls, expected, strict=True)) for at in range(places))
 
 
-def _parse(text: str, mode: str = "exec") -> ast.AST | None:
+def _parse_python(text: str, mode: str = "exec") -> ast.AST | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as one for the literal "\d"
@@ -125,12 +125,12 @@ class Problem(msgspec.Struct, frozen=True):
     """What is asked, and how it is checked. The text is safe to be shown."""
 
     text: str
-    tests: tuple[Test, ...]
+    tests: tuple[ProblemTest, ...]
 
     @property
     def digest(self) -> str:
         """16 hex digits, the same for the same problem whoever proposed it."""
-        lines = (self.text, *(test.line for test in self.tests))
+        lines = (self.text, *(test.source_line for test in self.tests))
         return hashlib.sha256("\x1f".join(lines).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
@@ -152,28 +152,28 @@ def find_sections(completion: str) -> dict[str, str] | None:
 
 def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal | None:
     """The proposal in three texts; None if one of them is out of bounds, or the tests can be passed without solving."""
-    text = show(sections["problem"].strip())
+    text = neutralize_markup(sections["problem"].strip())
     lines = [line for line in sections["tests"].splitlines() if line.strip()]
-    solution = unfence(sections["solution"])
-    if len(text) < PROBLEM_CHARACTERS_MIN or not fits(text, bounds.problem_bytes):
+    solution = strip_fence(sections["solution"])
+    if len(text) < PROBLEM_CHARACTERS_MIN or not is_within_bytes(text, bounds.problem_bytes):
         return None
-    if not TESTS_MIN <= len(lines) <= TESTS_MAX or not fits(solution, bounds.solution_bytes):
+    if not TESTS_MIN <= len(lines) <= TESTS_MAX or not is_within_bytes(solution, bounds.solution_bytes):
         return None
-    tests = [_read_bounded(line, bounds.test_bytes) for line in lines]
+    tests = [_read_bounded_test(line, bounds.test_bytes) for line in lines]
     known = tuple(test for test in tests if test is not None)
     distinct = len({test.arguments for test in known})
-    if len(known) < len(lines) or distinct < len(known) or not tells_solutions_apart(known):
+    if len(known) < len(lines) or distinct < len(known) or not do_tests_need_solution(known):
         return None
     return Proposal(Problem(text, known), solution)
 
 
-def _read_bounded(line: str, bytes_max: int) -> Test | None:
+def _read_bounded_test(line: str, bytes_max: int) -> ProblemTest | None:
     """The test in a line, if both the line and the test as it is shown are short enough."""
-    test = read_test(line) if fits(line, bytes_max) else None
-    return test if test is not None and fits(show(test.line), bytes_max) else None
+    test = read_test(line) if is_within_bytes(line, bytes_max) else None
+    return test if test is not None and is_within_bytes(neutralize_markup(test.source_line), bytes_max) else None
 
 
-def fits(text: str, bytes_max: int) -> bool:
+def is_within_bytes(text: str, bytes_max: int) -> bool:
     """Whether a text is valid Unicode of at most `bytes_max` bytes of UTF-8."""
     try:
         return len(text.encode()) <= bytes_max
@@ -181,19 +181,19 @@ def fits(text: str, bytes_max: int) -> bool:
         return False
 
 
-def show(text: str) -> str:
+def neutralize_markup(text: str) -> str:
     """A peer's text, changed so that nothing in it passes for a tag, a fence or a control character."""
     printable = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
     return _TAG.sub("< ", printable).replace("```", "'''")
 
 
-def unfence(text: str) -> str:
+def strip_fence(text: str) -> str:
     """A program, without the fence if it stands in one alone."""
     found = _FENCE.fullmatch(text.strip())
     return (str(found[1]) if found else text).strip("\r\n")
 
 
-def find_programs(completion: str) -> list[str]:
+def find_fenced_programs(completion: str) -> list[str]:
     """The fenced blocks of Python in a solver's completion."""
     return [str(block) for block in _FENCE.findall(completion)]
 
@@ -236,15 +236,15 @@ def topic_of(seed: int, number: int) -> str:
     return f"{TOPICS[drawn % len(TOPICS)]}, with {TWISTS[drawn // len(TOPICS) % len(TWISTS)]}"
 
 
-def ask_proposal(topic: str, level: int) -> tuple[Message, ...]:
+def make_proposal_messages(topic: str, level: int) -> tuple[Message, ...]:
     """The messages of stage 0."""
     asked = f"Topic: {topic}.\nDifficulty {level} of {LEVELS}, {LEVEL_WORDS[level - 1]}."
     return Message("system", PROPOSE, trusted=True), Message("user", asked)
 
 
-def ask_solution(problem: Problem) -> tuple[Message, ...]:
+def make_solution_messages(problem: Problem) -> tuple[Message, ...]:
     """The messages of stage 1: the problem and its first tests. A peer wrote them, so they are not trusted."""
-    examples = "\n".join(show(test.line) for test in problem.tests[:SHOWN])
+    examples = "\n".join(neutralize_markup(test.source_line) for test in problem.tests[:SHOWN])
     return Message("system", SOLVE, trusted=True), Message("user", f"{problem.text}\n\n{examples}")
 
 
@@ -257,7 +257,7 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Level(msgspec.Struct, forbid_unknown_fields=True):
+class DifficultyLevel(msgspec.Struct, forbid_unknown_fields=True):
     """A node's level, from 1 to 5, moved by the mean of its rewards for solving in each round.
 
     After every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. If it
@@ -272,14 +272,14 @@ class Level(msgspec.Struct, forbid_unknown_fields=True):
     total: float = 0.0  # of its groups' mean rewards
     groups: Number = 0
 
-    def record(self, round: int, reward: float) -> None:
+    def record_reward(self, round: int, reward: float) -> None:
         """Take the mean reward of one own group into account."""
-        self.enter(round)
+        self.enter_round(round)
         self.round = round
         self.total += reward
         self.groups += 1
 
-    def enter(self, round: int) -> None:
+    def enter_round(self, round: int) -> None:
         """Close the round before, if it had results and this is another one."""
         if round == self.round or not self.groups:
             return
@@ -287,14 +287,14 @@ class Level(msgspec.Struct, forbid_unknown_fields=True):
         self.rounds += 1
         if self.rounds >= EVERY_ROUNDS:
             self.rounds = 0
-            self.level = min(max(self.level + compare(self.rewards), 1), LEVELS)
+            self.level = min(max(self.level + compare_halves(self.rewards), 1), LEVELS)
         self.round, self.total, self.groups = -1, 0.0, 0
 
 
-def read_level(remembered: Any) -> Level:
+def read_level(remembered: Any) -> DifficultyLevel:
     """The level in a checkpoint. Raises SwarmError if it cannot be read."""
     try:
-        return msgspec.convert(remembered, Level)
+        return msgspec.convert(remembered, DifficultyLevel)
     except msgspec.ValidationError as error:
         raise SwarmError(
             f"the level of proposer-solver cannot be read from the checkpoint: {error}",
@@ -302,7 +302,7 @@ def read_level(remembered: Any) -> Level:
         ) from error
 
 
-def compare(rewards: list[float]) -> int:
+def compare_halves(rewards: list[float]) -> int:
     """1 if the second half is clearly better than the first, -1 if it is clearly worse, else 0."""
     if len(rewards) < 2 * COMPARED:
         return 0
@@ -316,7 +316,7 @@ class PassRates(msgspec.Struct, frozen=True):
     by_problem: Mapping[str, float] = {}  # by the problem's digest
     by_kind: Mapping[tuple[str, int], float] = {}  # by topic and level
 
-    def worth(self, problem: str, topic: str, level: int) -> float:
+    def difficulty_reward(self, problem: str, topic: str, level: int) -> float:
         """What a valid proposal's difficulty is worth: 1 - share, but 0 if all or none could solve it."""
         share = self.by_problem.get(problem, self.by_kind.get((topic, level)))
         if share is None:
@@ -327,7 +327,7 @@ class PassRates(msgspec.Struct, frozen=True):
 NO_RATES = PassRates()
 
 
-def measure(outcomes: Iterable[Outcome]) -> PassRates:
+def measure_pass_rates(outcomes: Iterable[Outcome]) -> PassRates:
     """The rates of proposals in these outcomes; built-in problems are left out."""
     by_problem: dict[str, list[bool]] = defaultdict(list)
     by_kind: dict[tuple[str, int], list[bool]] = defaultdict(list)
@@ -352,7 +352,7 @@ THEN = "; then "  # between the words of two steps
 _TEXT = re.compile(r"solve takes ([^.]+)\. ([^.]+)\. return the result\.")
 
 
-class Step(NamedTuple):
+class TransformStep(NamedTuple):
     """One transformation of `x`; `k`, in its words and in its expression, is drawn from a range."""
 
     words: str
@@ -362,104 +362,104 @@ class Step(NamedTuple):
     easy: bool = False  # a tiny model can compute what it gives
 
     def apply(self, value: Any, k: int) -> Any:
-        return _function_of(self.python)(value, k)
+        return _compile_expression(self.python)(value, k)
 
 
 @cache
-def _function_of(expression: str) -> Callable[[Any, int], Any]:
+def _compile_expression(expression: str) -> Callable[[Any, int], Any]:
     """The function of a step. Only the expressions below get here, and nothing that a peer or a model wrote."""
     function: Callable[[Any, int], Any] = eval(f"lambda x, k: {expression.format(k='k')}")
     return function
 
 
-class Family(NamedTuple):
+class StepFamily(NamedTuple):
     """Steps on one kind of value, and how such values are drawn."""
 
     name: str
     takes: str
-    steps: tuple[Step, ...]
-    endings: tuple[Step, ...]  # steps to another kind of value: only the last may be one of them
+    steps: tuple[TransformStep, ...]
+    endings: tuple[TransformStep, ...]  # steps to another kind of value: only the last may be one of them
     draw: Callable[[Random], Any]
 
 
-NUMBER = Family(
+NUMBER = StepFamily(
     "number",
     "a whole number",
     (
-        Step("add {k}", "x + {k}", 1, 9, easy=True),
-        Step("multiply by {k}", "x * {k}", 2, 9),
-        Step("subtract {k}", "x - {k}", 1, 9, easy=True),
-        Step("take the remainder after dividing by {k}", "x % {k}", 3, 9),
-        Step("divide by {k} and drop the remainder", "x // {k}", 2, 5),
+        TransformStep("add {k}", "x + {k}", 1, 9, easy=True),
+        TransformStep("multiply by {k}", "x * {k}", 2, 9),
+        TransformStep("subtract {k}", "x - {k}", 1, 9, easy=True),
+        TransformStep("take the remainder after dividing by {k}", "x % {k}", 3, 9),
+        TransformStep("divide by {k} and drop the remainder", "x // {k}", 2, 5),
     ),
     (
-        Step("count the digits, without a sign", "len(str(abs(x)))"),
-        Step("add up the digits, without a sign", "sum(int(c) for c in str(abs(x)))"),
+        TransformStep("count the digits, without a sign", "len(str(abs(x)))"),
+        TransformStep("add up the digits, without a sign", "sum(int(c) for c in str(abs(x)))"),
     ),
     lambda random: random.randint(0, 99),
 )
-NUMBERS = Family(
+NUMBERS = StepFamily(
     "numbers",
     "a list of whole numbers",
     (
-        Step("add {k} to each", "[n + {k} for n in x]", 1, 9, easy=True),
-        Step("multiply each by {k}", "[n * {k} for n in x]", 2, 5),
-        Step("keep those above {k}", "[n for n in x if n > {k}]", -3, 9),
-        Step("keep those below {k}", "[n for n in x if n < {k}]", 3, 15),
-        Step("keep the even ones", "[n for n in x if n % 2 == 0]"),
-        Step("keep the odd ones", "[n for n in x if n % 2 == 1]"),
-        Step("reverse the order", "x[::-1]", easy=True),
-        Step("sort them, the smallest first", "sorted(x)", easy=True),
-        Step("leave out the first {k}", "x[{k}:]", 1, 2, easy=True),
+        TransformStep("add {k} to each", "[n + {k} for n in x]", 1, 9, easy=True),
+        TransformStep("multiply each by {k}", "[n * {k} for n in x]", 2, 5),
+        TransformStep("keep those above {k}", "[n for n in x if n > {k}]", -3, 9),
+        TransformStep("keep those below {k}", "[n for n in x if n < {k}]", 3, 15),
+        TransformStep("keep the even ones", "[n for n in x if n % 2 == 0]"),
+        TransformStep("keep the odd ones", "[n for n in x if n % 2 == 1]"),
+        TransformStep("reverse the order", "x[::-1]", easy=True),
+        TransformStep("sort them, the smallest first", "sorted(x)", easy=True),
+        TransformStep("leave out the first {k}", "x[{k}:]", 1, 2, easy=True),
     ),
     (
-        Step("add them up", "sum(x)"),
-        Step("count them", "len(x)"),
-        Step("take the largest, or 0 if there is none", "max(x, default=0)", easy=True),
+        TransformStep("add them up", "sum(x)"),
+        TransformStep("count them", "len(x)"),
+        TransformStep("take the largest, or 0 if there is none", "max(x, default=0)", easy=True),
     ),
     lambda random: [random.randint(-9, 20) for _ in range(random.randint(3, 6))],
 )
-TEXT = Family(
+TEXT = StepFamily(
     "text",
     "a text of small letters",
     (
-        Step("reverse it", "x[::-1]", easy=True),
-        Step("leave out the vowels", "''.join(c for c in x if c not in 'aeiou')"),
-        Step("write every letter {k} times", "''.join(c * {k} for c in x)", 2, 3),
-        Step("keep the first {k} letters", "x[:{k}]", 2, 5, easy=True),
-        Step("leave out the first {k} letters", "x[{k}:]", 1, 3, easy=True),
-        Step("sort the letters", "''.join(sorted(x))"),
-        Step("leave out every letter that stands further to the left already", "''.join(dict.fromkeys(x))"),
+        TransformStep("reverse it", "x[::-1]", easy=True),
+        TransformStep("leave out the vowels", "''.join(c for c in x if c not in 'aeiou')"),
+        TransformStep("write every letter {k} times", "''.join(c * {k} for c in x)", 2, 3),
+        TransformStep("keep the first {k} letters", "x[:{k}]", 2, 5, easy=True),
+        TransformStep("leave out the first {k} letters", "x[{k}:]", 1, 3, easy=True),
+        TransformStep("sort the letters", "''.join(sorted(x))"),
+        TransformStep("leave out every letter that stands further to the left already", "''.join(dict.fromkeys(x))"),
     ),
     (
-        Step("count the letters", "len(x)"),
-        Step("count the vowels", "sum(c in 'aeiou' for c in x)"),
-        Step("write it in capitals", "x.upper()", easy=True),
+        TransformStep("count the letters", "len(x)"),
+        TransformStep("count the vowels", "sum(c in 'aeiou' for c in x)"),
+        TransformStep("write it in capitals", "x.upper()", easy=True),
     ),
     lambda random: "".join(random.choice(LETTERS) for _ in range(random.randint(4, 8))),
 )
 FAMILIES = (NUMBER, NUMBERS, TEXT)
-Steps = Sequence[tuple[Step, int]]
+Steps = Sequence[tuple[TransformStep, int]]
 
 
-class BuiltIn(msgspec.Struct, frozen=True):
+class BuiltInProblem(msgspec.Struct, frozen=True):
     """A built-in problem. Equal `canonical`, equal solutions."""
 
     problem: Problem
     canonical: str
 
 
-def make_problem(seed: int, number: int, level: int) -> BuiltIn:
+def make_built_in_problem(seed: int, number: int, level: int) -> BuiltInProblem:
     """The same problem on every node, with one step for each level."""
     for attempt in range(ATTEMPTS_MAX):
         random = Random(hash_number("built-in", seed, number, level, attempt, bits=63))
-        made = _try_problem(random, level)
+        made = _try_make_problem(random, level)
         if made is not None:
             return made
-    return compose(NUMBER, [(NUMBER.steps[0], 1)], [(number,) for number in range(1, TESTS + 1)])
+    return compose_problem(NUMBER, [(NUMBER.steps[0], 1)], [(number,) for number in range(1, TESTS + 1)])
 
 
-def _try_problem(random: Random, level: int) -> BuiltIn | None:
+def _try_make_problem(random: Random, level: int) -> BuiltInProblem | None:
     family = random.choice(FAMILIES)
     steps = [random.choice(family.steps) for _ in range(level)]
     if random.random() < 0.5:
@@ -467,50 +467,52 @@ def _try_problem(random: Random, level: int) -> BuiltIn | None:
     if any(one is other for one, other in itertools.pairwise(steps)):
         return None
     chosen = [(step, random.randint(step.least, step.most)) for step in steps]
-    made = compose(family, chosen, [(family.draw(random),) for _ in range(TESTS)])
+    made = compose_problem(family, chosen, [(family.draw(random),) for _ in range(TESTS)])
     tests = made.problem.tests
-    return made if len({test.arguments for test in tests}) == TESTS and tells_solutions_apart(tests) else None
+    return made if len({test.arguments for test in tests}) == TESTS and do_tests_need_solution(tests) else None
 
 
-def compose(family: Family, steps: Steps, calls: Sequence[tuple[Any, ...]]) -> BuiltIn:
+def compose_problem(family: StepFamily, steps: Steps, calls: Sequence[tuple[Any, ...]]) -> BuiltInProblem:
     """The problem of these steps, with one test for each call."""
-    text = f"solve takes {family.takes}. {THEN.join(_words_of(steps)).capitalize()}. Return the result."
-    return BuiltIn(Problem(text, tuple(_compute(steps, call) for call in calls)), name_steps(family, steps))
+    text = f"solve takes {family.takes}. {THEN.join(_describe_steps(steps)).capitalize()}. Return the result."
+    return BuiltInProblem(
+        Problem(text, tuple(_compute_test(steps, call) for call in calls)), canonical_form_of_steps(family, steps)
+    )
 
 
-def name_steps(family: Family, steps: Steps) -> str:
+def canonical_form_of_steps(family: StepFamily, steps: Steps) -> str:
     """The canonical form, which decides the side of the split."""
-    return f"{family.name}: {'; '.join(_words_of(steps))}"
+    return f"{family.name}: {'; '.join(_describe_steps(steps))}"
 
 
-def find_steps(text: str) -> tuple[Family, Steps] | None:
+def parse_steps(text: str) -> tuple[StepFamily, Steps] | None:
     """The steps of a problem in the words of the built-in ones, in any case and white space; None for any other."""
     found = _TEXT.fullmatch(" ".join(text.lower().split()))
     family = next((each for each in FAMILIES if found and each.takes == found[1]), None)
     if found is None or family is None:
         return None
-    steps = [_find_step(family, words) for words in found[2].split(THEN)]
+    steps = [_parse_step(family, words) for words in found[2].split(THEN)]
     return None if None in steps else (family, [step for step in steps if step is not None])
 
 
-def _find_step(family: Family, words: str) -> tuple[Step, int] | None:
+def _parse_step(family: StepFamily, words: str) -> tuple[TransformStep, int] | None:
     for step in (*family.steps, *family.endings):
-        found = _pattern_of(step.words).fullmatch(words)
+        found = _step_pattern(step.words).fullmatch(words)
         if found:
             return step, int(found[1]) if found.groups() else 0
     return None
 
 
 @cache
-def _pattern_of(words: str) -> re.Pattern[str]:
+def _step_pattern(words: str) -> re.Pattern[str]:
     return re.compile(re.escape(words).replace(r"\{k\}", r"(-?\d{1,4})"))
 
 
-def _words_of(steps: Steps) -> list[str]:
+def _describe_steps(steps: Steps) -> list[str]:
     return [step.words.format(k=k) for step, k in steps]
 
 
-def _compute(steps: Steps, call: tuple[Any, ...]) -> Test:
+def _compute_test(steps: Steps, call: tuple[Any, ...]) -> ProblemTest:
     value = call[0]
     for step, k in steps:
         value = step.apply(value, k)

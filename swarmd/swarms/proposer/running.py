@@ -15,13 +15,20 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.http_client import HttpFailed, HttpRequest, ask
+from swarmd.http_client import HttpFailed, HttpRequest, send_request
 from swarmd.logger import get_logger
 from swarmd.sandbox import Verdict
 from swarmd.swarms.options import ProposerOptions
 from swarmd.swarms.plan import Score
 from swarmd.swarms.programs import ProgramRunner
-from swarmd.swarms.proposer.problems import FUNCTION, RESULT_CHARACTERS_MAX, SHOWN, Test, fits, passes
+from swarmd.swarms.proposer.problems import (
+    FUNCTION,
+    RESULT_CHARACTERS_MAX,
+    SHOWN,
+    ProblemTest,
+    is_passed,
+    is_within_bytes,
+)
 
 # The text around a program in the sandbox. The program is a string in it, so that it cannot change what follows. The
 # last line of output is what its calls returned. It could forge that line, but it does not know what is expected.
@@ -56,7 +63,7 @@ class ProgramJob(msgspec.Struct, frozen=True):
     """A program and the tests that it is to pass."""
 
     program: str
-    tests: tuple[Test, ...]
+    tests: tuple[ProblemTest, ...]
     copy: int = 0  # another number: another run of the same
 
 
@@ -76,26 +83,26 @@ FAILED = TestResults("ran")
 
 def run_jobs(runner: ProgramRunner, jobs: Sequence[ProgramJob], author: str) -> list[TestResults]:
     """Results of one author's jobs, in their order; `author` is empty for this node."""
-    programs = [make_program(job) for job in jobs]
+    programs = [make_test_program(job) for job in jobs]
     verdicts = runner.run_all(programs, author)
     if programs and not verdicts:
         return [TestResults("unaffordable")] * len(jobs)
-    return [read_marks(job, verdicts[program]) for job, program in zip(jobs, programs, strict=True)]
+    return [read_test_results(job, verdicts[program]) for job, program in zip(jobs, programs, strict=True)]
 
 
-def last_line(printed: str) -> str:
+def extract_last_line(printed: str) -> str:
     """What is kept of the output of a job: the line in which it wrote what its calls returned."""
     return printed.rpartition("\n")[2][:LINE_CHARACTERS_MAX]
 
 
-def make_program(job: ProgramJob) -> str:
+def make_test_program(job: ProgramJob) -> str:
     """The job as the sandbox runs it; what the tests expect is not in it."""
     calls = f"[{', '.join(test.arguments for test in job.tests)}]"
     text = HARNESS.format(function=FUNCTION, characters=RESULT_CHARACTERS_MAX, source=repr(job.program), calls=calls)
     return f"{text}# {job.copy}\n"
 
 
-def read_marks(job: ProgramJob, verdict: Verdict | None) -> TestResults:
+def read_test_results(job: ProgramJob, verdict: Verdict | None) -> TestResults:
     """Results by the last line that a program printed; none unless it ended well and answered every call."""
     if verdict is None:
         return TestResults("broken")
@@ -108,14 +115,14 @@ def read_marks(job: ProgramJob, verdict: Verdict | None) -> TestResults:
     if len(returned) != len(job.tests):
         return FAILED
     pairs = zip(job.tests, returned, strict=True)
-    return TestResults("ran", tuple(text is not None and passes(test, text) for test, text in pairs))
+    return TestResults("ran", tuple(text is not None and is_passed(test, text) for test, text in pairs))
 
 
 SECTIONS_FORM = 0.5  # form of a proposal that has its three sections, one of which is wrong
 COMPAT_LENGTH = 0.2
 
 
-class Rewards:
+class ProposerRewards:
     """Scores by the options of the kind; `format_reward` is the weight of the form by `rewards = "fixed"`."""
 
     def __init__(self, options: ProposerOptions, format_reward: float) -> None:
@@ -151,27 +158,27 @@ class Rewards:
             marks: of the last of them; None if there is none that could be run.
             judged: what the judge said of it; None if it was not asked.
         """
-        brief = fits(completion, self._options.solution_bytes)
+        brief = is_within_bytes(completion, self._options.solution_bytes)
         well_formed = float(len(blocks) == 1 and f"def {FUNCTION}" in blocks[0] and brief)
         failed = marks is not None and marks.state == "broken"
         if self._compat:
             correct = float(marks is not None and marks.all_passed)
-            parts = compat_parts(completion, bool(blocks), correct, brief)
+            parts = compat_reward_parts(completion, bool(blocks), correct, brief)
         else:
-            correct = share_of(marks)
+            correct = hidden_pass_share(marks)
             parts = {"tests": correct, "format": self._format_reward * well_formed}
         if judged is not None:
             parts["judge"] = self._options.judge_reward * judged
         return Score(sum(parts.values()), correct, well_formed, parts, failed, answered=bool(blocks))
 
 
-def share_of(marks: TestResults | None) -> float:
+def hidden_pass_share(marks: TestResults | None) -> float:
     """The share of the hidden tests that were passed."""
     hidden = marks.passed[SHOWN:] if marks is not None else ()
     return sum(hidden) / len(hidden) if hidden else 0.0
 
 
-def compat_parts(completion: str, fenced: bool, correct: float, brief: bool) -> dict[str, float]:
+def compat_reward_parts(completion: str, fenced: bool, correct: float, brief: bool) -> dict[str, float]:
     """-1 without a block, else 1 or 0; +-0.2 for the length. An empty completion, upstream's non-string, has -1.2."""
     if not completion.strip():
         return {"correct": -1.0, "length": -COMPAT_LENGTH}
@@ -191,7 +198,7 @@ ASKED = (
 _VERDICT = re.compile(r'"is_correct"\s*:\s*(true|false)')
 
 
-class Judge:
+class JudgeClient:
     """Asks an OpenAI-compatible endpoint that needs no key. It connects at the first question.
 
     Args:
@@ -210,16 +217,16 @@ class Judge:
         """Count questions and failures from 0 again."""
         self._asked = self._failures = 0
 
-    def ask(self, problem: str, program: str) -> bool | None:
+    def judge_program(self, problem: str, program: str) -> bool | None:
         """Whether a program is right; None if it could not be judged."""
         if self._asked >= JUDGED_MAX or self._failures >= FAILURES_MAX:
             return None
         self._asked += 1
-        verdict = self._ask_once(problem, program)
+        verdict = self._request_verdict(problem, program)
         self._failures = 0 if verdict is not None else self._failures + 1
         return verdict
 
-    def _ask_once(self, problem: str, program: str) -> bool | None:
+    def _request_verdict(self, problem: str, program: str) -> bool | None:
         body = {
             "model": self._model,
             "temperature": 0,
@@ -232,7 +239,7 @@ class Judge:
         url, headers = f"{self._url}/chat/completions", {"Content-Type": "application/json"}
         request = HttpRequest("POST", url, json.dumps(body).encode(), headers)
         try:
-            status, answer = ask(request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
+            status, answer = send_request(request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
             if status != 200:
                 raise ValueError(f"status {status}")
             return read_verdict(answer)

@@ -16,7 +16,7 @@ from torch import nn
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.installed import require
+from swarmd.installed import import_optional
 from swarmd.training.models.device import HALF, Precision
 from swarmd.training.models.memory import PROJECTIONS
 
@@ -24,14 +24,14 @@ FIXED_SEED = 0  # of A, which all nodes of a swarm must have alike
 ADAPTER = "default"  # PEFT's name for it
 
 
-def quantize_by(precision: Precision) -> Any:
+def make_quantization_config(precision: Precision) -> Any:
     """transformers' settings to quantise a model while it is loaded; None without quantisation.
 
     4-bit is QLoRA's: normal float 4, with quantised scales. Raises ConfigError without bitsandbytes.
     """
     if precision.quantization == "none":
         return None
-    require("bitsandbytes", "gpu", f'training.quantization = "{precision.quantization}"')
+    import_optional("bitsandbytes", "gpu", f'training.quantization = "{precision.quantization}"')
     import transformers
 
     settings: Any = transformers.BitsAndBytesConfig  # without annotations
@@ -51,7 +51,7 @@ def add_adapters(model: Any, lora: LoraConfig) -> Any:
 
     The same settings give the same adapters. Raises ConfigError without PEFT, or if the model lacks a named layer.
     """
-    peft = require("peft", "lora", "training.lora")
+    peft = import_optional("peft", "lora", "training.lora")
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -120,7 +120,7 @@ def trained_parameters(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def lengthen_adapters(model: Any) -> None:
+def cast_adapters_to_float32(model: Any) -> None:
     """Cast trained adapters back to float32: TRL shortens those on quantised weights, and small updates would
     vanish."""
     for _, parameter in trained_parameters(model):
@@ -128,7 +128,7 @@ def lengthen_adapters(model: Any) -> None:
             parameter.data = parameter.data.float()
 
 
-def spare_unused(training: TrainingConfig) -> None:
+def block_unused_imports(training: TrainingConfig) -> None:
     """Keep transformers and TRL from importing PEFT, bitsandbytes and DeepSpeed if they are installed but not used.
 
     The first two import torch's whole compiler: about 50 MiB of memory, and 2 of the 9 s of processor time of a start.

@@ -10,7 +10,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.installed import require
+from swarmd.installed import import_optional
 from swarmd.training.models.parallelism import find_parallelism
 
 ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" chooses
@@ -32,7 +32,7 @@ class Precision(msgspec.Struct, frozen=True):
         return dtype
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """For people: "float32", "bfloat16 over float32", "4bit, adapters in float32"."""
         base = self.weights if self.quantization == "none" else self.quantization
         base = f"bfloat16 over {base}" if self.mixed and base == "float32" else base
@@ -55,7 +55,7 @@ def choose_device(wanted: str) -> str:
     return wanted
 
 
-def take_device(wanted: str, rank: int) -> None:
+def select_rank_device(wanted: str, rank: int) -> None:
     """Make a rank's own accelerator the current one, before anything is measured or loaded there.
 
     Raises ConfigError if there is none for this rank.
@@ -80,12 +80,12 @@ def name_device(device: str) -> str:
     return torch.backends.cpu.get_cpu_capability() if device == "cpu" else device
 
 
-def computes_bfloat16(device: str) -> bool:
+def has_bfloat16_hardware(device: str) -> bool:
     """Whether the device computes bfloat16 in hardware: CUDA from Ampere on, and XPU."""
     return device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def draws_shorter(training: TrainingConfig, device: str, precision: Precision, parameters: int) -> bool:
+def can_sample_in_bfloat16(training: TrainingConfig, device: str, precision: Precision, parameters: int) -> bool:
     """Whether completions may be drawn from a copy of the weights in bfloat16.
 
     The weights must be held or trained in float32 by this process alone, the configuration must leave the dtype open,
@@ -116,14 +116,14 @@ def choose_precision(training: TrainingConfig, device: str, fast: bool | None = 
     Args:
         fast: whether the device computes bfloat16 in hardware; None: find out.
     """
-    fast = computes_bfloat16(device) if fast is None else fast
+    fast = has_bfloat16_hardware(device) if fast is None else fast
     adapters = training.lora.rank > 0
     if training.dtype != "auto":
         return Precision(training.dtype, False, training.quantization, adapters)
     return Precision("bfloat16" if fast and adapters else "float32", fast, training.quantization, adapters)
 
 
-def order_attention(wanted: str, device: str, precision: Precision) -> tuple[str, ...]:
+def list_attention_candidates(wanted: str, device: str, precision: Precision) -> tuple[str, ...]:
     """Implementations of attention to try, best first; only the wanted one if one is configured.
 
     FlashAttention runs only on CUDA and in 16 bits.
@@ -135,7 +135,7 @@ def order_attention(wanted: str, device: str, precision: Precision) -> tuple[str
     return (*(["flash_attention_2"] if flash else []), "sdpa", "eager")
 
 
-def choose_threads(wanted: int, model: Any) -> None:
+def set_thread_count(wanted: int, model: Any) -> None:
     """Set torch's number of threads; small models run fastest on one."""
     light = model.num_parameters() <= LIGHT_PARAMETERS_MAX
     if wanted or light:
@@ -181,4 +181,4 @@ def check_vllm(training: TrainingConfig) -> None:
     find_parallelism(training)
     if training.vllm.mode == "server":
         return
-    require("vllm", "vllm", key)
+    import_optional("vllm", "vllm", key)

@@ -23,7 +23,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import GgufRefused, ModelError, ModelUnfit
-from swarmd.files import find_stand_in, irregular, read_start
+from swarmd.files import describe_irregular_file, detect_wrong_content, read_start
 
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model")
@@ -50,10 +50,10 @@ _ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE = "general.architecture", "split.count", 
 def check_directory(directory: Path) -> None:
     """Check that a directory looks like a model's. Raises ModelError naming the file and the fix, OSError."""
     if (directory / ADAPTERS).is_file():
-        raise _only_adapters(directory)
+        raise _adapters_only_error(directory)
     if not (directory / CONFIG).is_file():
-        raise ModelError(f"the model directory {directory} has no config.json", _without_config(directory))
-    _refuse_irregular(directory)
+        raise ModelError(f"the model directory {directory} has no config.json", _explain_missing_config(directory))
+    _refuse_irregular_files(directory)
     for path in (*(directory / name for name in (*SETTINGS, TOKENIZERS[2])), *list_weights(directory)):
         if path.is_file():
             _check_content(path)
@@ -63,8 +63,8 @@ def check_directory(directory: Path) -> None:
     for path in list_weights(directory):
         if path.suffix == ".safetensors" and path.is_file():
             header = read_header(path)
-            _check_names(path, header)
-            _check_types(path, {} if declared else header)
+            _check_weight_names(path, header)
+            _check_weight_types(path, {} if declared else header)
         elif path.is_file() and read_start(path, 2) == b"PK" and not zipfile.is_zipfile(path):
             raise ModelError(f"{path} is cut off, at {path.stat().st_size:,} bytes", _AGAIN)
 
@@ -73,18 +73,20 @@ def require_weights(directory: Path) -> None:
     """Raise ModelError if a file of weights is missing in a directory, OSError."""
     files = list_weights(directory)
     if not files:
-        raise ModelError(f"{directory} has no weights: neither {' nor '.join(WEIGHTS)}", _without_weights(directory))
+        raise ModelError(
+            f"{directory} has no weights: neither {' nor '.join(WEIGHTS)}", _explain_missing_weights(directory)
+        )
     for path in files:
         if not path.is_file():
             raise ModelError(
-                f"{path} is missing, which the index of its weights names", _find_broken(directory) or _AGAIN
+                f"{path} is missing, which the index of its weights names", _explain_broken_links(directory) or _AGAIN
             )
 
 
-def _without_weights(directory: Path) -> str:
+def _explain_missing_weights(directory: Path) -> str:
     """What to do about missing weights, from the directory's content."""
     names = sorted(path.name for path in directory.iterdir())
-    if broken := _find_broken(directory):
+    if broken := _explain_broken_links(directory):
         return broken
     if parts := [name for name in names if _PARTS.fullmatch(name)]:
         index = "model.safetensors.index.json or pytorch_model.bin.index.json"
@@ -94,7 +96,7 @@ def _without_weights(directory: Path) -> str:
     return "Copy all of its files, or save the model with save_pretrained"
 
 
-def _find_broken(directory: Path) -> str:
+def _explain_broken_links(directory: Path) -> str:
     """What to do about a link to nothing in a directory; empty if there is none."""
     broken = [path.name for path in sorted(directory.iterdir()) if path.is_symlink() and not path.exists()]
     return f"{broken[0]} is a link to nothing: copy with `cp -rL`, or `hf download` with --local-dir" if broken else ""
@@ -140,7 +142,7 @@ def check_quantization(name: str, declared: Mapping[str, Any]) -> None:
         )
 
 
-def _check_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_weight_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise ModelUnfit for quantised weights that transformers would load without their scales."""
     for name, entry in header.items():
         if name.endswith(".weight") and entry["dtype"] in _QUANTISED_TYPES:
@@ -150,17 +152,17 @@ def _check_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
-def _check_names(path: Path, names: Iterable[str]) -> None:
+def _check_weight_names(path: Path, names: Iterable[str]) -> None:
     """Raise ModelUnfit if all names of weights begin with a wrapper in which the model was saved."""
     first = {name.partition(".")[0] for name in names}
     if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
         raise ModelUnfit(
             f"the weights in {path} have other names than a model's: all of their names begin with {first.pop()!r}",
-            explain_wrapper(names),
+            explain_wrapped_weights(names),
         )
 
 
-def explain_wrapper(names: Iterable[str]) -> str:
+def explain_wrapped_weights(names: Iterable[str]) -> str:
     """In which wrapper a model was saved, and what to do, from its weights' names; empty if in none."""
     if any(_ADAPTERS.search(name) for name in names):
         return "A PEFT model was saved whole: save `model.merge_and_unload()` with save_pretrained instead"
@@ -170,7 +172,7 @@ def explain_wrapper(names: Iterable[str]) -> str:
     return ""
 
 
-def _only_adapters(directory: Path) -> ModelError:
+def _adapters_only_error(directory: Path) -> ModelError:
     """The error for a directory of PEFT's, for which transformers would load the model that it names."""
     try:
         base = str(json.loads((directory / ADAPTERS).read_bytes()).get("base_model_name_or_path") or "")
@@ -184,7 +186,7 @@ def _only_adapters(directory: Path) -> ModelError:
     )
 
 
-def _without_config(directory: Path) -> str:
+def _explain_missing_config(directory: Path) -> str:
     """What was probably meant, from the content of a directory without config.json."""
     names = sorted(path.name for path in directory.iterdir())
     if found := [name for name in names if name.lower().endswith(".gguf")]:
@@ -192,12 +194,12 @@ def _without_config(directory: Path) -> str:
     inner = [path.parent for place in ("*", "snapshots/*") for path in sorted(directory.glob(f"{place}/{CONFIG}"))]
     if inner:
         return f'Did you mean training.model = "{inner[0]}"?'
-    if broken := _find_broken(directory):
+    if broken := _explain_broken_links(directory):
         return broken
     return "Point training.model at a directory that save_pretrained wrote, or `hf download` with --local-dir"
 
 
-def _refuse_irregular(directory: Path) -> None:
+def _refuse_irregular_files(directory: Path) -> None:
     """Raise ModelError for files such as pipes, which could block the reader for ever."""
     for path in sorted(directory.iterdir()):
         try:
@@ -205,7 +207,9 @@ def _refuse_irregular(directory: Path) -> None:
         except OSError:  # a link to nothing, reported if it is needed
             continue
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise ModelError(f"{path}, of a model: {irregular(mode)}", "Point training.model at a saved model")
+            raise ModelError(
+                f"{path}, of a model: {describe_irregular_file(mode)}", "Point training.model at a saved model"
+            )
 
 
 def list_weights(directory: Path) -> list[Path]:
@@ -229,7 +233,7 @@ def list_weights(directory: Path) -> list[Path]:
 def _check_content(path: Path) -> None:
     """Raise ModelError if something else is in place of a file: a pointer of Git LFS, or a proxy's web page."""
     start = read_start(path, _START_BYTES)
-    if found := find_stand_in(path, start):
+    if found := detect_wrong_content(path, start):
         raise ModelError(*found)
     if not start:
         raise ModelError(f"{path} is empty", _AGAIN)
@@ -274,14 +278,14 @@ def digest_weights(directory: Path) -> str:
             places |= {name: (path, entry) for name, entry in read_header(path).items()}
         else:
             digest.update(path.name.encode())
-            _add(digest, path, 0, path.stat().st_size)
+            _hash_range(digest, path, 0, path.stat().st_size)
     for name, (path, entry) in sorted(places.items()):
         digest.update(msgspec.json.encode([name, entry["dtype"], entry["shape"]]))
-        _add(digest, path, *entry["data_offsets"])
+        _hash_range(digest, path, *entry["data_offsets"])
     return digest.hexdigest()
 
 
-def _add(digest: Any, path: Path, start: int, end: int) -> None:
+def _hash_range(digest: Any, path: Path, start: int, end: int) -> None:
     with path.open("rb") as file:
         file.seek(start)
         while start < end and (block := file.read(min(BLOCK_BYTES, end - start))):
@@ -313,9 +317,12 @@ def check_gguf(path: Path, is_trained: bool = False) -> int:
         count = sum(int(tensor.n_elements) for tensor in reader.tensors)
     except Exception as error:  # the reader may raise anything
         raise GgufRefused(f"{path} is damaged, cut off or not a GGUF file: {error}", "Download it again") from error
-    known = {_plain(name) for name in (*GGUF_CONFIG_MAPPING, *GGUF_CONFIG_ARCHS)} - {"general", "tokenizer"}
+    known = {_normalize_architecture(name) for name in (*GGUF_CONFIG_MAPPING, *GGUF_CONFIG_ARCHS)} - {
+        "general",
+        "tokenizer",
+    }
     architecture = str(contents.get(_ARCHITECTURE, ""))
-    if _plain(architecture) not in known:
+    if _normalize_architecture(architecture) not in known:
         raise GgufRefused(
             f"{path} holds a model of the architecture {architecture!r}, which is not read from such files",
             f"Take the model's safetensors, or a model of these: {', '.join(sorted(known))}",
@@ -323,11 +330,11 @@ def check_gguf(path: Path, is_trained: bool = False) -> int:
     if int(contents.get(_SPLIT_COUNT, 1)) > 1:
         raise GgufRefused(f"{path} is one of several parts of a model", "Put them together: `llama-gguf-split --merge`")
     if is_trained and not contents.get(_TEMPLATE):
-        raise no_template(str(path))
+        raise missing_template_error(str(path))
     return count
 
 
-def _plain(architecture: str) -> str:
+def _normalize_architecture(architecture: str) -> str:
     """Without "-" and "_", which files and transformers use differently: "qwen2moe" for "qwen2_moe"."""
     return architecture.replace("-", "").replace("_", "")
 
@@ -343,7 +350,7 @@ def check_template(directory: Path, name: str) -> None:
     if not settings.is_file() or any((directory / each).exists() for each in TEMPLATES):
         return
     if not _read_settings(settings).get("chat_template"):
-        raise no_template(name)
+        raise missing_template_error(name)
 
 
 def similar_directory(name: str) -> str:
@@ -354,7 +361,7 @@ def similar_directory(name: str) -> str:
     return f"{'' if place.is_absolute() else './'}{place / near[0]}" if near else ""
 
 
-def no_template(name: str) -> ModelUnfit:
+def missing_template_error(name: str) -> ModelUnfit:
     """The error for a model without a chat template."""
     return ModelUnfit(
         f"the tokenizer of {name} has no chat template",

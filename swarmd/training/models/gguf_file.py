@@ -20,13 +20,13 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, GgufConfig
 
 from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
-from swarmd.files import hash_file, make_whole
+from swarmd.files import hash_file, make_directory_atomically
 from swarmd.logger import get_logger
 from swarmd.training.models.files import check_gguf
 from swarmd.training.models.known import model_cache
 from swarmd.training.models.loading import read_model
 from swarmd.training.models.memory import measure_host
-from swarmd.training.models.remembered import Remembered
+from swarmd.training.models.remembered import DigestCache
 from swarmd.training.models.source import WITHOUT_CODE, is_gguf
 
 log = get_logger(__name__)
@@ -36,7 +36,7 @@ FLOAT_BYTES = 4
 SPARE_BYTES = 64 * 2**20  # for tokenizer and configuration
 
 
-def unpack_model(source: str) -> str:
+def resolve_model_directory(source: str) -> str:
     """The directory from which to read a model: for a GGUF file the converted one, else the source itself.
 
     Raises:
@@ -47,9 +47,9 @@ def unpack_model(source: str) -> str:
     if not is_gguf(source):
         return source
     path = Path(source)
-    digest = Remembered(path).find("content", lambda: hash_file(path))
+    digest = DigestCache(path).get_or_compute("content", lambda: hash_file(path))
     place = model_cache() / f"{path.stem}-{digest[:16]}"
-    if make_whole(place, lambda part: convert_gguf(path, part)):
+    if make_directory_atomically(place, lambda part: convert_gguf(path, part)):
         log.info("converted", file=str(path), directory=str(place))
     return str(place)
 
@@ -57,7 +57,7 @@ def unpack_model(source: str) -> str:
 def read_gguf_config(path: Path) -> Any:
     """transformers' configuration of the model in a GGUF file. Raises GgufRefused."""
     check_gguf(path)
-    return _read(path, lambda: AutoConfig.from_pretrained(path.parent, gguf_file=path.name, **WITHOUT_CODE))
+    return _load_gguf(path, lambda: AutoConfig.from_pretrained(path.parent, gguf_file=path.name, **WITHOUT_CODE))
 
 
 def convert_gguf(path: Path, directory: Path) -> int:
@@ -84,9 +84,9 @@ def convert_gguf(path: Path, directory: Path) -> int:
     with tempfile.TemporaryDirectory() as alone:  # in place, a tokenizer's files beside it would be read
         Path(alone, ALONE).symlink_to(path.absolute())
         place: dict[str, Any] = {"gguf_file": ALONE}
-        tokenizer = _read(path, lambda: AutoTokenizer.from_pretrained(alone, **place, **WITHOUT_CODE))
+        tokenizer = _load_gguf(path, lambda: AutoTokenizer.from_pretrained(alone, **place, **WITHOUT_CODE))
         place |= {"dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
-        model = _read(path, lambda: read_model(str(path), alone, **place))
+        model = _load_gguf(path, lambda: read_model(str(path), alone, **place))
     if model.num_parameters() != values:
         raise GgufRefused(
             f"{path} holds {values:,} values, the model that transformers reads from it {model.num_parameters():,}",
@@ -102,7 +102,7 @@ def convert_gguf(path: Path, directory: Path) -> int:
     return values
 
 
-def _read(path: Path, load: Callable[[], Any]) -> Any:
+def _load_gguf(path: Path, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except MemoryError:

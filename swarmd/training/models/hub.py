@@ -14,7 +14,7 @@ SIMILAR = 0.8  # difflib's cutoff for similar names
 _ACCESS = "`hf auth login`, or set HF_TOKEN where the node runs"
 
 
-def ask_hub(name: str, revision: str, shipped: tuple[str, ...]) -> str:
+def fetch_commit(name: str, revision: str, shipped: tuple[str, ...]) -> str:
     """Ask for the commit of a model's revision. Errors name the `shipped` models as alternatives.
 
     Raises:

@@ -53,7 +53,7 @@ def model_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "swarmd" / "models"
 
 
-def _shape(
+def _make_shape(
     parameters: int, layers: int, hidden: int, intermediate: int, heads: int, groups: int, **rest: Any
 ) -> ModelShape:
     vocabulary = rest.pop("vocabulary", 151_936)
@@ -65,16 +65,16 @@ def _shape(
 
 
 _WIDE = {"vocabulary": 152_064, "tied": False}
-_HALF_B = _shape(494_032_768, 24, 896, 4864, 14, 2)
-_ONE_HALF_B = _shape(1_543_714_304, 28, 1536, 8960, 12, 2)
-_THREE_B = _shape(3_085_938_688, 36, 2048, 11_008, 16, 2)
-_SEVEN_B = _shape(7_615_616_512, 28, 3584, 18_944, 28, 4, **_WIDE)
-_FOURTEEN_B = _shape(14_770_033_664, 48, 5120, 13_824, 40, 8, **_WIDE)
-_THIRTY_TWO_B = _shape(32_763_876_352, 64, 5120, 27_648, 40, 8, **_WIDE)
-_SEVENTY_TWO_B = _shape(72_706_203_648, 80, 8192, 29_568, 64, 8, **_WIDE)
-_QWEN3_SMALL = _shape(596_049_920, 28, 1024, 3072, 16, 8, width=128, context=40_960)
-_QWEN3_LARGE = _shape(1_720_574_976, 28, 2048, 6144, 16, 8, width=128, context=40_960)
-_DEEPSEEK = _shape(1_346_471_936, 24, 2048, 5504, 16, 16, vocabulary=32_256, tied=False, context=16_384)
+_HALF_B = _make_shape(494_032_768, 24, 896, 4864, 14, 2)
+_ONE_HALF_B = _make_shape(1_543_714_304, 28, 1536, 8960, 12, 2)
+_THREE_B = _make_shape(3_085_938_688, 36, 2048, 11_008, 16, 2)
+_SEVEN_B = _make_shape(7_615_616_512, 28, 3584, 18_944, 28, 4, **_WIDE)
+_FOURTEEN_B = _make_shape(14_770_033_664, 48, 5120, 13_824, 40, 8, **_WIDE)
+_THIRTY_TWO_B = _make_shape(32_763_876_352, 64, 5120, 27_648, 40, 8, **_WIDE)
+_SEVENTY_TWO_B = _make_shape(72_706_203_648, 80, 8192, 29_568, 64, 8, **_WIDE)
+_QWEN3_SMALL = _make_shape(596_049_920, 28, 1024, 3072, 16, 8, width=128, context=40_960)
+_QWEN3_LARGE = _make_shape(1_720_574_976, 28, 2048, 6144, 16, 8, width=128, context=40_960)
+_DEEPSEEK = _make_shape(1_346_471_936, 24, 2048, 5504, 16, 16, vocabulary=32_256, tied=False, context=16_384)
 
 TABLE = (
     PooledModel("Gensyn/Qwen2.5-0.5B-Instruct", "general", _HALF_B),
@@ -100,7 +100,7 @@ KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
 _SAME = {"Qwen/Qwen2.5-", "unsloth/Qwen2.5-", "Gensyn/Qwen2.5-"}
 
 
-def count_parameters(name: str) -> int | None:
+def parse_parameter_count(name: str) -> int | None:
     """Number of parameters from a model's name, such as "7B", "1.5b" or "360M"; None if it has none."""
     found = [float(number) * (1e9 if unit in "bB" else 1e6) for number, unit in _SIZE.findall(name.split("/")[-1])]
     return int(found[0]) if found else None
@@ -121,7 +121,7 @@ def find_model(name: str) -> PooledModel | None:
     for row in TABLE:
         if row.name in spellings:
             return msgspec.structs.replace(row, name=name)
-    parameters = count_parameters(name)
+    parameters = parse_parameter_count(name)
     if parameters is None:
         return None
     nearest = min(TABLE, key=lambda row: abs(row.shape.parameters - parameters))

@@ -17,7 +17,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from swarmd.errors import ModelError, ModelUnfit, SwarmdError
-from swarmd.training.models.files import explain_wrapper
+from swarmd.training.models.files import explain_wrapped_weights
 from swarmd.training.models.hub import explain_hub, find_hub_error
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
 
@@ -53,11 +53,11 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
             "Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without adapter_config.json",
         )
     check_loaded(name, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
-    _stop_dropout(model)
+    _disable_dropout(model)
     return model
 
 
-def _stop_dropout(model: Any) -> None:
+def _disable_dropout(model: Any) -> None:
     """Turn dropout off: with it, training would compute other probabilities than those that completions were drawn
     by."""
     for module in model.modules():
@@ -87,9 +87,9 @@ def check_loaded(
         return
     shapes = [f"{key} is {list(found)} instead of {list(wanted)}" for key, found, wanted in wrong]
     told = (
-        _count(lost, "is missing", "are missing"),
-        _count(foreign, "is not the model's", "are not the model's"),
-        _count(shapes, "has another shape", "have other shapes"),
+        _describe_names(lost, "is missing", "are missing"),
+        _describe_names(foreign, "is not the model's", "are not the model's"),
+        _describe_names(shapes, "has another shape", "have other shapes"),
     )
     raise ModelUnfit(
         f"the files of {name} do not hold the weights that its config.json describes: {'; '.join(filter(None, told))}",
@@ -97,7 +97,7 @@ def check_loaded(
     )
 
 
-def _count(names: list[str], one: str, many: str) -> str:
+def _describe_names(names: list[str], one: str, many: str) -> str:
     if not names:
         return ""
     some = ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
@@ -106,7 +106,7 @@ def _count(names: list[str], one: str, many: str) -> str:
 
 def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
     """The likely cause and what to do, from the names alone."""
-    if wrapped := explain_wrapper(foreign):
+    if wrapped := explain_wrapped_weights(foreign):
         return wrapped
     if _CHECKPOINT & set(foreign):
         return "It is a checkpoint of training, not a model: load it with what wrote it, and save with save_pretrained"
@@ -125,7 +125,7 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
     return "Copy all of its files again, or put the config.json that belongs to the weights beside them"
 
 
-def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
+def call_loader(name: str, load: Callable[[], Any], what: str = "") -> Any:
     """Call a loader of transformers; turn what it raises into a ModelError that explains it."""
     try:
         return load()

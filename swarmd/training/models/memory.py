@@ -55,7 +55,7 @@ class ModelShape(msgspec.Struct, frozen=True):
     quantized: str = ""  # "4bit" or "8bit" if the files themselves are
 
     @property
-    def embeddings(self) -> int:
+    def embedding_parameters(self) -> int:
         """Parameters that are not quantised."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
@@ -90,20 +90,24 @@ class MemoryNeed(msgspec.Struct, frozen=True):
     def total(self) -> int:
         """The whole process, at the peak of a stage."""
         held = self.weights + self.optimizer + self.reference + self.vllm + self.context + self.process
-        return held + (self.training + self.generating if self.overlaps else max(self.training, self.generating))
+        return held + (
+            self.training_bytes + self.generating_bytes
+            if self.overlaps
+            else max(self.training_bytes, self.generating_bytes)
+        )
 
     @property
-    def training(self) -> int:
+    def training_bytes(self) -> int:
         """While a step is trained, beside what is held throughout."""
         return self.gradients + int(SLACK * (self.passes + self.layers))
 
     @property
-    def generating(self) -> int:
+    def generating_bytes(self) -> int:
         """While completions are drawn, beside what is held throughout."""
         return self.drawing + int(SLACK * (self.generation + self.gathered))
 
     @property
-    def least(self) -> int:
+    def minimum_bytes(self) -> int:
         """What a process of this kind still needs: with the smallest passes, without the copy to draw from."""
         return msgspec.structs.replace(self, passes=self.smallest_pass, drawing=0, process=0, overlaps=False).total
 
@@ -132,15 +136,15 @@ def estimate_need(
     """
     from swarmd.training.models.device import (  # torch, which not every caller needs
         Precision,
+        can_sample_in_bfloat16,
         choose_vllm,
-        draws_shorter,
         needs_copy,
     )
 
     parallelism = find_parallelism(training)
     size = NUMBER_BYTES[weights]
     precision = Precision(weights, mixed, training.quantization, training.lora.rank > 0)
-    shorter = draws_shorter(training, device, precision, shape.parameters)
+    shorter = can_sample_in_bfloat16(training, device, precision, shape.parameters)
     held = _weight_bytes(shape, training.quantization, size)
     rank = training.lora.rank
     adapters = shape.adapter_parameters(rank, training.lora.targets or PROJECTIONS)
@@ -150,14 +154,14 @@ def estimate_need(
     vllm = choose_vllm(training, device).mode
     whole = held + sum(adapters) * trained_size
     in_parts = parallelism.weights > 1
-    whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
+    whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embedding_parameters * size
     resident = int(whole / parallelism.weights)
     optimizer = int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / parallelism.moments)
     gradients = int(trained * trained_size / parallelism.gradients)
     passes, smallest = (
         int(_pass_bytes(shape, training, device, size, mixed, tokens, recompute))
         for tokens, recompute in (
-            (_usual_tokens(shape, training, device), training.gradient_checkpointing == "on"),
+            (_default_pass_tokens(shape, training, device), training.gradient_checkpointing == "on"),
             (training.prompt_tokens + training.completion_tokens, training.gradient_checkpointing != "off"),
         )
     )
@@ -189,10 +193,12 @@ def _weight_bytes(shape: ModelShape, quantization: str, size: float) -> float:
     quantization = shape.quantized or quantization
     if quantization == "none":
         return shape.parameters * size
-    return (shape.parameters - shape.embeddings) * QUANTIZED_BYTES[quantization] + shape.embeddings * size
+    return (shape.parameters - shape.embedding_parameters) * QUANTIZED_BYTES[
+        quantization
+    ] + shape.embedding_parameters * size
 
 
-def find_tokens_max(device: str, parameters: int) -> int:
+def find_saturating_tokens(device: str, parameters: int) -> int:
     """Tokens of one pass, beside its longest prompt, beyond which passes are hardly faster."""
     from swarmd.training.models.device import LIGHT_PARAMETERS_MAX  # torch, which not every caller needs
 
@@ -200,14 +206,16 @@ def find_tokens_max(device: str, parameters: int) -> int:
     return LIGHT_TOKENS_MAX if light else TOKENS_MAX.get(device, ACCELERATOR_TOKENS_MAX)
 
 
-def _usual_tokens(shape: ModelShape, training: TrainingConfig, device: str) -> int:
+def _default_pass_tokens(shape: ModelShape, training: TrainingConfig, device: str) -> int:
     """Tokens of a pass that memory does not bound: at most those of a step."""
     questions = min(training.micro_questions or training.questions, training.questions)
     batch = questions * (training.prompt_tokens + training.generations * training.completion_tokens)
-    return min(batch, find_tokens_max(device, shape.parameters) + training.prompt_tokens)
+    return min(batch, find_saturating_tokens(device, shape.parameters) + training.prompt_tokens)
 
 
-def token_bytes(shape: ModelShape, size: float, mixed: bool, recompute: bool, keys: float = 2.0) -> float:
+def activation_bytes_per_token(
+    shape: ModelShape, size: float, mixed: bool, recompute: bool, keys: float = 2.0
+) -> float:
     """Bytes of activations that a token of a packed pass keeps in all layers.
 
     What a layer keeps: its input, normalised input and sum, twice (6 hidden widths); queries, attention and the same in
@@ -237,14 +245,14 @@ def _pass_bytes(
     """
     prompt, completion = training.prompt_tokens, training.completion_tokens
     keys = prompt + max((tokens - prompt) / completion, 1) * (prompt + completion)
-    activations = tokens * token_bytes(shape, size, mixed, recompute, keys / tokens)
+    activations = tokens * activation_bytes_per_token(shape, size, mixed, recompute, keys / tokens)
     logits = 12.0 * tokens * min(shape.vocabulary, LOGITS_TILE)
     if device == "cpu":
         activations *= ADAPTED_GAPS if training.lora.rank else GAPS
     if training.lora.rank:  # then the output layer has no gradient
         # Quantised weights are dequantised a layer at a time.
         quantized = (shape.quantized or training.quantization) != "none"
-        whole = (shape.parameters - shape.embeddings) / shape.layers * size if quantized else 0.0
+        whole = (shape.parameters - shape.embedding_parameters) / shape.layers * size if quantized else 0.0
         return activations + logits + whole
     head = 4.0 * shape.vocabulary * shape.hidden
     # The embedding's gradient is as large and comes last. On a processor it cannot reuse the memory of activations,
@@ -301,7 +309,7 @@ def read_shape(config: Any, parameters: int) -> ModelShape:
     )
 
 
-def measure_room(device: str) -> DeviceMemory:
+def measure_device_memory(device: str) -> DeviceMemory:
     """Free and total memory of a device; on a CPU within the limits of the process's control groups."""
     if device in ("cuda", "xpu"):
         import torch
@@ -328,7 +336,7 @@ def measure_host(
         used = _read_number(group / "memory.current") or _read_number(group / "memory.usage_in_bytes") or 0
         if limit is None or limit >= memory.total:
             continue
-        free = max(limit - used + _reclaimable(group), 0)
+        free = max(limit - used + _reclaimable_bytes(group), 0)
         if free < room.free:
             room = DeviceMemory(device, free, limit, str(group))
     return room
@@ -351,7 +359,7 @@ def _control_groups(root: Path, own: Path) -> list[Path]:
     return found
 
 
-def _reclaimable(group: Path) -> int:
+def _reclaimable_bytes(group: Path) -> int:
     """Bytes of the group's page cache that the kernel drops when they are needed."""
     try:
         rows = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())

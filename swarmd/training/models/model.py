@@ -30,7 +30,7 @@ from swarmd.training.models.adapters import (
     add_adapters,
     choose_targets,
     fixed_matrices,
-    quantize_by,
+    make_quantization_config,
     trained_matrices,
 )
 from swarmd.training.models.device import (
@@ -38,26 +38,26 @@ from swarmd.training.models.device import (
     Precision,
     choose_device,
     choose_precision,
-    choose_threads,
+    list_attention_candidates,
     name_device,
-    order_attention,
+    set_thread_count,
 )
-from swarmd.training.models.files import check_quantization, list_weights, no_template, read_header
-from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
-from swarmd.training.models.hub import ask_hub
-from swarmd.training.models.loading import check_loaded, guarded, read_model
-from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_room, read_shape
-from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
-from swarmd.training.models.remembered import Remembered
+from swarmd.training.models.files import check_quantization, list_weights, missing_template_error, read_header
+from swarmd.training.models.gguf_file import read_gguf_config, resolve_model_directory
+from swarmd.training.models.hub import fetch_commit
+from swarmd.training.models.loading import call_loader, check_loaded, read_model
+from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_device_memory, read_shape
+from swarmd.training.models.pool import CHOICE, check_fit, encode_choice
+from swarmd.training.models.remembered import DigestCache
 from swarmd.training.models.sharding import Sharding
 from swarmd.training.models.source import (
     AUTO,
     MAIN,
     WITHOUT_CODE,
-    commit_of,
     compare_weights,
+    find_configured_model,
     find_directory,
-    find_snapshot,
+    hub_revision_of,
     is_gguf,
     list_embedded,
     locate_configured,
@@ -95,7 +95,7 @@ class Policy(msgspec.Struct, eq=False):
     loads: int = 0  # how often `load_weights` was called
 
     @property
-    def parameters(self) -> int:
+    def parameter_count(self) -> int:
         """Number of the model's parameters; quantised ones count as before quantisation, adapters do not count."""
         return self.size or int(sum(parameter.numel() for parameter in self.model.parameters()))
 
@@ -137,7 +137,7 @@ class Policy(msgspec.Struct, eq=False):
             ids.append(self.tokenizer.eos_token_id)
         return [int(token) for token in ids]
 
-    def rewrite(self, text: str) -> str:
+    def round_trip_text(self, text: str) -> str:
         """The text as it comes back if the model writes it."""
         return self.decode_completion(self.tokenizer.encode(text, add_special_tokens=False))
 
@@ -159,24 +159,24 @@ class Policy(msgspec.Struct, eq=False):
     def walk_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """As `trained_weights`, one after another; of a sharded model one is gathered at a time."""
         seen: set[int] = set()
-        for name, weight in self._trained().items():
+        for name, weight in self._trained_parameters().items():
             if id(weight) not in seen:
                 seen.add(id(weight))
-                yield name, self.sharding.read(weight)
+                yield name, self.sharding.read_full_weight(weight)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Load what `trained_weights` or `saved_weights` gave; tied weights may be missing.
 
         Raises ModelError for other names, shapes, or matrices that are not trained.
         """
-        own, fixed = self._trained(), weights.keys() & self.fixed.keys()
+        own, fixed = self._trained_parameters(), weights.keys() & self.fixed.keys()
         if other := sorted(name for name in fixed if not torch.equal(weights[name], self.fixed[name])):
             raise ModelError(f"the checkpoint was trained with other adapters than {self.name} has here: {other[:3]}")
         weights = {name: weight for name, weight in weights.items() if name not in fixed}
         tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
         missing = sorted(own.keys() - weights.keys() - tied)
         shared = own.keys() & weights.keys()
-        wrong = sorted(name for name in shared if self.sharding.shape(own[name]) != weights[name].shape)
+        wrong = sorted(name for name in shared if self.sharding.full_shape(own[name]) != weights[name].shape)
         foreign = [*sorted(weights.keys() - own.keys()), *wrong]
         if missing or foreign:
             raise ModelError(
@@ -186,10 +186,10 @@ class Policy(msgspec.Struct, eq=False):
             )
         with torch.no_grad():
             for name, value in weights.items():
-                self.sharding.write(own[name], value)
+                self.sharding.write_full_weight(own[name], value)
         self.loads += 1
 
-    def _trained(self) -> dict[str, torch.Tensor]:
+    def _trained_parameters(self) -> dict[str, torch.Tensor]:
         if not self.precision.adapters:
             return dict(self.model.state_dict(keep_vars=True))
         return dict(trained_matrices(self.model))
@@ -206,9 +206,9 @@ class Policy(msgspec.Struct, eq=False):
     @property
     def is_small(self) -> bool:
         """Whether the trained weights are small enough to keep a copy."""
-        return self.precision.adapters or self.parameters <= LIGHT_PARAMETERS_MAX
+        return self.precision.adapters or self.parameter_count <= LIGHT_PARAMETERS_MAX
 
-    def describe(self, directory: Path) -> None:
+    def write_model_files(self, directory: Path) -> None:
         """Write what transformers, or PEFT on the base, needs to load the trained weights as a model."""
         if self.precision.adapters:
             settings = self.model.peft_config[ADAPTER]
@@ -220,17 +220,19 @@ class Policy(msgspec.Struct, eq=False):
             self.model.generation_config.save_pretrained(directory)
         plain = isinstance(self.tokenizer.chat_template, str)  # several would go into a directory of their own
         self.tokenizer.save_pretrained(directory, save_jinja_files=plain)
-        (directory / CHOICE).write_bytes(describe_choice(self.name))
+        (directory / CHOICE).write_bytes(encode_choice(self.name))
 
-    def digest_now(self) -> str:
+    def digest_current_weights(self) -> str:
         """SHA-256 of the weights as they are now; frozen ones under adapters count as they were loaded."""
-        weights = sorted({**self.fixed, **self._trained()}.items())
-        return _digest(((name, self.sharding.read(weight)) for name, weight in weights), self.frozen_digest)
+        weights = sorted({**self.fixed, **self._trained_parameters()}.items())
+        return _hash_weights(
+            ((name, self.sharding.read_full_weight(weight)) for name, weight in weights), self.frozen_digest
+        )
 
     @property
     def fixed_digest(self) -> str:
         """SHA-256 of all that adapters rest on: the frozen weights, and the matrices that are not trained."""
-        return _digest(sorted(self.fixed.items()), self.frozen_digest)
+        return _hash_weights(sorted(self.fixed.items()), self.frozen_digest)
 
 
 def load_policy(training: TrainingConfig) -> Policy:
@@ -243,12 +245,12 @@ def load_policy(training: TrainingConfig) -> Policy:
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
     require_model(training)  # asks the Hub once, while transformers would try for a minute
-    source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
+    source = prefer_cache(resolve_model_directory(locate_configured(training)), hub_revision_of(training))
     device = choose_device(training.device)
     # cuDNN plans attention again for each shape (about 27 ms), and decoding has another one with each token.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    shape = inspect_model(source, training.model, commit_of(training))
-    tokenizer = load_tokenizer(source, training.model, commit_of(training))
+    shape = read_model_shape(source, training.model, hub_revision_of(training))
+    tokenizer = load_tokenizer(source, training.model, hub_revision_of(training))
     if shape.quantized and shape.quantized != training.quantization:
         raise ConfigError(
             f"the files of {training.model} are quantised to {shape.quantized}, training.quantization is "
@@ -260,18 +262,20 @@ def load_policy(training: TrainingConfig) -> Policy:
     reason = ""
     for precision in dict.fromkeys((wanted, plain)):
         check_fit(training.model, shape, training, precision, device)
-        for attention in order_attention(training.attention, device, precision):
-            loaded = _load(source, training, shape, device, precision, attention, tokenizer)
+        for attention in list_attention_candidates(training.attention, device, precision):
+            loaded = _try_load(source, training, shape, device, precision, attention, tokenizer)
             if isinstance(loaded, Policy):
                 if precision != wanted:
-                    log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
+                    log.warning("float32 is used instead", wanted=wanted.description, device=device, reason=reason)
                 loaded.size = shape.parameters
                 loaded.other_weights = compare_weights(training, source)
                 if loaded.other_weights:
                     log.warning("this node begins from other weights than its swarm", reason=loaded.other_weights)
                 return loaded
             reason = loaded
-            log.info("does not work here", precision=precision.text, attention=attention, device=device, reason=reason)
+            log.info(
+                "does not work here", precision=precision.description, attention=attention, device=device, reason=reason
+            )
     raise ModelUnfit(
         f"{training.model} does not work on {device}: {reason}",
         "Set training.device, training.dtype, training.attention or training.quantization to others, or take "
@@ -279,7 +283,7 @@ def load_policy(training: TrainingConfig) -> Policy:
     )
 
 
-def _load(
+def _try_load(
     source: str,
     training: TrainingConfig,
     shape: ModelShape,
@@ -289,32 +293,34 @@ def _load(
     tokenizer: Any,
 ) -> Policy | str:
     """Load and try the model. Returns it, or why it does not work this way. Raises ModelError if no other way helps."""
-    remembered = Remembered(find_directory(source, training.revision), name_device(device), precision)
+    remembered = DigestCache(find_directory(source, training.revision), name_device(device), precision)
     try:
-        model = guarded(training.model, lambda: _read_model(source, training, shape, device, precision, attention))
+        model = call_loader(training.model, lambda: _read_model(source, training, shape, device, precision, attention))
     except ModelError as error:
         cause = error.__cause__
         if isinstance(cause, ImportError | ValueError) and re.search("attention|attn", str(cause), re.IGNORECASE):
             return first_line(cause)
         raise
-    choose_threads(training.threads, model)
+    set_thread_count(training.threads, model)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    digest = remembered.find("weights", lambda: digest_weights(model))
+    digest = remembered.get_or_compute("weights", lambda: digest_weights(model))
     if precision.adapters:
         model = add_adapters(model, training.lora)
-    policy = Policy(training.model, model, tokenizer, device, digest, find_markers(tokenizer), precision, attention)
-    policy.revision = commit_of(training)
+    policy = Policy(
+        training.model, model, tokenizer, device, digest, list_escaped_texts(tokenizer), precision, attention
+    )
+    policy.revision = hub_revision_of(training)
     if precision.adapters:
         policy.frozen_digest, policy.fixed = digest, fixed_matrices(model)
-        policy.digest = policy.digest_now()
+        policy.digest = policy.digest_current_weights()
     trial = f"{policy.digest} with {attention}"
-    if not remembered.recall(trial):
-        reason = try_out(policy.model, policy.autocast)
+    if not remembered.get(trial):
+        reason = smoke_test_model(policy.model, policy.autocast)
         if reason:
             return reason
-        remembered.keep(trial, policy.digest)
-    policy.model.train()  # as `try_out` would leave it
+        remembered.put(trial, policy.digest)
+    policy.model.train()  # as `smoke_test_model` would leave it
     return policy
 
 
@@ -334,26 +340,26 @@ def load_frozen(training: TrainingConfig) -> FrozenModel:
         ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
         ConfigError: there is no such device.
     """
-    name, commit = training.model, commit_of(training)
-    if find_snapshot(training) is None:
-        ask_hub(name, training.revision, list_embedded())  # once, while transformers would try for a minute
-    source = prefer_cache(unpack_model(locate_configured(training)), commit)
+    name, commit = training.model, hub_revision_of(training)
+    if find_configured_model(training) is None:
+        fetch_commit(name, training.revision, list_embedded())  # once, while transformers would try for a minute
+    source = prefer_cache(resolve_model_directory(locate_configured(training)), commit)
     device = choose_device(training.device)
-    shape = inspect_model(source, name, commit)
+    shape = read_model_shape(source, name, commit)
     if shape.quantized:
         quantization: Any = shape.quantized
         training = msgspec.structs.replace(training, quantization=quantization)
     precision = choose_precision(training, device)
     needed = estimate_need(shape, training, device, precision.weights, precision.mixed).weights
-    free = measure_room(device).free
+    free = measure_device_memory(device).free
     if needed > free:
         raise ModelUnfit(
-            f"the weights of {name} take {needed / GIB:.1f} GiB in {precision.text} on {device}, "
+            f"the weights of {name} take {needed / GIB:.1f} GiB in {precision.description} on {device}, "
             f"{free / GIB:.1f} GiB are free",
             "Choose a smaller model, a shorter dtype or another device, or free memory",
         )
-    model = guarded(name, lambda: _read_model(source, training, shape, device, precision))
-    choose_threads(training.threads, model)
+    model = call_loader(name, lambda: _read_model(source, training, shape, device, precision))
+    set_thread_count(training.threads, model)
     return FrozenModel(model.eval().requires_grad_(False), source, device, precision)
 
 
@@ -367,31 +373,31 @@ def _read_model(
 ) -> Any:
     place: dict[str, Any] = {}
     if precision.quantization != "none":
-        settings = quantize_by(precision)
+        settings = make_quantization_config(precision)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
     settings = {"dtype": precision.dtype, "attn_implementation": attention}
-    model = read_model(training.model, source, commit_of(training), **settings, **place)
+    model = read_model(training.model, source, hub_revision_of(training), **settings, **place)
     return model if place else model.to(device)
 
 
-def read_base(policy: Policy) -> dict[str, torch.Tensor]:
+def read_base_weights(policy: Policy) -> dict[str, torch.Tensor]:
     """Read all weights as they were when the policy was loaded from its files, into the machine's memory."""
-    source = prefer_cache(unpack_model(locate_model(policy.name)), policy.revision)
+    source = prefer_cache(resolve_model_directory(locate_model(policy.name)), policy.revision)
     dtype = policy.precision.dtype
-    model = guarded(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
+    model = call_loader(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
     return dict(model.state_dict())
 
 
-def examine_model(training: TrainingConfig) -> None:
+def check_loadable(training: TrainingConfig) -> None:
     """Check from the files of a model of this machine, without its weights, that it can be loaded.
 
     Raises:
         ModelError: transformers does not know its architecture, it is not a language model, or it lacks a tokenizer.
         ConfigError: it has no layers as `training.lora.targets` names them.
     """
-    if training.model == AUTO or (source := find_snapshot(training)) is None or is_gguf(str(source)):
+    if training.model == AUTO or (source := find_configured_model(training)) is None or is_gguf(str(source)):
         return
-    _, empty = _make_empty(str(source), training.model)
+    _, empty = _make_weightless_model(str(source), training.model)
     tokenizer = load_tokenizer(str(source), training.model)
     try:
         tokenizer.apply_chat_template([{"role": "user", "content": _QUESTION}], tokenize=False)
@@ -413,23 +419,25 @@ def _compare_shapes(directory: Path, empty: Any) -> Iterator[tuple[str, tuple[in
                 yield name, tuple(entry["shape"]), tuple(wanted[name].shape)
 
 
-def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
+def read_model_shape(source: str, name: str, revision: str = "") -> ModelShape:
     """The shape of a model from its configuration alone. Raises ModelError if that cannot be read."""
-    config, empty = _make_empty(source, name, revision)
-    return guarded(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+    config, empty = _make_weightless_model(source, name, revision)
+    return call_loader(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
 
 
-def _make_empty(source: str, name: str, revision: str = "") -> tuple[Any, Any]:
+def _make_weightless_model(source: str, name: str, revision: str = "") -> tuple[Any, Any]:
     """A model's configuration, and the model without its weights. Raises ModelError."""
     make: Any = AutoModelForCausalLM
     if is_gguf(source):
         config = read_gguf_config(Path(source))
     else:
-        config = guarded(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
+        config = call_loader(
+            name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE)
+        )
     _check_architecture(name, config)
     _check_config(name, config.get_text_config())
     with torch.device("meta"):
-        return config, guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
+        return config, call_loader(name, lambda: make.from_config(config, **WITHOUT_CODE))
 
 
 def _check_architecture(name: str, config: Any) -> None:
@@ -462,11 +470,11 @@ def load_tokenizer(source: str, name: str, revision: str = "", chats: bool = Tru
     """
     load: Any = AutoTokenizer.from_pretrained
     pinned = revision or MAIN
-    tokenizer = guarded(
+    tokenizer = call_loader(
         name, lambda: load(source, revision=pinned, padding_side="left", **WITHOUT_CODE), "the tokenizer of "
     )
     if chats and not tokenizer.chat_template:
-        raise no_template(name)
+        raise missing_template_error(name)
     if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
         raise ModelUnfit(
             f"the tokenizer of {name} has several chat templates, and none is the default",
@@ -479,7 +487,7 @@ def load_tokenizer(source: str, name: str, revision: str = "", chats: bool = Tru
     return tokenizer
 
 
-def check_tokens(policy: Policy) -> None:
+def check_tokenizer(policy: Policy) -> None:
     """Raise ModelUnfit if the tokenizer does not go with the model.
 
     - A question must reach the model through the chat template.
@@ -511,7 +519,7 @@ def check_tokens(policy: Policy) -> None:
         )
 
 
-def find_markers(tokenizer: Any) -> tuple[str, ...]:
+def list_escaped_texts(tokenizer: Any) -> tuple[str, ...]:
     """Texts that are escaped in untrusted input: the tokenizer's added tokens and the answer tags."""
     added = (str(token) for token in tokenizer.added_tokens_decoder.values())
     return tuple(sorted({text for text in added if text.strip()} | set(TAGS)))
@@ -519,10 +527,10 @@ def find_markers(tokenizer: Any) -> tuple[str, ...]:
 
 def digest_weights(model: Any) -> str:
     """SHA-256 over names and values of all weights, floating-point ones as float32."""
-    return _digest(sorted(model.state_dict().items()))
+    return _hash_weights(sorted(model.state_dict().items()))
 
 
-def _digest(weights: Iterable[tuple[str, torch.Tensor]], before: str = "") -> str:
+def _hash_weights(weights: Iterable[tuple[str, torch.Tensor]], before: str = "") -> str:
     digest = hashlib.sha256(before.encode())
     for name, tensor in weights:
         digest.update(name.encode())
@@ -532,14 +540,14 @@ def _digest(weights: Iterable[tuple[str, torch.Tensor]], before: str = "") -> st
     return digest.hexdigest()
 
 
-def try_out(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
+def smoke_test_model(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
     """Generate, and compute a loss and its gradients, on a few tokens. Returns why that fails, or nothing.
 
     RL Swarm's nodes with 16-bit weights on CPUs died of a RuntimeError in their first step, or trained on NaN. Weights
     and random generators stay as they were. Raises what running out of memory raises.
     """
     try:
-        return _find_damage(model) or _generate(model, autocast) or _differentiate(model, autocast)
+        return _find_nonfinite_weight(model) or _try_generation(model, autocast) or _try_gradients(model, autocast)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError) as error:
@@ -548,7 +556,7 @@ def try_out(model: Any, autocast: Callable[[], contextlib.AbstractContextManager
         model.zero_grad(set_to_none=True)
 
 
-def _find_damage(model: Any) -> str:
+def _find_nonfinite_weight(model: Any) -> str:
     """Name a weight that is not finite; in an embedding, a few tokens would not show it."""
     for name, weight in model.state_dict().items():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
@@ -556,9 +564,9 @@ def _find_damage(model: Any) -> str:
     return ""
 
 
-def _generate(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
+def _try_generation(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
     model.eval()
-    ids = _some_tokens(model)
+    ids = _make_probe_tokens(model)
     with torch.no_grad(), autocast():
         output = model.generate(
             input_ids=ids,
@@ -573,9 +581,9 @@ def _generate(model: Any, autocast: Callable[[], contextlib.AbstractContextManag
     return "" if finite else "its logits are not finite"
 
 
-def _differentiate(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
+def _try_gradients(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
     model.train()
-    ids = _some_tokens(model)
+    ids = _make_probe_tokens(model)
     with autocast():
         loss = model(input_ids=ids, labels=ids).loss
     loss.backward()
@@ -583,7 +591,7 @@ def _differentiate(model: Any, autocast: Callable[[], contextlib.AbstractContext
     return "" if bool(torch.isfinite(torch.stack([loss.detach().float(), *norms])).all()) else "NaN in its gradients"
 
 
-def _some_tokens(model: Any) -> torch.Tensor:
+def _make_probe_tokens(model: Any) -> torch.Tensor:
     vocabulary = model.get_input_embeddings().num_embeddings
     return torch.tensor([[token % vocabulary for token in range(11, 11 + TOKENS)]], device=model.device)
 

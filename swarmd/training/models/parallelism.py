@@ -66,7 +66,7 @@ def find_parallelism(training: TrainingConfig) -> Parallelism:
     if not training.accelerate or training.processes == 1:
         return Parallelism()
     path, ranks = locate_file(training.accelerate), training.processes
-    keys = _read(path)
+    keys = _read_yaml(path)
     kind = str(keys.get("distributed_type", "")).upper()
     if kind == "FSDP":
         own = _check_keys(keys.get("fsdp_config"), FSDP_KEYS, path)
@@ -76,7 +76,7 @@ def find_parallelism(training: TrainingConfig) -> Parallelism:
         parallelism = Parallelism("zero", ranks if own["zero_stage"] == 3 else 1, ranks, ranks)
     else:
         return Parallelism()
-    for setting, why in _list_clashes(training):
+    for setting, why in _list_conflicting_settings(training):
         raise ConfigError(f"{setting} does not go with {path}: {why}", 'Set training.accelerate = "ddp", or unset it')
     return parallelism
 
@@ -92,7 +92,7 @@ def _check_keys(section: Any, known: Mapping[str, tuple[tuple[Any, ...], str]], 
     return values
 
 
-def _list_clashes(training: TrainingConfig) -> Iterator[tuple[str, str]]:
+def _list_conflicting_settings(training: TrainingConfig) -> Iterator[tuple[str, str]]:
     """Settings that need the whole model on each rank, with the reason."""
     if training.quantization != "none":
         yield f'training.quantization = "{training.quantization}"', "packed weights cannot be cut"
@@ -102,7 +102,7 @@ def _list_clashes(training: TrainingConfig) -> Iterator[tuple[str, str]]:
         yield f'training.vllm.mode = "{training.vllm.mode}"', "vLLM is sent the weights of one rank"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"training.accelerate: there is no file {path}", f"Name one, or one of {', '.join(SHIPPED)}")
     try:

@@ -15,7 +15,14 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.device import Precision, choose_device, choose_precision
 from swarmd.training.models.known import KINDS, PACKAGED, TABLE, PooledModel, find_model
-from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
+from swarmd.training.models.memory import (
+    GIB,
+    DeviceMemory,
+    MemoryNeed,
+    ModelShape,
+    estimate_need,
+    measure_device_memory,
+)
 from swarmd.training.models.source import AUTO, is_local, locate_model
 
 CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of a larger model takes hours
@@ -25,7 +32,7 @@ _NAME_ANOTHER = f'Name a directory with a model, an id like "user/model-7B", or 
 log = get_logger(__name__)
 
 
-class Fit(msgspec.Struct, frozen=True):
+class FitEstimate(msgspec.Struct, frozen=True):
     """What training one model of the pool takes here, and whether it fits."""
 
     model: PooledModel
@@ -33,7 +40,7 @@ class Fit(msgspec.Struct, frozen=True):
     why: str = ""  # why it does not fit; empty if it does
 
     @property
-    def fits(self) -> bool:
+    def fits_memory(self) -> bool:
         return not self.why
 
 
@@ -81,7 +88,7 @@ def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_b
         raise ModelError(f"{named_by}: {error.message}", fix) from error
 
 
-def weigh(row: PooledModel, training: TrainingConfig, precision: Precision, room: DeviceMemory) -> Fit:
+def estimate_fit(row: PooledModel, training: TrainingConfig, precision: Precision, room: DeviceMemory) -> FitEstimate:
     """Estimate whether a model can be trained as configured in the memory that there is."""
     need = estimate_need(row.shape, training, room.device, precision.weights, precision.mixed, room.free)
     longest = training.prompt_tokens + training.completion_tokens
@@ -92,23 +99,23 @@ def weigh(row: PooledModel, training: TrainingConfig, precision: Precision, room
         why = "a stage would take hours on a CPU"
     elif row.shape.context and longest > row.shape.context:
         why = f"reads {row.shape.context} tokens, {longest} are configured"
-    elif need.least > room.free:
-        why = f"{(need.least - room.free) / GIB:.1f} GiB too little"
-    return Fit(row, need, why)
+    elif need.minimum_bytes > room.free:
+        why = f"{(need.minimum_bytes - room.free) / GIB:.1f} GiB too little"
+    return FitEstimate(row, need, why)
 
 
 def choose_model(
     rows: Sequence[PooledModel], training: TrainingConfig, precision: Precision, room: DeviceMemory
-) -> Fit:
+) -> FitEstimate:
     """Choose the largest model that fits, of equals the first. Raises ModelError if none does."""
-    fits = [weigh(row, training, precision, room) for row in rows]
-    possible = [fit for fit in fits if fit.fits]
+    fits = [estimate_fit(row, training, precision, room) for row in rows]
+    possible = [fit for fit in fits if fit.fits_memory]
     if possible:
         return max(possible, key=lambda fit: fit.model.shape.parameters)  # max keeps the first of equals
-    smallest = min(fits, key=lambda fit: fit.need.least)
+    smallest = min(fits, key=lambda fit: fit.need.minimum_bytes)
     raise ModelUnfit(
         f"no model of the pool can be trained on {room.device} with {room.free / GIB:.1f} GiB free; the least, "
-        f"{smallest.model.name}, takes {smallest.need.least / GIB:.1f} GiB",
+        f"{smallest.model.name}, takes {smallest.need.minimum_bytes / GIB:.1f} GiB",
         'Free memory, lower training.questions or the token counts, or set training.model = "embedded"; '
         "`swarmd model fit` shows the whole table",
     )
@@ -116,11 +123,11 @@ def choose_model(
 
 def check_fit(name: str, shape: ModelShape, training: TrainingConfig, precision: Precision, device: str) -> None:
     """Raise ModelUnfit if training the model as configured takes more memory than is free; it names models that fit."""
-    room = measure_room(device)
-    need = estimate_need(shape, training, device, precision.weights, precision.mixed).least
+    room = measure_device_memory(device)
+    need = estimate_need(shape, training, device, precision.weights, precision.mixed).minimum_bytes
     if need <= room.free:
         return
-    fitting = [row.name for row in TABLE if weigh(row, training, precision, room).fits]
+    fitting = [row.name for row in TABLE if estimate_fit(row, training, precision, room).fits_memory]
     raise ModelUnfit(
         f"training {name} takes about {need / GIB:.1f} GiB on {device}, {room.free / GIB:.1f} GiB are free",
         (f"Of the models swarmd knows these fit: {', '.join(fitting)}. " if fitting else "")
@@ -128,7 +135,7 @@ def check_fit(name: str, shape: ModelShape, training: TrainingConfig, precision:
     )
 
 
-def settle_model(
+def resolve_auto_model(
     training: TrainingConfig, paths: NodeDirectory, inspect: Callable[[str], ModelShape]
 ) -> TrainingConfig:
     """The configuration with the model that `auto` stands for.
@@ -146,7 +153,7 @@ def settle_model(
     choice = read_choice(kept)
     if choice is None:
         trained = sorted(paths.checkpoints.glob(f"r*/{CHOICE}"))  # the newest last
-        choice = (read_choice(trained[-1]) if trained else None) or _choose(training, inspect)
+        choice = (read_choice(trained[-1]) if trained else None) or _choose_for_device(training, inspect)
         write_choice(kept, choice)
         log.info("model chosen", model=choice.model, reason=choice.reason)
     try:
@@ -159,9 +166,9 @@ def settle_model(
     return msgspec.structs.replace(training, model=choice.model)
 
 
-def _choose(training: TrainingConfig, inspect: Callable[[str], ModelShape]) -> ModelChoice:
+def _choose_for_device(training: TrainingConfig, inspect: Callable[[str], ModelShape]) -> ModelChoice:
     device = choose_device(training.device)
-    room = measure_room(device)
+    room = measure_device_memory(device)
     fit = choose_model(list_pool(training, inspect), training, choose_precision(training, device), room)
     place = Path(fit.model.name).expanduser()
     name = str(place.absolute()) if place.exists() else fit.model.name
@@ -185,7 +192,7 @@ def read_choice(path: Path) -> ModelChoice | None:
 _MEND = "Put it back from a backup, or name the model in training.model"
 
 
-def describe_choice(name: str, reason: str = "") -> bytes:
+def encode_choice(name: str, reason: str = "") -> bytes:
     """Content of a file that names the model."""
     return msgspec.json.format(msgspec.json.encode(ModelChoice(_CHOICE_FORMAT, name, reason)), indent=1)
 
@@ -194,6 +201,6 @@ def write_choice(path: Path, choice: ModelChoice) -> None:
     """Keep the choice. Raises ModelError naming the path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(path, describe_choice(choice.model, choice.reason))
+        replace_durably(path, encode_choice(choice.model, choice.reason))
     except OSError as error:
         raise ModelError(f"the chosen model cannot be kept in {path}: {error}", "Free space there") from error

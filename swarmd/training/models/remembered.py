@@ -34,7 +34,7 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 log = get_logger(__name__)
 
 
-class Remembered:
+class DigestCache:
     """Findings about one model under certain conditions. Create it before the model is read.
 
     Args:
@@ -50,25 +50,25 @@ class Remembered:
             files = [(name, each.st_size, each.st_ino, each.st_mtime_ns) for name, each in stats]
             self._known_by = (str(place.absolute()), files, _list_versions(), conditions)
 
-    def find(self, what: str, compute: Callable[[], str]) -> str:
+    def get_or_compute(self, what: str, compute: Callable[[], str]) -> str:
         """A SHA-256 that was computed before, or is computed now and kept."""
-        digest = self.recall(what)
+        digest = self.get(what)
         if not digest:
             digest = compute()
-            self.keep(what, digest)
+            self.put(what, digest)
         return digest
 
-    def recall(self, what: str) -> str:
+    def get(self, what: str) -> str:
         """The SHA-256 that was kept under this name; empty if none was."""
-        return _read().get(self._key(what), "") if self._known_by else ""
+        return _read_cache().get(self._key(what), "") if self._known_by else ""
 
-    def keep(self, what: str, digest: str) -> None:
+    def put(self, what: str, digest: str) -> None:
         """Keep a SHA-256 for later starts, of this node or another."""
         if not self._known_by:
             return
-        newest = {self._key(what): digest} | _read()
+        newest = {self._key(what): digest} | _read_cache()
         try:
-            path = _locate()
+            path = _cache_path()
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_durably(path, msgspec.json.encode(dict(list(newest.items())[:KEPT])))
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home directory
@@ -86,13 +86,13 @@ def _list_versions() -> list[str]:
     return versions
 
 
-def _locate() -> Path:
+def _cache_path() -> Path:
     return model_cache().with_name(FILE)
 
 
-def _read() -> dict[str, str]:
+def _read_cache() -> dict[str, str]:
     """All findings by key, newest first."""
     try:
-        return dict(msgspec.json.decode(read_regular(_locate(), BYTES_MAX), type=dict[str, Digest]))
+        return dict(msgspec.json.decode(read_regular(_cache_path(), BYTES_MAX), type=dict[str, Digest]))
     except (OSError, RuntimeError, *DECODE_ERRORS):
         return {}

@@ -45,22 +45,22 @@ class Sharding:
 
     is_sharded = False  # whether each rank holds only a part, even if only of the moments
 
-    def whole(self) -> AbstractContextManager[None]:
+    def gather_weights(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def shape(self, weight: torch.Tensor) -> torch.Size:
+    def full_shape(self, weight: torch.Tensor) -> torch.Size:
         return weight.shape
 
-    def read(self, weight: torch.Tensor) -> torch.Tensor:
+    def read_full_weight(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.detach()
 
-    def write(self, weight: torch.Tensor, value: torch.Tensor) -> None:
+    def write_full_weight(self, weight: torch.Tensor, value: torch.Tensor) -> None:
         weight.copy_(value)
 
-    def read_optimizer(self, optimizer: Any) -> dict[str, Any]:
+    def read_optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         return dict(optimizer.state_dict())
 
-    def load_optimizer(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         optimizer.load_state_dict(state)
 
 
@@ -81,19 +81,19 @@ class ZeroSharding(Sharding):
         self.engine, self.optimizer = accelerator.prepare(trainer.model, trainer.optimizer)
         self._stepper = accelerator.deepspeed_engine_wrapped
         self._zero = self.optimizer.optimizer
-        self.hide(accelerator)
+        self.hide_engine(accelerator)
 
-    def hide(self, accelerator: Any) -> None:
+    def hide_engine(self, accelerator: Any) -> None:
         """Hide the engine from accelerate outside `train()`, which would begin by destroying it."""
         accelerator.deepspeed_engine_wrapped = None
 
-    def show(self, accelerator: Any) -> None:
+    def show_engine(self, accelerator: Any) -> None:
         """Give accelerate the DeepSpeed engine back while `train()` runs."""
         accelerator.deepspeed_engine_wrapped = self._stepper
         accelerator._models, accelerator._optimizers = [self.engine], [self.optimizer]
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def gather_weights(self) -> Iterator[None]:
         if self._stage < 3:
             yield
             return
@@ -112,18 +112,18 @@ class ZeroSharding(Sharding):
                     lambda module, inputs: offload.get_param_coordinator().reset_step(), prepend=True
                 )
 
-    def shape(self, weight: torch.Tensor) -> torch.Size:
+    def full_shape(self, weight: torch.Tensor) -> torch.Size:
         return torch.Size(getattr(weight, "ds_shape", weight.shape))
 
-    def read(self, weight: torch.Tensor) -> torch.Tensor:
+    def read_full_weight(self, weight: torch.Tensor) -> torch.Tensor:
         from deepspeed.utils import safe_get_full_fp32_param
 
         if not weight.requires_grad:
             return weight
         whole: torch.Tensor = safe_get_full_fp32_param(weight)
-        return whole.detach().view(self.shape(weight)).to(self._numbers[id(weight)]).cpu()
+        return whole.detach().view(self.full_shape(weight)).to(self._numbers[id(weight)]).cpu()
 
-    def write(self, weight: torch.Tensor, value: torch.Tensor) -> None:
+    def write_full_weight(self, weight: torch.Tensor, value: torch.Tensor) -> None:
         import deepspeed
         from deepspeed.utils import safe_set_full_fp32_param
 
@@ -135,7 +135,7 @@ class ZeroSharding(Sharding):
                     weight.copy_(value)
         safe_set_full_fp32_param(weight, value.to(weight.device, torch.float32))
 
-    def read_optimizer(self, optimizer: Any) -> dict[str, Any]:
+    def read_optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         from deepspeed.utils import safe_get_full_optimizer_state
 
         adam, groups, places = self._zero.optimizer, [], iter(range(len(self._weights)))
@@ -144,18 +144,18 @@ class ZeroSharding(Sharding):
             bare = {**adam.param_groups[0], "weight_decay": group["weight_decay"]}
             settings = next(left) if group["params"] else bare
             groups.append({**settings, "params": [next(places) for _ in group["params"]]})
-        begun = [adam.state[flat] for flat in self._flats if adam.state.get(flat)]
+        begun = [adam.state[flat] for flat in self._flat_shards if adam.state.get(flat)]
         if not begun:
             return {"state": {}, "param_groups": groups}
-        self._link()
+        self._link_moments()
         state = {}
         for place, weight in enumerate(self._weights):
             moments = {name: safe_get_full_optimizer_state(weight, name) for name in MOMENTS}
-            whole = {name: moment.view(self.shape(weight)).cpu().clone() for name, moment in moments.items()}
+            whole = {name: moment.view(self.full_shape(weight)).cpu().clone() for name, moment in moments.items()}
             state[place] = {"step": begun[0]["step"].clone(), **whole}
         return {"state": state, "param_groups": groups}
 
-    def load_optimizer(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state
 
         adam, moments = self._zero.optimizer, state["state"]
@@ -167,9 +167,9 @@ class ZeroSharding(Sharding):
             self._zero._hp_optimizer_states_linked = False
             return
         step = next(iter(moments.values()))["step"]
-        for flat in self._flats:
+        for flat in self._flat_shards:
             adam.state[flat] = {"step": step.clone(), **{name: torch.zeros_like(flat) for name in MOMENTS}}
-        self._link()
+        self._link_moments()
         for place, weight in enumerate(self._weights):
             for name in MOMENTS:
                 safe_set_full_optimizer_state(weight, moments[place][name].to(weight.device), name)
@@ -180,19 +180,19 @@ class ZeroSharding(Sharding):
         return [weight for group in self._groups for weight in group["params"]]
 
     @property
-    def _flats(self) -> list[torch.Tensor]:
+    def _flat_shards(self) -> list[torch.Tensor]:
         """This rank's parts of the weights in float32, one tensor for each group; keys of AdamW's moments."""
         zero = self._zero
         return list(zero.fp32_partitioned_groups_flat if self._stage == 3 else zero.single_partition_of_fp32_groups)
 
-    def _link(self) -> None:
+    def _link_moments(self) -> None:
         """Link moments to weights under stage 2, which does so only for the first group by itself."""
         if self._stage < 3:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
 
-class ZeroSeams:
+class ZeroTrainerMixin:
     """A mixin before `GRPOTrainer`: `train()` keeps using the existing engine."""
 
     accelerator: Any
@@ -202,7 +202,7 @@ class ZeroSeams:
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, *rest: Any) -> Any:
         if not isinstance(self.sharding, ZeroSharding):
             return super()._prepare_for_training(max_steps, train_dataloader, *rest)  # type: ignore[misc]
-        self.sharding.show(self.accelerator)
+        self.sharding.show_engine(self.accelerator)
         self.lr_scheduler: Any = None
         self._created_lr_scheduler = False
         self.create_scheduler(num_training_steps=max_steps)  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ class ZeroSeams:
             return super().train(*args, **kwargs)  # type: ignore[misc]
         finally:
             if isinstance(self.sharding, ZeroSharding):
-                self.sharding.hide(self.accelerator)
+                self.sharding.hide_engine(self.accelerator)
 
 
 class FsdpSharding(Sharding):
@@ -243,7 +243,7 @@ class FsdpSharding(Sharding):
         fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the rest: embeddings and output
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def gather_weights(self) -> Iterator[None]:
         for module in (self._root, *self._layers):
             module.set_reshard_after_forward(False, recurse=False)
             module.unshard()
@@ -255,29 +255,29 @@ class FsdpSharding(Sharding):
             for layer in self._layers:
                 layer.set_reshard_after_forward(self._gathers_again, recurse=False)
 
-    def read(self, weight: torch.Tensor) -> torch.Tensor:
+    def read_full_weight(self, weight: torch.Tensor) -> torch.Tensor:
         if not isinstance(weight, DTensor):
             return weight.detach()
         whole: torch.Tensor = weight.detach().full_tensor()  # type: ignore[attr-defined]  # detach gives a DTensor
         return whole.cpu()
 
-    def write(self, weight: torch.Tensor, value: torch.Tensor) -> None:
-        weight.copy_(_cut_like(value, weight))
+    def write_full_weight(self, weight: torch.Tensor, value: torch.Tensor) -> None:
+        weight.copy_(_shard_like(value, weight))
 
-    def read_optimizer(self, optimizer: Any) -> dict[str, Any]:
-        return _map_moments(optimizer.state_dict(), lambda place, moment: self.read(moment))
+    def read_optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        return _map_moments(optimizer.state_dict(), lambda place, moment: self.read_full_weight(moment))
 
-    def load_optimizer(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-        def cut(place: int, moment: torch.Tensor) -> torch.Tensor:
+        def shard_moment(place: int, moment: torch.Tensor) -> torch.Tensor:
             weight = parameters[place]
-            return _cut_like(moment, weight) if moment.shape == weight.shape else moment
+            return _shard_like(moment, weight) if moment.shape == weight.shape else moment
 
-        optimizer.load_state_dict(_map_moments(state, cut))
+        optimizer.load_state_dict(_map_moments(state, shard_moment))
 
 
-def _cut_like(whole: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _shard_like(whole: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """This rank's part of a tensor that every rank has, sharded as a weight is."""
     if not isinstance(weight, DTensor):
         return whole

@@ -22,9 +22,9 @@ from swarmd.training.models.files import (
     require_weights,
     similar_directory,
 )
-from swarmd.training.models.hub import SIMILAR, ask_hub
+from swarmd.training.models.hub import SIMILAR, fetch_commit
 from swarmd.training.models.known import PACKAGED, model_cache
-from swarmd.training.models.remembered import Remembered
+from swarmd.training.models.remembered import DigestCache
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest model of a pool that fits, see swarmd.training.models.pool
@@ -111,12 +111,12 @@ def locate_model(name: str) -> str:
             "Correct training.model, or let this node's user read it",
         ) from error
     if meant:
-        raise _nothing_there(path, name)
-    _check_form(name)
+        raise _missing_model_error(path, name)
+    _check_hub_id(name)
     return name
 
 
-def _nothing_there(path: Path, name: str) -> ModelError:
+def _missing_model_error(path: Path, name: str) -> ModelError:
     if path.is_file():
         gguf = read_start(path, len(GGUF_MAGIC)) == GGUF_MAGIC
         fix = f"Rename it to {path.name}.gguf" if gguf else "Name the directory with config.json and the weights"
@@ -140,7 +140,7 @@ def require_gguf(name: str) -> None:
         )
 
 
-def _check_form(name: str) -> None:
+def _check_hub_id(name: str) -> None:
     """Raise ModelError for a name that is not an id of the Hub, or is similar to one of swarmd's own."""
     if not ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
         raise ModelError(
@@ -181,12 +181,12 @@ def find_directory(source: str, revision: str = "") -> Path | None:
     return Path(cached).parent if isinstance(cached, str) else None
 
 
-def find_snapshot(training: TrainingConfig) -> Path | None:
+def find_configured_model(training: TrainingConfig) -> Path | None:
     """As `find_directory`, for the configured model. Raises as `locate_configured`."""
     return find_directory(locate_configured(training), training.revision)
 
 
-def commit_of(training: TrainingConfig) -> str:
+def hub_revision_of(training: TrainingConfig) -> str:
     """The revision on the Hub; empty if none is named, or a digest of weights."""
     return "" if training.revision.startswith(DIGEST) else training.revision
 
@@ -199,7 +199,7 @@ def compare_weights(training: TrainingConfig, directory: str) -> str:
     if not training.revision.startswith(DIGEST):
         return ""
     place, named = Path(directory), training.revision.removeprefix(DIGEST)
-    found = Remembered(place).find("files", lambda: digest_weights(place))
+    found = DigestCache(place).get_or_compute("files", lambda: digest_weights(place))
     if found == named:
         return ""
     return f"the weights of {training.model} have the digest {found[:16]}, training.revision names {named[:16]}"
@@ -225,9 +225,9 @@ def require_model(training: TrainingConfig) -> None:
     """
     if training.model == AUTO:
         return
-    snapshot = find_snapshot(training)
+    snapshot = find_configured_model(training)
     if snapshot is None:
-        ask_hub(training.model, training.revision, list_embedded())
+        fetch_commit(training.model, training.revision, list_embedded())
     elif is_gguf(str(snapshot)):
         check_gguf(snapshot, is_trained=True)
     else:

@@ -91,15 +91,15 @@ class FrameLimits(NamedTuple):
 
 def encode_job(header: JobHeader, batch: ScoringBatch) -> bytes:
     """Encode a job as a frame."""
-    return _encode(header, batch.ids.astype(WIDTHS[header.dtype]), batch.mask.astype(np.uint8))
+    return _encode_frame(header, batch.ids.astype(WIDTHS[header.dtype]), batch.mask.astype(np.uint8))
 
 
 def encode_result(header: ResultHeader, logs: Logs) -> bytes:
     """Encode a result as a frame."""
-    return _encode(header, logs.astype("<f4"))
+    return _encode_frame(header, logs.astype("<f4"))
 
 
-def _encode(header: Any, *arrays: NDArray[Any]) -> bytes:
+def _encode_frame(header: Any, *arrays: NDArray[Any]) -> bytes:
     head = msgspec.msgpack.encode(header)
     prefix = PREFIX.pack(MAGIC, VERSION, header.NUMBER, len(head))
     return b"".join([prefix, head, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
@@ -112,7 +112,7 @@ def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, ScoringBatc
         FrameError: another magic or version, lengths that do not agree, numbers out of range, or a mask that is not
             padding on the left of the prompt and on the right of the completion.
     """
-    header, payload = _split(body, JobHeader)
+    header, payload = _split_frame(body, JobHeader)
     if header.rows > limits.sequences:
         raise FrameError(f"{header.rows} sequences, at most {limits.sequences} are taken")
     if header.width > limits.tokens:
@@ -144,7 +144,7 @@ def check_mask(mask: Mask, keep: int) -> None:
 
 def decode_result(body: bytes) -> tuple[ResultHeader, Logs]:
     """Decode a result. Raises FrameError as `decode_job`, or if a log-probability is not finite or above 0."""
-    header, payload = _split(body, ResultHeader)
+    header, payload = _split_frame(body, ResultHeader)
     cells = header.rows * header.keep
     _check_length(payload, cells * 4)
     logs = np.frombuffer(payload, "<f4", cells).reshape(header.rows, header.keep).astype(np.float32)
@@ -153,7 +153,7 @@ def decode_result(body: bytes) -> tuple[ResultHeader, Logs]:
     return header, logs
 
 
-def _split(body: bytes, kind: type[H]) -> tuple[H, memoryview]:
+def _split_frame(body: bytes, kind: type[H]) -> tuple[H, memoryview]:
     if len(body) < PREFIX.size:
         raise FrameError(f"{len(body)} bytes are not a frame")
     magic, version, number, length = PREFIX.unpack_from(body)
@@ -221,7 +221,7 @@ SAVED_NAMES = frozenset(
 )
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _UploadHeader(msgspec.Struct, frozen=True):
     plen: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
@@ -234,7 +234,7 @@ class Upload(NamedTuple):
     others: tuple[torch.Tensor, ...]  # rewards, then the other items
 
 
-class TooLong(Exception):
+class SequencesTooLong(Exception):
     """Sequences have more tokens than are accepted."""
 
 
@@ -257,27 +257,27 @@ def read_upload(body: bytes, limits: FrameLimits) -> Upload:
     if keep < 1:
         raise FrameError(f"plen is {head.plen}, the sequences have {width} tokens: no completion is left")
     if width > limits.tokens:
-        raise TooLong(f"sequences of {width} tokens, at most {limits.tokens} are taken")
+        raise SequencesTooLong(f"sequences of {width} tokens, at most {limits.tokens} are taken")
     if rows > limits.sequences:
         raise FrameError(f"{rows} sequences, at most {limits.sequences} are taken")
-    others = tuple(_read_other(place, item, rows, keep) for place, item in enumerate(items[2:]))
+    others = tuple(_decode_score_tensor(place, item, rows, keep) for place, item in enumerate(items[2:]))
     ids = inputs.to(torch.int64).numpy()
     if int(ids.min()) < 0:
         raise FrameError("a token id is negative")
     return Upload(items[0], inputs, ScoringBatch(ids, np.ones(ids.shape, np.uint8), keep), others)
 
 
-def _read_head(item: bytes) -> _Head:
+def _read_head(item: bytes) -> _UploadHeader:
     try:
         table = msgspec.json.decode(item, type=dict[str, Any])
         if {"Q", "As"} & set(table):
             raise FrameError(REGROUP)
-        return msgspec.convert(table, _Head)
+        return msgspec.convert(table, _UploadHeader)
     except (*DECODE_ERRORS, ValueError) as error:
         raise FrameError(f"the first item is not JSON with plen: {str(error)[:200]}") from None
 
 
-def _read_other(place: int, item: bytes, rows: int, keep: int) -> torch.Tensor:
+def _decode_score_tensor(place: int, item: bytes, rows: int, keep: int) -> torch.Tensor:
     """Read item 2 + `place`: the generation's log-probabilities have a number for each token, others for each row."""
     shape = (rows, keep) if place == 1 else (rows,)
     tensor = _read_tensor(item, f"item {place + 2}")

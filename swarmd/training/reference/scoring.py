@@ -27,7 +27,7 @@ def load_reference(training: TrainingConfig) -> ReferenceScorer:
     return ReferenceScorer(frozen.model, frozen.device, frozen.precision.mixed)
 
 
-def freeze(model: Any) -> Any:
+def freeze_model(model: Any) -> Any:
     """Turn off a model's dropout and gradients."""
     return model.eval().requires_grad_(False)
 
@@ -41,11 +41,11 @@ class ReferenceScorer:
     mixed: bool  # float32 weights, bfloat16 forward passes
 
     @property
-    def vocabulary(self) -> int:
+    def vocabulary_size(self) -> int:
         return int(self.model.config.get_text_config().vocab_size)
 
     @property
-    def context(self) -> int | None:
+    def context_tokens(self) -> int | None:
         """Longest sequence in tokens, if the model declares it."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
@@ -69,13 +69,13 @@ class ReferenceScorer:
         if not keep:
             return results
         with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.mixed):
-            for rows, left, right in self._parts(mask, keep):
+            for rows, left, right in self._split_by_length(mask, keep):
                 part = slice(left, ids.size(1) - keep + right)
-                logs = self._score(ids[rows, part], mask[rows, part], right, temperature)
+                logs = self._score_part(ids[rows, part], mask[rows, part], right, temperature)
                 results[rows, :right] = logs.to(results.device)
         return results * mask[:, -keep:]
 
-    def _parts(self, mask: torch.Tensor, keep: int) -> Iterator[tuple[torch.Tensor, int, int]]:
+    def _split_by_length(self, mask: torch.Tensor, keep: int) -> Iterator[tuple[torch.Tensor, int, int]]:
         """Rows of similar length, the first column that any of them uses, and their longest completion."""
         prompts, completions = mask[:, :-keep].sum(1).tolist(), mask[:, -keep:].sum(1).tolist()
         order = sorted(range(len(prompts)), key=lambda row: (completions[row], prompts[row]))
@@ -83,7 +83,7 @@ class ReferenceScorer:
         longest = (0, 0)
         for row in (row for row in order if completions[row]):
             grown = max(longest[0], prompts[row]), max(longest[1], completions[row])
-            if part and not self._fits(len(part) + 1, *grown):
+            if part and not self._fits_in_memory(len(part) + 1, *grown):
                 yield torch.tensor(part, device=mask.device), mask.size(1) - keep - longest[0], longest[1]
                 part, grown = [], (prompts[row], completions[row])
             part.append(row)
@@ -91,11 +91,11 @@ class ReferenceScorer:
         if part:
             yield torch.tensor(part, device=mask.device), mask.size(1) - keep - longest[0], longest[1]
 
-    def _fits(self, rows: int, prompt: int, completion: int) -> bool:
+    def _fits_in_memory(self, rows: int, prompt: int, completion: int) -> bool:
         tokens = rows * (prompt + completion) <= BATCH_TOKENS_MAX
-        return tokens and rows * (completion + 1) * self.vocabulary <= BATCH_LOGITS_MAX
+        return tokens and rows * (completion + 1) * self.vocabulary_size <= BATCH_LOGITS_MAX
 
-    def _score(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
+    def _score_part(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
         """Score one part, (batch, keep); the output head is computed only where it predicts a completion."""
         ids, mask = ids.to(self.device), mask.to(self.device)
         positions = (mask.long().cumsum(1) - 1).clamp(min=0)

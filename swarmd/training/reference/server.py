@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from swarmd import __version__
 from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
-from swarmd.http_server import Address, on_signals
+from swarmd.http_server import Address, stop_signal_future
 from swarmd.logger import get_logger
 from swarmd.training.reference.frame import (
     ACCEPTED,
@@ -36,7 +36,7 @@ from swarmd.training.reference.frame import (
     Logs,
     ResultHeader,
     ScoringBatch,
-    TooLong,
+    SequencesTooLong,
     Upload,
     decode_job,
     encode_result,
@@ -44,7 +44,15 @@ from swarmd.training.reference.frame import (
     write_answer,
 )
 from swarmd.training.reference.scoring import ReferenceScorer, load_reference
-from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, check_program, listening, make_json_app, read_body
+from swarmd.uvicorn_server import (
+    HEALTH,
+    HttpRefusal,
+    check_program,
+    json_response,
+    make_json_app,
+    read_body,
+    serve_in_background,
+)
 from swarmd.worker.runtime import TimeSource
 
 BODY_S = 60.0  # longest time for a request's body to arrive
@@ -93,7 +101,7 @@ class ScoringJob:
     keep_until: float = 0.0
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # done, failed or gone
 
-    def settle(self, status: JobStatus) -> None:
+    def set_final_status(self, status: JobStatus) -> None:
         self.status = status
         self.settled.set()
 
@@ -125,12 +133,12 @@ class JobQueue:
         """
         if self.closed:
             raise HttpRefusal(503, STOPPING)
-        self._expire()
+        self._drop_expired()
         known = self._jobs.get(id)
         if known is not None and known.digest != digest:
             raise HttpRefusal(409, f"there is another job {id}")
         if known is not None and known.status is not JobStatus.FAILED:
-            self._keep(known, self.limits.age_s)
+            self._retain_job(known, self.limits.age_s)
             return known, False
         if known is not None:
             self.drop(id)
@@ -138,32 +146,32 @@ class JobQueue:
             raise HttpRefusal(503, "the queue is full")
         job = ScoringJob(id, digest, batch, size_bytes, upload)
         self._jobs[id] = job
-        self._keep(job, self.limits.age_s)
+        self._retain_job(job, self.limits.age_s)
         self._changed.set()
         return job, True
 
     def find(self, id: str) -> ScoringJob | None:
         """The job of this id, if there is one; this renews its age."""
-        self._expire()
+        self._drop_expired()
         job = self._jobs.get(id)
         if job is not None:
-            self._keep(job, self.limits.age_s)
+            self._retain_job(job, self.limits.age_s)
         return job
 
-    def lease(self, job: ScoringJob) -> None:
+    def retain_result(self, job: ScoringJob) -> None:
         """Keep a job whose result is about to be returned."""
-        self._keep(job, self.limits.lease_s)
+        self._retain_job(job, self.limits.lease_s)
 
     def drop(self, id: str) -> bool:
         """Drop a job; its result is ignored if it is running. Returns whether there was one."""
         job = self._jobs.pop(id, None)
         if job is not None:
-            job.settle(JobStatus.GONE)
+            job.set_final_status(JobStatus.GONE)
         return job is not None
 
-    def take_upload(self) -> ScoringJob | None:
+    def pop_upload(self) -> ScoringJob | None:
         """Remove and return the oldest finished upload; failed ones before it are dropped."""
-        self._expire()
+        self._drop_expired()
         for job in [job for job in self._jobs.values() if job.upload is not None]:
             if job.status is JobStatus.FAILED:
                 self.drop(job.id)
@@ -174,7 +182,7 @@ class JobQueue:
     async def next(self) -> ScoringJob | None:
         """Wait for the next job to run; None once the queue is closed."""
         while not self.closed:
-            self._expire()
+            self._drop_expired()
             job = next((job for job in self._jobs.values() if job.status is JobStatus.WAITING), None)
             if job is not None:
                 job.status = JobStatus.RUNNING
@@ -187,8 +195,8 @@ class JobQueue:
         """Set the result of the running job, or why it failed."""
         if job.status is JobStatus.RUNNING:  # else it was dropped meanwhile
             job.result, job.failure = result, failure
-            job.settle(JobStatus.FAILED if failure else JobStatus.DONE)
-            self._keep(job, self.limits.age_s)
+            job.set_final_status(JobStatus.FAILED if failure else JobStatus.DONE)
+            self._retain_job(job, self.limits.age_s)
 
     def close(self) -> None:
         """Close the queue: waiting jobs are dropped, the running one may finish."""
@@ -205,10 +213,10 @@ class JobQueue:
         """Bytes of all jobs."""
         return sum(job.size_bytes for job in self._jobs.values())
 
-    def _keep(self, job: ScoringJob, seconds: float) -> None:
+    def _retain_job(self, job: ScoringJob, seconds: float) -> None:
         job.keep_until = max(job.keep_until, self._clock() + seconds)
 
-    def _expire(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._clock()
         old = [job.id for job in self._jobs.values() if job.keep_until < now and job.status is not JobStatus.RUNNING]
         for id in old:
@@ -232,25 +240,25 @@ class ReferenceApp:
         self._limits = limits
         self._token = token
         self._compat = compat
-        self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.context or limits.tokens))
+        self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.context_tokens or limits.tokens))
         self._queue = JobQueue(limits.queue)
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._uploads = 0
 
-    def app(self) -> ASGIApp:
+    def make_asgi_app(self) -> ASGIApp:
         """The application."""
         routes = [
-            Route(HEALTH, self._health),
-            Route("/v1/model", self._model),
-            Route("/v1/jobs", self._post, methods=["POST"]),
-            Route("/v1/jobs/{id}", self._get),
-            Route("/v1/jobs/{id}", self._acknowledge, methods=["DELETE"]),
+            Route(HEALTH, self._handle_health),
+            Route("/v1/model", self._handle_model),
+            Route("/v1/jobs", self._handle_post_job, methods=["POST"]),
+            Route("/v1/jobs/{id}", self._handle_get_job),
+            Route("/v1/jobs/{id}", self._handle_delete_job, methods=["DELETE"]),
         ]
         if self._compat:
-            routes += [Route("/upload", self._upload, methods=["POST"]), Route("/get", self._take)]
+            routes += [Route("/upload", self._handle_upload, methods=["POST"]), Route("/get", self._handle_get_result)]
         return make_json_app(routes, lambda request: check_program(request, self._token), RETRY_S, FrameError)
 
-    async def compute(self) -> None:
+    async def compute_jobs(self) -> None:
         """Compute jobs until `close`; the running one is finished."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "reference") as thread:
@@ -274,17 +282,17 @@ class ReferenceApp:
 
     # --- routes ---
 
-    async def _health(self, request: Request) -> Response:
+    async def _handle_health(self, request: Request) -> Response:
         if self._queue.closed:
-            return answer(503, {"status": "stopping"})
+            return json_response(503, {"status": "stopping"})
         counts = {status.value: self._queue.count(status) for status in JobStatus if status is not JobStatus.GONE}
-        return answer(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
+        return json_response(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
 
-    async def _model(self, request: Request) -> Response:
+    async def _handle_model(self, request: Request) -> Response:
         limits = self._limits
         told = {
             "model": self._reference.digest,
-            "vocabulary": self._reference.vocabulary,
+            "vocabulary": self._reference.vocabulary_size,
             "protocol": VERSION,
             "body_bytes_max": limits.body_bytes,
             "sequences_max": self._frames.sequences,
@@ -292,10 +300,10 @@ class ReferenceApp:
             "age_s": limits.queue.age_s,
             "lease_s": limits.queue.lease_s,
         }
-        return answer(200, told)
+        return json_response(200, told)
 
-    async def _post(self, request: Request) -> Response:
-        body = await self._read(request)
+    async def _handle_post_job(self, request: Request) -> Response:
+        body = await self._read_body(request)
         header, batch = await asyncio.to_thread(decode_job, body, self._frames)
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         self._check_vocabulary(batch)
@@ -305,13 +313,13 @@ class ReferenceApp:
         job, new = self._queue.put(header.id, digest, batch, size)
         return self._describe(job, 202 if new else 200)
 
-    async def _get(self, request: Request) -> Response:
+    async def _handle_get_job(self, request: Request) -> Response:
         job = self._find(request)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_seconds(request)):
+            async with asyncio.timeout(_parse_wait_seconds(request)):
                 await job.settled.wait()
         if job.status is JobStatus.DONE and job.result is not None:
-            self._queue.lease(job)
+            self._queue.retain_result(job)
             rows, keep = job.result.shape
             header = ResultHeader(job.id, job.digest, self._reference.digest, rows, keep)
             return Response(encode_result(header, job.result), media_type=FRAME)
@@ -321,17 +329,17 @@ class ReferenceApp:
             raise HttpRefusal(404, "the job was dropped")
         return self._describe(job, 202)
 
-    async def _acknowledge(self, request: Request) -> Response:
+    async def _handle_delete_job(self, request: Request) -> Response:
         if not self._queue.drop(request.path_params["id"]):
             raise HttpRefusal(404, "no such job")
         return Response(status_code=204)
 
-    async def _upload(self, request: Request) -> Response:
+    async def _handle_upload(self, request: Request) -> Response:
         limits = self._frames._replace(tokens=min(TOKENS_MAX, self._frames.tokens))
-        body = await self._read(request)
+        body = await self._read_body(request)
         try:
             upload = await asyncio.to_thread(read_upload, body, limits)
-        except TooLong as error:
+        except SequencesTooLong as error:
             raise HttpRefusal(413, str(error)) from None
         self._check_vocabulary(upload.batch)
         self._uploads += 1
@@ -341,17 +349,17 @@ class ReferenceApp:
         self._queue.put(f"upload-{self._uploads}", hashlib.sha256(body).hexdigest(), upload.batch, size, upload)
         return Response(ACCEPTED)
 
-    async def _take(self, request: Request) -> Response:
+    async def _handle_get_result(self, request: Request) -> Response:
         """Answer with the result of the oldest upload."""
         async with self._bodies:
-            job = self._queue.take_upload()
+            job = self._queue.pop_upload()
             if job is None or job.upload is None or job.result is None:
                 return Response(EMPTY)
             return Response(await asyncio.to_thread(write_answer, job.upload, job.result))
 
     # --- shared by routes ---
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request) -> bytes:
         """Read the body, within bounds of size and time."""
         if self._queue.closed:
             raise HttpRefusal(503, STOPPING)
@@ -359,8 +367,8 @@ class ReferenceApp:
             return await read_body(request, self._limits.body_bytes, BODY_S)
 
     def _check_vocabulary(self, batch: ScoringBatch) -> None:
-        if int(batch.ids.max()) >= self._reference.vocabulary:
-            raise FrameError(f"a token id is not below {self._reference.vocabulary}")
+        if int(batch.ids.max()) >= self._reference.vocabulary_size:
+            raise FrameError(f"a token id is not below {self._reference.vocabulary_size}")
 
     def _find(self, request: Request) -> ScoringJob:
         id = request.path_params["id"]
@@ -370,10 +378,10 @@ class ReferenceApp:
         return job
 
     def _describe(self, job: ScoringJob, status: int) -> Response:
-        return answer(status, {"id": job.id, "stand": job.status.value, "model": self._reference.digest})
+        return json_response(status, {"id": job.id, "stand": job.status.value, "model": self._reference.digest})
 
 
-def _seconds(request: Request) -> float:
+def _parse_wait_seconds(request: Request) -> float:
     """Seconds that the client wants to wait. Raises HttpRefusal."""
     given = request.query_params.get("wait_s", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", given):
@@ -391,9 +399,9 @@ async def run_server(training: TrainingConfig, listen: Address, token: str, comp
     """
     reference = load_reference(training)
     application = ReferenceApp(reference, limits, token, compat)
-    stopped = on_signals()
-    computing = asyncio.create_task(application.compute())
-    async with listening(application.app(), listen, STOP_S) as url:
+    stopped = stop_signal_future()
+    computing = asyncio.create_task(application.compute_jobs())
+    async with serve_in_background(application.make_asgi_app(), listen, STOP_S) as url:
         log.info("listening on %s with %s (%s) on %s", url, training.model, reference.digest, reference.device)
         await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")

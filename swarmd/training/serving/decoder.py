@@ -23,7 +23,7 @@ from swarmd.errors import ModelUnfit
 from swarmd.logger import get_logger
 from swarmd.training.cancellation import TokenDecoder
 from swarmd.training.footprint import release_memory
-from swarmd.training.models.memory import measure_room, read_shape
+from swarmd.training.models.memory import measure_device_memory, read_shape
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling import DecodingBatch, Sampler, pick_tokens
 
@@ -182,16 +182,16 @@ class Decoder:
         self.vocabulary = int(policy.model.get_input_embeddings().num_embeddings)
         self.sequences_max = sequences_max
         config = policy.model.config
-        shape = read_shape(config, policy.parameters)
+        shape = read_shape(config, policy.parameter_count)
         token_bytes = 2 * shape.layers * shape.keys * policy.model.dtype.itemsize
-        self._cache_tokens = int(CACHE_SHARE * measure_room(policy.device).free / token_bytes)
+        self._cache_tokens = int(CACHE_SHARE * measure_device_memory(policy.device).free / token_bytes)
         self.context = min(shape.context or CONTEXT_UNKNOWN, self._cache_tokens)
         self._waiting: deque[list[Completion]] = deque()
         self._going: list[Completion] = []
         self._batch: DecodingBatch | None = None
         self._wake = threading.Event()
         self.is_closed = False
-        if not Sampler(policy).shares_prefill:
+        if not Sampler(policy).can_share_prefill:
             raise ModelUnfit(
                 f"{policy.name} cannot be drawn from here: its cache does not give what whole passes give",
                 "Serve it with vLLM",
@@ -276,7 +276,7 @@ class Decoder:
             return
         prompts = [group[0].request.prompt for group in drawn]
         batch = DecodingBatch(self.policy.model, prompts, self.policy.tokenizer.pad_token_id)
-        batch.repeat(torch.tensor([len(group) for group in drawn], device=batch.logits.device))
+        batch.repeat_sequences(torch.tensor([len(group) for group in drawn], device=batch.logits.device))
         if self._batch is None:
             self._batch = batch
         else:
@@ -332,7 +332,7 @@ class Decoder:
             for completion, token, logp, likely in zip(going, tokens.tolist(), logps, likeliest, strict=True)
         ]
         self._going = [completion for completion, goes_on in zip(going, still, strict=True) if goes_on]
-        if not batch.keep(still, tokens):
+        if not batch.append_tokens(still, tokens):
             self._batch = None
         elif batch.is_joinable and not all(still):
             batch.trim()

@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import CheckpointDamaged, ModelError
-from swarmd.installed import require
+from swarmd.installed import import_optional
 from swarmd.swarms.plan import Message
-from swarmd.training.checkpoint_files import check_whole, list_checkpoints, newest_whole
+from swarmd.training.checkpoint_files import find_newest_complete, list_checkpoints, verify_checkpoint
 from swarmd.training.checkpoints import WEIGHTS
-from swarmd.training.models.model import Policy, find_markers, load_frozen, load_tokenizer
+from swarmd.training.models.model import Policy, list_escaped_texts, load_frozen, load_tokenizer
 from swarmd.training.models.pool import CHOICE, read_choice
-from swarmd.training.models.source import commit_of
+from swarmd.training.models.source import hub_revision_of
 
 ADAPTERS = "adapter_config.json"  # of PEFT
 
@@ -43,7 +43,7 @@ def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ModelChose
 
     Raises ModelError if there is none.
     """
-    newest = newest_whole(checkpoints)
+    newest = find_newest_complete(checkpoints)
     if newest is None:
         damaged = list_checkpoints(checkpoints)
         raise ModelError(
@@ -64,7 +64,7 @@ def choose_directory(directory: Path, training: TrainingConfig) -> ModelChosen:
     if not settings.is_file() or not (directory / WEIGHTS).is_file():
         return ModelChosen(msgspec.structs.replace(training, model=str(directory), revision="", lora=LoraConfig()))
     try:
-        check_whole(directory)
+        verify_checkpoint(directory)
     except CheckpointDamaged as error:
         raise ModelError(error.message, "Name another checkpoint, or the node's directory") from error
     described = msgspec.json.decode(settings.read_bytes())
@@ -86,10 +86,10 @@ def load_chosen(chosen: ModelChosen) -> Policy:
     training = msgspec.structs.replace(chosen.training, processes=1, accelerate="")
     frozen = load_frozen(training)
     source = frozen.source if chosen.adapters is None else str(chosen.adapters)
-    revision = commit_of(training) if chosen.adapters is None else ""
+    revision = hub_revision_of(training) if chosen.adapters is None else ""
     tokenizer = load_tokenizer(source, training.model, revision, chats=False)
     model = frozen.model if chosen.adapters is None else _add_saved(frozen.model, training.model, chosen.adapters)
-    markers = find_markers(tokenizer)
+    markers = list_escaped_texts(tokenizer)
     return Policy(training.model, model.eval(), tokenizer, frozen.device, "", markers, frozen.precision)
 
 
@@ -98,7 +98,7 @@ def _add_saved(model: Any, base: str, checkpoint: Path) -> Any:
 
     Raises ConfigError without PEFT, and ModelError if they do not fit.
     """
-    peft = require("peft", "lora", f"the adapters in {checkpoint}")
+    peft = import_optional("peft", "lora", f"the adapters in {checkpoint}")
     model = peft.get_peft_model(model, peft.LoraConfig.from_pretrained(str(checkpoint)))
     saved = load_file(checkpoint / WEIGHTS)
     own = peft.get_peft_model_state_dict(model, save_embedding_layers=False)

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarmd import __version__
-from swarmd.http_server import Address, on_signals
+from swarmd.http_server import Address, stop_signal_future
 from swarmd.logger import get_logger
 from swarmd.training.serving.decoder import Completion, Decoder, GenerationRequest
 from swarmd.training.serving.protocol import (
@@ -41,13 +41,13 @@ from swarmd.uvicorn_server import (
     HEALTH,
     UNREAD_S,
     HttpRefusal,
-    answer,
     check_program,
-    cut,
-    listening,
+    close_connection,
+    json_response,
     make_json_app,
-    narrow,
     read_body,
+    serve_in_background,
+    shrink_send_buffers_of,
 )
 
 BODY_BYTES_MAX = 16 << 20
@@ -101,14 +101,14 @@ class ModelApp:
     # --- routes ---
 
     async def _tell_health(self, request: Request) -> Response:
-        return answer(200, {"status": "ok", "version": __version__})
+        return json_response(200, {"status": "ok", "version": __version__})
 
     async def _list_models(self, request: Request) -> Response:
-        return answer(200, {"object": "list", "data": [self._describe_model()]})
+        return json_response(200, {"object": "list", "data": [self._describe_model()]})
 
     async def _show_model(self, request: Request) -> Response:
         self._require_model(request.path_params["name"])
-        return answer(200, self._describe_model())
+        return json_response(200, self._describe_model())
 
     async def _chat(self, request: Request) -> Response:
         body = await self._read(request, ChatBody)
@@ -137,7 +137,7 @@ class ModelApp:
         style = AnswerStyle("generate", settings.logprobs is not None, by_id=True)
         drawing = self._start([wanted])
         completions = await drawing.finish(request)
-        return answer(200, AnswerWriter(style, self._decoder.policy, self._name).write_tokens(completions))
+        return json_response(200, AnswerWriter(style, self._decoder.policy, self._name).write_tokens(completions))
 
     # --- shared by routes ---
 
@@ -167,7 +167,7 @@ class ModelApp:
         if body.stream:
             return EventStream(write_events(drawing, writer, body.stream_options.include_usage, style.logprobs))
         completions = await drawing.finish(request)
-        return answer(200, await asyncio.to_thread(writer.write_whole, completions))
+        return json_response(200, await asyncio.to_thread(writer.write_whole, completions))
 
 
 class Drawing:
@@ -263,22 +263,22 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(UNREAD_S):
                 await send(message)
 
-        narrow(scope)
+        shrink_send_buffers_of(scope)
         try:
             async with contextlib.aclosing(self._events):
                 await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
-            await cut(scope)
+            await close_connection(scope)
 
 
 async def run_server(decoder: Decoder, name: str, listen: Address, token: str) -> None:
     """Serve until SIGTERM or SIGINT. Raises AddressInUse."""
-    stopped = on_signals()
+    stopped = stop_signal_future()
     drawing = threading.Thread(target=decoder.run, name="decoder", daemon=True)
-    async with listening(ModelApp(decoder, name, token).app(), listen, STOP_S) as url:
+    async with serve_in_background(ModelApp(decoder, name, token).app(), listen, STOP_S) as url:
         drawing.start()
         policy = decoder.policy
-        log.info("listening on %s/v1 with %s (%s, %s)", url, name, policy.device, policy.precision.text)
+        log.info("listening on %s/v1 with %s (%s, %s)", url, name, policy.device, policy.precision.description)
         await stopped
         log.info("stopping")
         decoder.close()

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.core.state import Chain, State, Submission
-from swarmd.core.values import Prepared
+from swarmd.core.state import ChainState, State, Submission
+from swarmd.core.values import SubmissionAttempt
 from swarmd.dht.identity.backup import (
     FILE_BYTES_MAX,
     Backup,
-    BackupMarks,
-    marks_of,
+    BackupProgress,
     open_backup,
+    progress_of,
     read_backup,
-    read_marks,
+    read_progress,
     seal_backup,
 )
 from swarmd.dht.identity.identity import Identity
@@ -28,10 +28,10 @@ from tests.dht.making import ALICE, BOB, RSA
 from tests.eventlog.making import follower_story, write_story
 
 PASSPHRASE = "correct horse battery"
-MARKS = BackupMarks((7, 0), (6, 0), 5)
+MARKS = BackupProgress((7, 0), (6, 0), 5)
 
 
-def backup_of(identity: Identity, marks: BackupMarks | None = MARKS) -> Backup:
+def backup_of(identity: Identity, marks: BackupProgress | None = MARKS) -> Backup:
     return Backup(identity.encode(), identity.peer_id, 1.7e9, marks)
 
 
@@ -40,7 +40,7 @@ SEALED = seal_backup(backup_of(ALICE), PASSPHRASE, COST_MIN)
 
 @pytest.mark.parametrize("identity", [ALICE, RSA], ids=["ed25519", "rsa"])
 @pytest.mark.parametrize("marks", [MARKS, None])
-def test_a_backup_holds_key_time_and_marks(identity: Identity, marks: BackupMarks | None) -> None:
+def test_a_backup_holds_key_time_and_marks(identity: Identity, marks: BackupProgress | None) -> None:
     sealed = seal_backup(backup_of(identity, marks), PASSPHRASE, COST_MIN)
     opened = open_backup(sealed, PASSPHRASE, "file")
     assert opened == backup_of(identity, marks)
@@ -106,23 +106,23 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_marks_come_from_the_log_of_the_same_node(tmp_path: Path) -> None:
     data = NodeDirectory(tmp_path)
-    assert read_marks(data, ALICE.peer_id) is None
+    assert read_progress(data, ALICE.peer_id) is None
     with EventLog.open(data.events, ALICE.peer_id, "run", bytes_max=LOG_BYTES_MAX) as log:
         write_story(log, follower_story(3), State())
-    assert read_marks(data, ALICE.peer_id) == BackupMarks((2, 0))
+    assert read_progress(data, ALICE.peer_id) == BackupProgress((2, 0))
     with pytest.raises(IdentityError, match=f"log of {ALICE.peer_id}"):
-        read_marks(data, BOB.peer_id)
+        read_progress(data, BOB.peer_id)
 
 
 def test_marks_count_what_is_on_the_chain_and_what_may_be_on_its_way() -> None:
-    assert marks_of(State()) == BackupMarks() and BackupMarks().round == -1
-    state = State(done=(3, 1), chain=Chain(reward_mark=(2, 1), vote_mark=2))
-    assert marks_of(state) == BackupMarks((3, 1), (2, 1), 2)
-    signed, intended = (Prepared("0x1"),), ()
+    assert progress_of(State()) == BackupProgress() and BackupProgress().highest_round == -1
+    state = State(done=(3, 1), chain=ChainState(reward_mark=(2, 1), vote_mark=2))
+    assert progress_of(state) == BackupProgress((3, 1), (2, 1), 2)
+    signed, intended = (SubmissionAttempt("0x1"),), ()
     more = (
         Submission("reward/3/0", "reward", round=3, stage=0, prepared=signed),
         Submission("reward/3/1", "reward", round=3, stage=1, prepared=intended),
         Submission("winners/4", "winners", round=4, prepared=signed),
     )
-    marks = marks_of(msgspec.structs.replace(state, submissions=more))
-    assert marks == BackupMarks((3, 1), (3, 0), 4) and marks.round == 4
+    marks = progress_of(msgspec.structs.replace(state, submissions=more))
+    assert marks == BackupProgress((3, 1), (3, 0), 4) and marks.highest_round == 4

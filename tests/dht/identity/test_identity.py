@@ -20,15 +20,15 @@ from swarmd.dht.identity.identity import (
     RSA_LENGTHS,
     create_identity,
     generate_identity,
-    hold_identity,
     load_identity,
+    lock_identity,
     parse_identity,
     public_key_of,
     read_identity,
-    signature_bytes,
+    signature_size,
     verify,
 )
-from swarmd.dht.identity.proof_of_work import find_work, take_work, work_bits
+from swarmd.dht.identity.proof_of_work import find_work, load_or_find_work, work_bits
 from swarmd.errors import ExitCode, IdentityError, IdentityInUse, NotFoundError
 from tests.dht.driver import Driver
 from tests.dht.making import ALICE, OTHER_RSA, RSA, rsa_file, rsa_file_of
@@ -134,12 +134,12 @@ def test_the_identity_is_held_by_one_process(tmp_path: Path) -> None:
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
-        with pytest.raises(IdentityInUse, match=f"process {other.pid}") as raised, hold_identity(path):
+        with pytest.raises(IdentityInUse, match=f"process {other.pid}") as raised, lock_identity(path):
             pass
         assert raised.value.exit_code == ExitCode.IDENTITY_CONFLICT
         other.kill()
         other.wait()
-    with hold_identity(path):
+    with lock_identity(path):
         assert load_identity(path).peer_id
 
 
@@ -213,8 +213,8 @@ def test_a_signature_counts_for_its_owner_and_message_alone() -> None:
     assert not verify(RSA.peer_id, ALICE.sign(MESSAGE), MESSAGE)
     assert not verify(RSA.peer_id, OTHER_RSA.sign(MESSAGE), MESSAGE)
     assert not verify("nobody", SIGNATURE, MESSAGE)
-    assert signature_bytes(RSA.peer_id, MESSAGE + SIGNATURE) == len(SIGNATURE)
-    assert signature_bytes(ALICE.peer_id, MESSAGE + ALICE.sign(MESSAGE)) == 64
+    assert signature_size(RSA.peer_id, MESSAGE + SIGNATURE) == len(SIGNATURE)
+    assert signature_size(ALICE.peer_id, MESSAGE + ALICE.sign(MESSAGE)) == 64
 
 
 def test_a_signature_with_the_key_of_another_does_not_count() -> None:
@@ -276,9 +276,9 @@ def give_up() -> None:
 
 def test_work_is_found_once_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "work"
-    number = take_work(path, "s", "p", MORE, lambda: None)
+    number = load_or_find_work(path, "s", "p", MORE, lambda: None)
     assert work_bits("s", "p", number) >= MORE
-    assert take_work(path, "s", "p", MORE, give_up) == number, "it is not searched for again"
+    assert load_or_find_work(path, "s", "p", MORE, give_up) == number, "it is not searched for again"
     assert [each.name for each in tmp_path.iterdir()] == ["work"]
 
 
@@ -288,5 +288,5 @@ def test_work_is_found_once_and_kept(tmp_path: Path) -> None:
 def test_a_damaged_number_is_found_anew_and_put_right(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "work"
     path.write_bytes(content)
-    number = take_work(path, "s", "p", MORE, lambda: None)
+    number = load_or_find_work(path, "s", "p", MORE, lambda: None)
     assert int(path.read_bytes()) == number == find_work("s", "p", MORE)

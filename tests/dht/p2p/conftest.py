@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
-from swarmd.dht.adapters import HiveNetwork, HiveRecords
+from swarmd.dht.adapters import HivemindNetwork, HivemindRecordStore
 from swarmd.dht.identity.identity import Identity, create_identity
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
-from swarmd.dht.p2p.peers import AddressBook, Rejoin
+from swarmd.dht.p2p.peers import AddressBook, RejoinLoop
 from swarmd.dht.publisher import OwnRecordFile, Publisher
-from swarmd.dht.store.lookup import lookup
+from swarmd.dht.store.lookup import look_up_key
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.worker.runtime import LoopRuntime
@@ -38,9 +38,9 @@ class Single:
         settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, dht, call_s)
         validator = Validator(view.policy, view.rejections)
         self.node = DhtNode(settings, validator, self.downs.append)
-        self.records = HiveRecords(view, self.node, validator)
-        self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
-        self.network = HiveNetwork(self.node, self.identity)
+        self.records = HivemindRecordStore(view, self.node, validator)
+        self.rejoin = RejoinLoop(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
+        self.network = HivemindNetwork(self.node, self.identity)
         self.publisher = self.publish_from(root / "records.bin")
 
     def view_of(self, record_s: float) -> SwarmView:
@@ -60,11 +60,11 @@ class Single:
         return self.node.p2pd_run
 
     async def address(self) -> str:
-        await self.node.wait_up()
+        await self.node.wait_until_up()
         return (await self.node.addresses())[0]
 
     async def read(self, name: str) -> dict[str, Any]:
-        found = await self.node.call(lambda run: lookup(run, name))
+        found = await self.node.call(lambda run: look_up_key(run, name))
         return found.records
 
 
@@ -80,7 +80,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             single = Single(tmp_path / str(len(singles)), *args, **kwargs)
             singles.append(single)
             tasks.start_soon(single.node.run)
-            await single.node.wait_up()
+            await single.node.wait_until_up()
             return single
 
         yield begin
@@ -93,12 +93,12 @@ async def trio(start: Start) -> tuple[Single, Single, Single]:
     """Three nodes that know one another."""
     one, two = await pair(start)
     three = await start(one.identity.peer_id, (await one.address(), await two.address()))
-    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
+    await until(lambda: one.node.peer_count == two.node.peer_count == three.node.peer_count == 2)
     return one, two, three
 
 
 async def pair(start: Start, **kwargs: Any) -> tuple[Single, Single]:
     one = await start()
     two = await start(one.identity.peer_id, (await one.address(),), **kwargs)
-    await until(lambda: one.node.peers and two.node.peers)
+    await until(lambda: one.node.peer_count and two.node.peer_count)
     return one, two

@@ -18,15 +18,15 @@ from swarmd.dht.p2p.body_streams import (
     WEIGHTS,
     BodyHolders,
     BodyServer,
-    encode_names,
+    decode_peer_ids,
+    encode_peer_ids,
     fetch_body,
-    read_names,
 )
 from swarmd.dht.p2p.limits import ConcurrencyBudget, PeerBounds
 from swarmd.dht.ports import ChunkFetch
-from swarmd.dht.weights import GivenWeights, fetch_manifest, fetch_weights
+from swarmd.dht.weights import ServedWeights, fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer
 from swarmd.weights.offered import FetchedWeights, OfferedWeights
 from tests.dht.p2p.conftest import Single, Start, trio
@@ -50,7 +50,7 @@ class Served(NamedTuple):
 
     node: Single
     server: BodyServer
-    blobs: Blobs
+    blobs: BlobStore
 
     @property
     def peer_id(self) -> str:
@@ -65,7 +65,7 @@ class Served(NamedTuple):
 
 async def serving(node: Single, root: Path) -> Served:
     """Have a node serve what it keeps under a folder."""
-    blobs = Blobs(root / node.identity.peer_id)
+    blobs = BlobStore(root / node.identity.peer_id)
     server = BodyServer(node.node, blobs, lambda peer: True)
     await node.run.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
     return Served(node, server, blobs)
@@ -76,7 +76,7 @@ async def three(start: Start, root: Path) -> tuple[Served, Served, Served]:
     owner, first, second = [await serving(node, root) for node in await trio(start)]
     owner.blobs.put(BODY)
     for peer in (first, second):
-        owner.node.node.peer_limits.meet(peer.peer_id)
+        owner.node.node.peer_limits.mark_known(peer.peer_id)
     return owner, first, second
 
 
@@ -85,7 +85,7 @@ async def test_whom_an_owner_has_no_time_for_gets_the_body_from_one_that_has_it(
     assert await first.fetch(owner) == BODY
     owner.server._serving = ConcurrencyBudget(NOBODY)
     assert await second.fetch(owner) == BODY
-    assert owner.server._holders.some(DIGEST, "") == [first.peer_id]
+    assert owner.server._holders.sample_holders(DIGEST, "") == [first.peer_id]
 
 
 async def test_one_that_is_named_and_gives_another_body_or_none_is_not_believed(start: Start, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_one_that_is_named_and_gives_another_body_or_none_is_not_believed(
     owner.server._serving = ConcurrencyBudget(NOBODY)
     with pytest.raises(NetworkDown, match="nor has anybody"):
         await second.fetch(owner)
-    owner.server._holders.note(DIGEST, first.peer_id)
+    owner.server._holders.add_holder(DIGEST, first.peer_id)
     with pytest.raises(NetworkDown, match="nor has anybody"):
         await second.fetch(owner)
     first.server._blobs = cast(Any, SimpleNamespace(has=lambda digest: True, get=lambda digest: BODY[::-1]))
@@ -105,21 +105,23 @@ def test_holders_are_bounded_and_the_asker_is_none_of_them() -> None:
     holders = BodyHolders()
     for body in range(2 * BODIES_MAX):
         for peer in range(2 * HOLDERS_MAX):
-            holders.note(f"body {body}", f"peer {peer}")
+            holders.add_holder(f"body {body}", f"peer {peer}")
     last = f"body {2 * BODIES_MAX - 1}"
     assert len(holders._holders) == BODIES_MAX and len(holders._holders[last]) == HOLDERS_MAX
-    assert len(set(holders.some(last, ""))) == NAMED_MAX
-    assert holders.some("body 0", "") == []
+    assert len(set(holders.sample_holders(last, ""))) == NAMED_MAX
+    assert holders.sample_holders("body 0", "") == []
     holders = BodyHolders()
     for peer in ("one", "two"):
-        holders.note("body", peer)
-    assert holders.some("body", "one") == ["two"]
+        holders.add_holder("body", peer)
+    assert holders.sample_holders("body", "one") == ["two"]
 
 
-@pytest.mark.parametrize("encoded", [b"", b"\x91\x01", b"\x81\xa1a\xa1b", b"\x91" * 20, encode_names(["x" * 200])[2:]])
+@pytest.mark.parametrize(
+    "encoded", [b"", b"\x91\x01", b"\x81\xa1a\xa1b", b"\x91" * 20, encode_peer_ids(["x" * 200])[2:]]
+)
 def test_names_that_are_none_are_refused(encoded: bytes) -> None:
     with pytest.raises(RecordRejected):
-        read_names(encoded)
+        decode_peer_ids(encoded)
 
 
 VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
@@ -149,7 +151,7 @@ class Node(NamedTuple):
         manifest = await fetch_manifest(source, [owner.peer_id], offered)
         path = self.fetched.directory / f"{manifest.whole.digest}.safetensors"
         await fetch_weights(source, [owner.peer_id], manifest, path, timeout_s, 2**30)
-        self.fetched.keep(manifest, digest)
+        self.fetched.forward_file(manifest, digest)
         return path.read_bytes()
 
     def is_busy(self) -> None:
@@ -159,8 +161,8 @@ class Node(NamedTuple):
 async def giving(single: Single, root: Path) -> Node:
     place, wanted = root / single.identity.peer_id, set[str]()
     offered, fetched = OfferedWeights(place / "own"), FetchedWeights(place / "peers", wanted.__contains__)
-    given = GivenWeights(offered, fetched)
-    server = BodyServer(single.node, given, lambda peer: True, WEIGHTS, given.part_of)
+    given = ServedWeights(offered, fetched)
+    server = BodyServer(single.node, given, lambda peer: True, WEIGHTS, given.file_digest_of)
     await single.run.p2p.add_binary_stream_handler(WEIGHTS.protocol, server.serve)
     return Node(single, server, offered, fetched, wanted)
 
@@ -169,7 +171,7 @@ async def three_nodes(start: Start, root: Path) -> tuple[Node, Node, Node, Weigh
     """An owner with an offer, and two that know it and each other."""
     owner, first, second = [await giving(single, root) for single in await trio(start)]
     for peer in (first, second):
-        owner.single.node.peer_limits.meet(peer.peer_id)
+        owner.single.node.peer_limits.mark_known(peer.peer_id)
         peer.fetched.directory.mkdir(parents=True)
     made = offer(owner.offered, VALUES, 7)
     for node in (owner, first, second):
@@ -184,7 +186,7 @@ async def test_whom_a_busy_owner_has_no_time_for_gets_all_from_one_that_has_fetc
     whole = await first.take(owner, made)
     owner.is_busy()
     assert await second.take(owner, made) == whole and whole.endswith(VALUES)
-    assert owner.server._holders.some(made.manifest.hex(), second.peer_id) == [first.peer_id]
+    assert owner.server._holders.sample_holders(made.manifest.hex(), second.peer_id) == [first.peer_id]
 
 
 async def test_one_that_has_other_chunks_is_named_and_not_believed(start: Start, tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ import pytest
 from swarmd.config import parse_config
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
-from swarmd.dht.session import _check
+from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, RejoinLoop, _run_with_limit
+from swarmd.dht.session import _check_config
 from swarmd.dht.wire.addresses import (
     PAUSE,
     RANGE_PEERS_MAX,
-    DialledHosts,
-    is_elsewhere,
-    range_of,
-    surplus,
+    DialBackoff,
+    address_range,
+    find_surplus_peers,
+    may_be_remote,
 )
 from swarmd.errors import ConfigError
 from tests.dht.making import ALICE, BOB
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.anyio
 
 def test_a_host_where_nobody_answers_is_left_alone_ever_longer_whatever_the_port() -> None:
     clock = VirtualTime()
-    hosts, dialled = DialledHosts(clock), 0
+    hosts, dialled = DialBackoff(clock), 0
     while clock.now < 24 * 3600:
         place = f"/ip4/203.0.113.9/tcp/{1000 + dialled}"
         if hosts.may_dial(place):
             dialled += 1
-            hosts.note(place, reached=False)
+            hosts.record_dial(place, reached=False)
         clock.now += 10.0
     assert dialled <= 24 * 3600 / PAUSE.most_s + 10
     assert hosts.may_dial("/ip4/203.0.113.10/tcp/1000")
@@ -62,7 +62,7 @@ def test_a_host_where_nobody_answers_is_left_alone_ever_longer_whatever_the_port
     ],
 )
 def test_what_is_of_one_machine_alone_is_told(place: str, elsewhere: bool) -> None:
-    assert is_elsewhere(place) == elsewhere
+    assert may_be_remote(place) == elsewhere
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -70,22 +70,24 @@ async def test_a_node_that_is_reached_from_elsewhere_dials_no_service_of_its_mac
     local: bool, tmp_path: Path
 ) -> None:
     book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local)
-    book.meet(BOB.peer_id, [f"/ip4/127.0.0.1/tcp/6379/p2p/{BOB.peer_id}"])
-    assert len(book.met()) == local
+    book.remember_peer(BOB.peer_id, [f"/ip4/127.0.0.1/tcp/6379/p2p/{BOB.peer_id}"])
+    assert len(book.remembered_addresses()) == local
     await book.save(1)
     AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local)
-    assert len(book.met()) == local
+    assert len(book.remembered_addresses()) == local
 
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_names_are_kept_of_those_alone_whom_the_swarm_knows(known: bool, tmp_path: Path) -> None:
     book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
-    book.meet(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/dns/slow.example/tcp/1", "/dnsaddr/slow.example"], known)
-    assert len(book.met()) == (3 if known else 0)
-    book.meet(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/ip4/203.0.113.9/tcp/1"], known)
-    assert [place for place, _ in book.met()][-1] == "/ip4/203.0.113.9/tcp/1"
+    book.remember_peer(
+        BOB.peer_id, ["/dns4/slow.example/tcp/1", "/dns/slow.example/tcp/1", "/dnsaddr/slow.example"], known
+    )
+    assert len(book.remembered_addresses()) == (3 if known else 0)
+    book.remember_peer(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/ip4/203.0.113.9/tcp/1"], known)
+    assert [place for place, _ in book.remembered_addresses()][-1] == "/ip4/203.0.113.9/tcp/1"
     await book.save(1)
-    assert AddressBook(tmp_path / "peers.json", [], ALICE.peer_id).met() == book.met()
+    assert AddressBook(tmp_path / "peers.json", [], ALICE.peer_id).remembered_addresses() == book.remembered_addresses()
 
 
 NO_ADDRESSES = [
@@ -105,10 +107,10 @@ def test_what_is_no_address_is_no_place(place: str, known: bool, tmp_path: Path)
     path = tmp_path / "peers.json"
     for local in (False, True):
         book = AddressBook(path, [], ALICE.peer_id, local)
-        book.meet(BOB.peer_id, [place, "/ip4/203.0.113.9/tcp/1"], known)
-        assert book.met() == [("/ip4/203.0.113.9/tcp/1", BOB.peer_id)]
+        book.remember_peer(BOB.peer_id, [place, "/ip4/203.0.113.9/tcp/1"], known)
+        assert book.remembered_addresses() == [("/ip4/203.0.113.9/tcp/1", BOB.peer_id)]
         path.write_text(json.dumps({"port": 1, "peers": [f"{place}/p2p/{BOB.peer_id}"]}))
-        assert AddressBook(path, [], ALICE.peer_id, local).met() == []
+        assert AddressBook(path, [], ALICE.peer_id, local).remembered_addresses() == []
         path.unlink()
 
 
@@ -128,7 +130,7 @@ class Names:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.addresses]
 
 
-def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoin, list[str]]:
+def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[RejoinLoop, list[str]]:
     """It, and the places that it asks whether somebody listens there; nobody does."""
     asked: list[str] = []
 
@@ -136,13 +138,15 @@ def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoi
         asked.append(place)
         return False
 
-    monkeypatch.setattr("swarmd.dht.p2p.peers.answers", nobody)
-    return Rejoin(cast(Any, SimpleNamespace(attendants=[])), book), asked
+    monkeypatch.setattr("swarmd.dht.p2p.peers.accepts_connections", nobody)
+    return RejoinLoop(cast(Any, SimpleNamespace(attendants=[])), book), asked
 
 
-async def dial_all(rejoin: Rejoin) -> None:
+async def dial_all(rejoin: RejoinLoop) -> None:
     run = cast(Any, SimpleNamespace(peers=1))
-    await _run_bounded([partial(rejoin._dial, run, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
+    await _run_with_limit(
+        [partial(rejoin._dial, run, place, peer) for place, peer in rejoin._choose_addresses_to_dial({"somebody"})]
+    )
 
 
 class Crowded:
@@ -166,9 +170,9 @@ async def test_a_crowd_holds_up_no_round_of_rejoining(tmp_path: Path, monkeypatc
     crowd, friends = ([generate_identity().peer_id for _ in range(count)] for count in (200, 3))
     book = AddressBook(tmp_path / "peers.json", [f"/ip4/203.0.113.1/tcp/1/p2p/{BOB.peer_id}"], ALICE.peer_id)
     for number, peer in enumerate(crowd[:64]):
-        book.meet(peer, [f"/ip4/203.0.113.9/tcp/{4 * number + place}" for place in range(1, 5)])
+        book.remember_peer(peer, [f"/ip4/203.0.113.9/tcp/{4 * number + place}" for place in range(1, 5)])
     for peer in friends:
-        book.meet(peer, ["/ip4/203.0.113.2/tcp/1"], known=True)
+        book.remember_peer(peer, ["/ip4/203.0.113.2/tcp/1"], known=True)
     crowded = cast(Any, Crowded([*crowd, *friends]))
     _, dialled = rejoin_of(book, monkeypatch)
     pinged: list[str] = []
@@ -178,7 +182,7 @@ async def test_a_crowd_holds_up_no_round_of_rejoining(tmp_path: Path, monkeypatc
         return False
 
     monkeypatch.setattr("swarmd.dht.p2p.peers._ping", ping)
-    await Rejoin(crowded, book)._run_round(crowded)
+    await RejoinLoop(crowded, book)._run_round(crowded)
     assert "/ip4/203.0.113.1/tcp/1" in dialled and len(dialled) == 1 + ALONE_STRANGERS
     assert set(friends) <= set(pinged) and len(pinged) == len(friends) + MISSING
 
@@ -192,7 +196,7 @@ async def test_a_name_leads_to_this_machine_only_where_it_is_configured(
     if configured:
         bootstrap.append(f"{place}/p2p/{BOB.peer_id}")
     book = AddressBook(tmp_path / "peers.json", bootstrap, ALICE.peer_id, local=False)
-    book.meet(BOB.peer_id, [place], known=True)
+    book.remember_peer(BOB.peer_id, [place], known=True)
     rejoin, asked = rejoin_of(book, monkeypatch)
     await dial_all(rejoin)
     assert asked == ["/ip4/127.0.0.1/tcp/6379"] * configured + ["/ip4/203.0.113.9/tcp/6379"]
@@ -211,7 +215,7 @@ async def test_p2pd_is_given_no_name_of_a_peer(
 ) -> None:
     Names(monkeypatch, ["127.0.0.1", "203.0.113.9"])
     book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local=False)
-    book.meet(BOB.peer_id, [place], known=True)
+    book.remember_peer(BOB.peer_id, [place], known=True)
     rejoin, asked = rejoin_of(book, monkeypatch)
     await dial_all(rejoin)
     assert asked == dialled
@@ -231,31 +235,31 @@ async def test_p2pd_is_given_no_name_of_a_peer(
     ],
 )
 def test_what_shares_a_range(address: str, expected: str) -> None:
-    assert range_of(address) == expected
+    assert address_range(address) == expected
 
 
 def test_a_range_has_so_many_places_and_those_that_came_first_keep_them() -> None:
     crowd = [f"crowd {number}" for number in range(3 * RANGE_PEERS_MAX)]
     addresses = {peer: [f"/ip4/8.8.4.{number}/tcp/1"] for number, peer in enumerate(crowd)}
     addresses |= {"elsewhere": ["/ip4/9.9.9.9/tcp/1"], "boot": ["/ip4/8.8.4.9/tcp/1"], "home": ["/ip4/10.0.0.1/tcp/1"]}
-    gone = surplus([*crowd, "elsewhere", "boot", "home", "away"], addresses, ["boot"])
+    gone = find_surplus_peers([*crowd, "elsewhere", "boot", "home", "away"], addresses, ["boot"])
     assert gone == crowd[RANGE_PEERS_MAX:]
     near = {f"near {number}": ["/ip4/127.0.0.1/tcp/1"] for number in range(100)}
-    assert surplus(near, near, []) == [], "on one machine nobody pays for addresses"
+    assert find_surplus_peers(near, near, []) == [], "on one machine nobody pays for addresses"
 
 
 def test_addresses_of_a_crowd_do_not_push_out_those_of_members(tmp_path: Path) -> None:
     book = AddressBook(tmp_path / "peers.json", (), "own")
     members = [generate_identity().peer_id for _ in range(5)]
     for peer in members:
-        book.meet(peer, ["/ip4/9.9.9.9/tcp/1"], known=True)
+        book.remember_peer(peer, ["/ip4/9.9.9.9/tcp/1"], known=True)
     for _ in range(2 * PEERS_KEPT):
-        book.meet(generate_identity().peer_id, ["/ip4/8.8.4.4/tcp/1"])
-    met = {peer for _, peer in book.met()}
+        book.remember_peer(generate_identity().peer_id, ["/ip4/8.8.4.4/tcp/1"])
+    met = {peer for _, peer in book.remembered_addresses()}
     assert len(met) == PEERS_KEPT and set(members) <= met
     for _ in range(2 * PEERS_KEPT):
-        book.meet(generate_identity().peer_id, ["/ip4/9.9.9.9/tcp/1"], known=True)
-    assert len(book.met()) == PEERS_KEPT
+        book.remember_peer(generate_identity().peer_id, ["/ip4/9.9.9.9/tcp/1"], known=True)
+    assert len(book.remembered_addresses()) == PEERS_KEPT
 
 
 @pytest.mark.parametrize(
@@ -271,7 +275,7 @@ def test_addresses_of_a_crowd_do_not_push_out_those_of_members(tmp_path: Path) -
 def test_an_address_that_hivemind_cannot_read_is_named(dht: str) -> None:
     config = parse_config(f'role = "coordinator"\n[swarm]\nid = "s"\n[dht]\n{dht}\n', "node.toml")
     with pytest.raises(ConfigError, match=f"^dht.{dht.split()[0]}: '/ip.*' is not an address"):
-        _check(config)
+        _check_config(config)
 
 
 def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
@@ -280,12 +284,12 @@ def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
     assert book.bootstrap == [("/ip4/1.1.1.1/tcp/1", ALICE.peer_id)]
     for number in range(PEERS_KEPT + 10):
         peer = generate_identity().peer_id
-        book.meet(peer, [f"/ip4/10.0.0.{number}/tcp/1/p2p/{peer}"])
-    book.meet(own, ["/ip4/9.9.9.9/tcp/1"])
+        book.remember_peer(peer, [f"/ip4/10.0.0.{number}/tcp/1/p2p/{peer}"])
+    book.remember_peer(own, ["/ip4/9.9.9.9/tcp/1"])
     anyio.run(book.save, 4242)
     again = AddressBook(path, [], own)
-    assert len(again.met()) == PEERS_KEPT and again.port == 4242
-    assert again.met()[-1] == (f"/ip4/10.0.0.{PEERS_KEPT + 9}/tcp/1", peer)
+    assert len(again.remembered_addresses()) == PEERS_KEPT and again.port == 4242
+    assert again.remembered_addresses()[-1] == (f"/ip4/10.0.0.{PEERS_KEPT + 9}/tcp/1", peer)
 
 
 PORTS = ("98331", "-1", "1e999", "NaN", "null", 5_000 * "9", 100_000 * "[")
@@ -298,4 +302,4 @@ def test_a_damaged_cache_is_left_aside(tmp_path: Path, content: str) -> None:
     path = tmp_path / "peers.json"
     path.write_text(content)
     book = AddressBook(path, [], BOB.peer_id)
-    assert book.met() == [] and book.port == 0
+    assert book.remembered_addresses() == [] and book.port == 0

@@ -23,14 +23,14 @@ from swarmd.dht.p2p.limits import (
     REST,
     REST_MAX_S,
     ConcurrencyBudget,
-    Flow,
     GossipLimits,
     PeerBounds,
     PeerLimits,
     Rate,
-    Rejections,
+    RateBudget,
+    RejectionCounter,
     RemotePeer,
-    Unreached,
+    UnreachablePeers,
 )
 from swarmd.dht.session import Session
 from swarmd.dht.store.lookup import BREADTH
@@ -50,7 +50,7 @@ def test_a_peer_holds_no_more_than_its_own() -> None:
     held = ConcurrencyBudget(PeerBounds(2, 10, 10))
     assert [held.try_acquire(A) for _ in range(3)] == [True, True, False]
     assert held.try_acquire(B)
-    held.give_back(A)
+    held.release(A)
     assert held.try_acquire(A)
 
 
@@ -69,12 +69,12 @@ def test_a_part_of_all_is_kept_for_known_peers() -> None:
 
 def test_processor_time_is_owed_until_it_has_come_back() -> None:
     now = 0.0
-    flow = Flow(PeerBounds(0.5, 10, 10), burst_s=2.0, now=lambda: now)
+    flow = RateBudget(PeerBounds(0.5, 10, 10), burst_s=2.0, now=lambda: now)
     flow.charge(A, 3.0)
     now = 3.0
-    assert not flow.has(A)
+    assert not flow.has_left(A)
     now = 5.0
-    assert flow.has(A) and flow.has(B)
+    assert flow.has_left(A) and flow.has_left(B)
 
 
 def test_a_refused_call_holds_nothing() -> None:
@@ -89,19 +89,19 @@ def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
     told: list[tuple[str, str]] = []
     peer_limits = PeerLimits(lambda peer, reason, detail: told.append((peer, reason)))
     for _ in range(REFUSALS_MAX - 1):
-        peer_limits.refusal("a", "calls", "")
+        peer_limits.count_refusal("a", "calls", "")
     assert not peer_limits.unwanted
-    peer_limits.refusal("a", "calls", "")
+    peer_limits.count_refusal("a", "calls", "")
     assert peer_limits.unwanted == {"a"} and told == [("a", "calls")] * REFUSALS_MAX
 
 
 def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
     peer_limits = PeerLimits(is_credited={"elder"}.__contains__)
-    peer_limits.meet("elder")
+    peer_limits.mark_known("elder")
     for number in range(KNOWN_MAX + 1):
-        peer_limits.meet(f"crowd-{number}")
-    assert peer_limits.caller("elder").known
-    assert not peer_limits.caller("crowd-0").known and peer_limits.caller(f"crowd-{KNOWN_MAX}").known
+        peer_limits.mark_known(f"crowd-{number}")
+    assert peer_limits.remote_peer_of("elder").known
+    assert not peer_limits.remote_peer_of("crowd-0").known and peer_limits.remote_peer_of(f"crowd-{KNOWN_MAX}").known
 
 
 @pytest.mark.parametrize("worked", [True, False])
@@ -109,7 +109,7 @@ def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None
     session, told = Session.__new__(Session), list[Event]()
     session.peer_limits, session._observe = PeerLimits(), told.append
     session._emit(MemberSeen("stranger", "", worked))
-    assert session.peer_limits.caller("stranger").known == worked and len(told) == 1
+    assert session.peer_limits.remote_peer_of("stranger").known == worked and len(told) == 1
 
 
 BODY = bytes(8 << 20)
@@ -168,29 +168,31 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def unreached(now: list[float]) -> Unreached:
-    return Unreached(lambda: now[0])
+def unreached(now: list[float]) -> UnreachablePeers:
+    return UnreachablePeers(lambda: now[0])
 
 
-def rest_of(unreached: Unreached, now: list[float], took_s: float) -> float:
+def rest_of(unreached: UnreachablePeers, now: list[float], took_s: float) -> float:
     """How many seconds a peer rests after a call in vain; then it is over."""
     began = now[0]
-    unreached.miss("a", took_s)
-    while unreached.rests("a"):
+    unreached.record_failure("a", took_s)
+    while unreached.is_backing_off("a"):
         now[0] += 1.0
     return now[0] - began
 
 
-def test_a_peer_costs_a_tenth_of_the_time_at_most_and_less_each_time(unreached: Unreached, now: list[float]) -> None:
+def test_a_peer_costs_a_tenth_of_the_time_at_most_and_less_each_time(
+    unreached: UnreachablePeers, now: list[float]
+) -> None:
     rests = [rest_of(unreached, now, TOOK_S) for _ in range(6)]
     assert rests[0] == REST * TOOK_S
     assert rests[1:] == [min(2**power * REST * TOOK_S, REST_MAX_S) for power in range(1, 6)]
 
 
-def test_who_is_heard_of_is_called_again(unreached: Unreached, now: list[float]) -> None:
-    unreached.miss("a", TOOK_S)
-    unreached.hear("a")
-    assert not unreached.rests("a")
+def test_who_is_heard_of_is_called_again(unreached: UnreachablePeers, now: list[float]) -> None:
+    unreached.record_failure("a", TOOK_S)
+    unreached.record_contact("a")
+    assert not unreached.is_backing_off("a")
     assert rest_of(unreached, now, TOOK_S) == REST * TOOK_S, "and begins anew"
 
 
@@ -209,9 +211,9 @@ def test_all_members_behind_one_address_are_answered_at_once(members: int, body_
     for number in range(members):  # of which p2pd has taken none yet
         peer = f"peer-{number}"
         peer_limits.note_connections([(peer, "10.0.0.0/24")])
-        peer_limits.meet(peer)
-        peer_limits.allow_answer(peer, answer)
-        peer_limits.acquire_answer(peer_limits.caller(peer), answer)
+        peer_limits.mark_known(peer)
+        peer_limits.check_answer_allowed(peer, answer)
+        peer_limits.acquire_answer_bytes(peer_limits.remote_peer_of(peer), answer)
     assert not refused
 
 
@@ -242,27 +244,27 @@ def test_a_crowd_leaves_a_reserve_to_those_that_are_known(seconds: float) -> Non
 
 def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
     clock = VirtualTime()
-    rejections = Rejections(clock)
+    rejections = RejectionCounter(clock)
     rejections.count("a", "stale")
-    assert rejections.due() == [RecordsRejected("a", "stale", 1)]
+    assert rejections.take_due_events() == [RecordsRejected("a", "stale", 1)]
     for _ in range(5):
         rejections.count("a", "stale")
     rejections.count("b", "stale")
-    assert rejections.due() == [RecordsRejected("b", "stale", 1)]
+    assert rejections.take_due_events() == [RecordsRejected("b", "stale", 1)]
     clock.now += REPEAT_S
-    assert rejections.due() == [RecordsRejected("a", "stale", 5)]
-    assert rejections.due() == []
+    assert rejections.take_due_events() == [RecordsRejected("a", "stale", 5)]
+    assert rejections.take_due_events() == []
 
 
 def test_refusals_of_ever_new_peers_fill_no_log() -> None:
     now = 0.0
-    rejections = Rejections(lambda: now)
+    rejections = RejectionCounter(lambda: now)
     told = []
     for step in range(600):
         now = step * 0.1
         rejections.count(f"peer-{step}", "calls")
-        told += rejections.due()
+        told += rejections.take_due_events()
     named = [event for event in told if event.peer]
     assert len(named) <= NAMED_BURST + NAMED_PER_S * 60 and len(told) - len(named) <= 2
     now = 200.0
-    assert sum(event.count for event in told + rejections.due()) == 600
+    assert sum(event.count for event in told + rejections.take_due_events()) == 600

@@ -11,7 +11,7 @@ import pytest
 
 import swarmd.dht.p2p.connections
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.p2p.connections import Connections
+from swarmd.dht.p2p.connections import ConnectionLimiter
 from swarmd.dht.p2p.limits import REFUSALS_MAX, PeerLimits
 from swarmd.dht.p2p.memory_watch import (
     PATIENCE_S,
@@ -19,7 +19,7 @@ from swarmd.dht.p2p.memory_watch import (
     MemoryWatch,
     ProcessUsage,
 )
-from swarmd.errors import OutOfRoom
+from swarmd.errors import WorkerLimitExceeded
 
 pytestmark = pytest.mark.anyio
 
@@ -73,14 +73,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def test_while_there_is_room_nobody_is_disconnected(scene: Scene) -> None:
-    await scene.room.look(QUIET, P2PD[0])
+    await scene.room.check_usage(QUIET, P2PD[0])
     assert scene.disconnected == 0
 
 
 @pytest.mark.parametrize(("own", "p2pd"), [(PRESSED, P2PD[0]), (QUIET, P2PD[1])])
 async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: ProcessUsage, p2pd: ProcessUsage) -> None:
-    await scene.room.look(own, p2pd)
-    await scene.room.look(own, p2pd)
+    await scene.room.check_usage(own, p2pd)
+    await scene.room.check_usage(own, p2pd)
     assert scene.disconnected == 1 and scene.p2pd.returncode is None
 
 
@@ -114,40 +114,40 @@ def test_memory_that_was_freed_goes_back_to_the_machine() -> None:
 
 
 async def test_a_p2pd_that_stays_too_large_is_ended(scene: Scene, clock: Any) -> None:
-    await scene.room.look(QUIET, P2PD[2])
+    await scene.room.check_usage(QUIET, P2PD[2])
     assert scene.p2pd.returncode is None
     clock(PATIENCE_S)
-    await scene.room.look(QUIET, P2PD[2])
+    await scene.room.check_usage(QUIET, P2PD[2])
     assert scene.p2pd.returncode == -9
 
 
 async def test_a_worker_that_stays_too_large_makes_room(scene: Scene, clock: Any) -> None:
-    await scene.room.look(OVER, P2PD[0])
+    await scene.room.check_usage(OVER, P2PD[0])
     clock(PATIENCE_S)
-    with pytest.raises(OutOfRoom, match="110 MiB"):
-        await scene.room.look(OVER, P2PD[0])
+    with pytest.raises(WorkerLimitExceeded, match="110 MiB"):
+        await scene.room.check_usage(OVER, P2PD[0])
 
 
 @pytest.mark.parametrize("usage", [ProcessUsage(1, 2000, 10), ProcessUsage(1, 10, 2000)])
 async def test_files_and_tasks_count_like_memory(scene: Scene, usage: ProcessUsage) -> None:
-    with pytest.raises(OutOfRoom):
-        await scene.room.look(usage, P2PD[0])
+    with pytest.raises(WorkerLimitExceeded):
+        await scene.room.check_usage(usage, P2PD[0])
 
 
-def connections(known: tuple[str, ...] = (), connections_max: int = 8) -> Connections:
+def connections(known: tuple[str, ...] = (), connections_max: int = 8) -> ConnectionLimiter:
     peer_limits = PeerLimits(known=known)
-    return Connections(cast(Any, SimpleNamespace(attendants=[])), peer_limits, connections_max)
+    return ConnectionLimiter(cast(Any, SimpleNamespace(attendants=[])), peer_limits, connections_max)
 
 
 def test_connections_of_one_address_get_half() -> None:
     places = [(f"s{number}", "10.0.0.1") for number in range(6)]
-    assert len(connections().surplus(places)) == 2
-    assert connections().surplus([(peer, peer) for peer, _ in places]) == []
+    assert len(connections().find_surplus_peers(places)) == 2
+    assert connections().find_surplus_peers([(peer, peer) for peer, _ in places]) == []
 
 
 def test_known_peers_stay_connected() -> None:
     places = [(f"s{number}", "10.0.0.1") for number in range(6)] + [("friend", "10.0.0.1")]
-    surplus = connections(("friend",)).surplus(places)
+    surplus = connections(("friend",)).find_surplus_peers(places)
     assert len(surplus) == 3 and "friend" not in surplus
 
 
@@ -163,11 +163,11 @@ async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: 
         gone.set()
 
     control = SimpleNamespace(places=places, disconnect=disconnect)
-    watching = Connections(cast(Any, SimpleNamespace(attendants=[])), peer_limits, 8)
+    watching = ConnectionLimiter(cast(Any, SimpleNamespace(attendants=[])), peer_limits, 8)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watching.watch, cast(Any, SimpleNamespace(p2p=SimpleNamespace(control=control))))
         await anyio.sleep(0.1)
-        peer_limits.refusal(peer, "calls", "too many", weight=REFUSALS_MAX)
+        peer_limits.count_refusal(peer, "calls", "too many", weight=REFUSALS_MAX)
         with anyio.fail_after(30.0):
             await gone.wait()
         assert peer_limits.out.keys() == {peer}

@@ -43,11 +43,11 @@ async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_ba
     failed_s = time.monotonic() - killed_at
     with pytest.raises(NetworkDown):
         await two.publisher.publish(report)
-    await two.node.wait_up()
+    await two.node.wait_until_up()
     assert failed_s < CALL_S / 2, "it waited for its own end"
     assert two.run.dht.node_id == node_id and two.run.p2p.pid != pid
     assert two.run.dht.protocol.storage.records(two_key(report))  # what it held is still held
-    await until(lambda: one.node.peers and two.node.peers)
+    await until(lambda: one.node.peer_count and two.node.peer_count)
     assert (await one.read(report.key))[two.identity.peer_id].content == report
 
 
@@ -104,13 +104,13 @@ async def test_a_renewal_never_overtakes_the_record_that_replaces_it(
     clocks = [ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in range(3)]
     await one.publisher.publish(ReportRecord(SWARM, 0, 0, 0.5))
     await one.publisher.publish(clocks[0])
-    place = Publisher._place
+    place = Publisher._store_and_prove
 
     async def slowly(self: Publisher, *args: Any) -> Any:
         await asyncio.sleep(0.1)
         return await place(self, *args)
 
-    monkeypatch.setattr(Publisher, "_place", slowly)
+    monkeypatch.setattr(Publisher, "_store_and_prove", slowly)
     for delay_s in (0.05, 0.15):  # while the report is renewed, and while the clock is
         later = clocks[1] if delay_s < 0.1 else clocks[2]
         renewing = asyncio.ensure_future(one.publisher._renew_all(one.told.append))
@@ -132,7 +132,7 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
         return False, None
 
     with monkeypatch.context() as patch, pytest.raises(NetworkDown, match="no peer could show"):
-        patch.setattr(adapters.HiveReplicas, "shows", mute)
+        patch.setattr(adapters.HivemindReplicas, "read_back", mute)
         await one.publisher.publish(later)
     restarted = one.publish_from(tmp_path / "0" / "records.bin")
     for each in (one.publisher, restarted):
@@ -147,8 +147,8 @@ async def test_a_mute_p2pd_is_killed_and_started_anew(start: Start, monkeypatch:
     os.kill(pid, signal.SIGSTOP)
     await until(lambda: two.downs, timeout_s=20.0)
     assert not is_alive(pid)
-    await two.node.wait_up()
-    await until(lambda: one.node.peers and two.node.peers)
+    await two.node.wait_until_up()
+    await until(lambda: one.node.peer_count and two.node.peer_count)
     assert two.run.p2p.pid != pid
 
 
@@ -166,7 +166,7 @@ async def test_without_its_key_a_node_does_not_come_back_and_makes_no_other(
     await until(lambda: any(told in down for down in one.downs))
     assert key.exists() == other
     kept.replace(key)
-    await one.node.wait_up()
+    await one.node.wait_until_up()
 
 
 async def test_a_peer_at_an_address_that_hivemind_cannot_read_is_met_like_any_other(
@@ -180,11 +180,11 @@ async def test_a_peer_at_an_address_that_hivemind_cannot_read_is_met_like_any_ot
         return [SimpleNamespace(peer_id=peer.peer_id, addrs=(strange,)) for peer in await listed()]
 
     monkeypatch.setattr(one.run.p2p, "list_peers", list_peers)
-    for node_id in list(one.run.table.uid_to_peer_id):
-        del one.run.table[node_id]
-    assert await one.rejoin._connected(one.run) == {two.identity.peer_id: ["/ip4/1.2.3.4/udp/1/quic-v1"]}
+    for node_id in list(one.run.routing_table.uid_to_peer_id):
+        del one.run.routing_table[node_id]
+    assert await one.rejoin._list_connected_peers(one.run) == {two.identity.peer_id: ["/ip4/1.2.3.4/udp/1/quic-v1"]}
     rounds = one.rejoin.rounds
-    await until(lambda: one.rejoin.rounds > rounds and one.node.peers, timeout_s=60.0)
+    await until(lambda: one.rejoin.rounds > rounds and one.node.peer_count, timeout_s=60.0)
 
 
 async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytes
     monkeypatch.setattr(peers, "REJOIN_S", 0.5)
     one, two = await pair(start)
     for single in (one, two):
-        for node_id in list(single.run.table.uid_to_peer_id):
-            del single.run.table[node_id]
-    assert (one.node.peers, two.node.peers) == (0, 0)
-    await until(lambda: one.node.peers and two.node.peers)
+        for node_id in list(single.run.routing_table.uid_to_peer_id):
+            del single.run.routing_table[node_id]
+    assert (one.node.peer_count, two.node.peer_count) == (0, 0)
+    await until(lambda: one.node.peer_count and two.node.peer_count)

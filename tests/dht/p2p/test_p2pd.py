@@ -11,28 +11,28 @@ from pathlib import Path
 import anyio
 import pytest
 
-from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
+from swarmd.dht.p2p.p2pd import SocketDirectory, wait_for_free_ports
 from swarmd.dht.p2p.sockets import (
     SOCKET_NAME_BYTES,
     SOCKET_PATH_BYTES_MAX,
-    remove_short_place,
-    socket_place,
+    remove_short_directory,
+    socket_directory,
 )
-from swarmd.dht.wire.addresses import is_free, tcp_place
+from swarmd.dht.wire.addresses import can_listen_at, tcp_endpoint
 from swarmd.errors import AddressInUse, PathUnusable
 
 
 def test_ports() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
-        assert not is_free(taken)
-        assert not is_free(taken.replace("127.0.0.1", "0.0.0.0"))
+        assert not can_listen_at(taken)
+        assert not can_listen_at(taken.replace("127.0.0.1", "0.0.0.0"))
         with pytest.raises(AddressInUse, match=taken):
-            anyio.run(await_ports, [taken], 0.3)
-    assert is_free(taken)
-    assert is_free("/ip4/127.0.0.1/tcp/0") and is_free("/ip4/127.0.0.1/udp/1/quic")
-    assert tcp_place("/dns4/example.org/tcp/80/p2p/x") == ("example.org", 80)
-    assert tcp_place("/ip4/1.2.3.4/tcp/x") is None
+            anyio.run(wait_for_free_ports, [taken], 0.3)
+    assert can_listen_at(taken)
+    assert can_listen_at("/ip4/127.0.0.1/tcp/0") and can_listen_at("/ip4/127.0.0.1/udp/1/quic")
+    assert tcp_endpoint("/dns4/example.org/tcp/80/p2p/x") == ("example.org", 80)
+    assert tcp_endpoint("/ip4/1.2.3.4/tcp/x") is None
 
 
 def test_a_short_place_is_found_when_the_path_is_too_long(tmp_path: Path) -> None:
@@ -50,14 +50,14 @@ def test_the_daemon_clears_a_short_place_that_is_its_own(tmp_path: Path, monkeyp
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     deep, near = tmp_path / ("x" * 100), tmp_path / "run"
     near.mkdir()
-    socket_place(deep).mkdir()
-    (socket_place(deep) / "p2pd-1.sock").touch()
-    remove_short_place(deep)
-    remove_short_place(near)
-    assert near.exists() and not socket_place(deep).exists()
-    socket_place(deep).symlink_to(near)
+    socket_directory(deep).mkdir()
+    (socket_directory(deep) / "p2pd-1.sock").touch()
+    remove_short_directory(deep)
+    remove_short_directory(near)
+    assert near.exists() and not socket_directory(deep).exists()
+    socket_directory(deep).symlink_to(near)
     (near / "p2pd-1.sock").touch()
-    remove_short_place(deep)
+    remove_short_directory(deep)
     assert list(near.iterdir()), "a link that somebody laid there was followed"
 
 
@@ -66,13 +66,13 @@ def test_a_short_place_that_somebody_else_laid_is_not_used(tmp_path: Path, monke
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     deep, near = tmp_path / ("x" * 100), tmp_path / "near"
     near.mkdir()
-    socket_place(deep).symlink_to(near)
+    socket_directory(deep).symlink_to(near)
     with pytest.raises(PathUnusable, match="is not a directory"):
         SocketDirectory(deep).open()
-    socket_place(deep).unlink()
+    socket_directory(deep).unlink()
     strange = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: strange)
-    socket_place(deep).mkdir()
+    socket_directory(deep).mkdir()
     with pytest.raises(PathUnusable, match="belongs to another user"):
         SocketDirectory(deep).open()
 
@@ -80,10 +80,10 @@ def test_a_short_place_that_somebody_else_laid_is_not_used(tmp_path: Path, monke
 def test_a_short_place_that_others_could_enter_is_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     deep = tmp_path / ("x" * 100)
-    socket_place(deep).mkdir()
-    socket_place(deep).chmod(0o777)
+    socket_directory(deep).mkdir()
+    socket_directory(deep).chmod(0o777)
     SocketDirectory(deep).open()
-    assert stat.S_IMODE(socket_place(deep).stat().st_mode) == 0o700
+    assert stat.S_IMODE(socket_directory(deep).stat().st_mode) == 0o700
 
 
 def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import P2PDaemonError, PeerID
-from swarmd.dht.store.lookup import PATIENCE_S, lookup
+from swarmd.dht.store.lookup import PATIENCE_S, look_up_key
 from swarmd.dht.store.parts import LATE_MAX
 from swarmd.dht.wire import names
 from tests.dht.making import SWARM
@@ -43,7 +43,7 @@ async def test_who_answers_slowly_time_after_time_keeps_no_read_waiting(start: S
     took_s = []
     for number in range(LATE_MAX + 2):
         asked, began = stranger.asked, time.monotonic()
-        found = await lookup(one.run, names.reports(SWARM, number, 0))
+        found = await look_up_key(one.run, names.reports_key(SWARM, number, 0))
         took_s.append(time.monotonic() - began)
         assert found.answered and stranger.asked > asked, "it is asked like everybody"
         await asyncio.sleep(SLOW_S)

@@ -24,21 +24,21 @@ OWNERS = 20
 
 def keep(node: Single, records: list[SignedRecord]) -> None:
     for signed in records:
-        node.run.dht.protocol.storage.admit(KEY, signed)
+        node.run.dht.protocol.storage.store_record(KEY, signed)
 
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each owner's record is shown, by any node here."""
     counts: Counter[str] = Counter()
-    part_of = validator.part_of
+    part_of = validator.select_key_part
 
     def counted(*asked: Any) -> Any:
         part = part_of(*asked)
         counts.update(each.owner for each in part.records)
         return part
 
-    monkeypatch.setattr(validator, "part_of", counted)
+    monkeypatch.setattr(validator, "select_key_part", counted)
     return counts
 
 
@@ -51,7 +51,7 @@ async def test_each_record_is_shown_once_and_what_one_keeper_lacks_by_another(
     records = [sign(generate_identity(), REPORT, time.time() + 60.0) for _ in range(OWNERS)]
     keep(one, records[:-1])
     keep(two, records[2:])  # less than one share, for who shows nothing of its first is not asked again
-    found = await three.records.find_each(REPORT.key, [record.owner for record in records])
+    found = await three.records.find_records_by_owners(REPORT.key, [record.owner for record in records])
     assert found.records == {record.owner: record for record in records}
     assert set(shown.values()) == {1}
 
@@ -61,26 +61,28 @@ async def test_owners_of_whom_nobody_has_anything_do_not_keep_what_is_wanted_wai
 ) -> None:
     one, two, three = await trio(start)
     monkeypatch.setattr(
-        lookup, "find_at", late(lookup.find_at, dict.fromkeys((one.identity.peer_id, two.identity.peer_id), 0.25))
+        lookup,
+        "ask_peer_for_records",
+        late(lookup.ask_peer_for_records, dict.fromkeys((one.identity.peer_id, two.identity.peer_id), 0.25)),
     )
     record = sign(generate_identity(), REPORT, time.time() + 60.0)
     keep(one, [record])
     keep(two, [record])
     absent = [generate_identity().peer_id for _ in range(8 * lookup.BREADTH)]
     began = anyio.current_time()
-    found = await three.records.find_each(REPORT.key, [record.owner, *absent], [record.owner])
+    found = await three.records.find_records_by_owners(REPORT.key, [record.owner, *absent], [record.owner])
     assert found.records == {record.owner: record}
     assert anyio.current_time() - began < lookup.SILENCE_S / 2
 
 
 async def test_what_a_slow_peer_was_asked_for_comes_from_another(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three = await trio(start)
-    monkeypatch.setattr(lookup, "find_at", late(lookup.find_at, {one.identity.peer_id: 60.0}))
+    monkeypatch.setattr(lookup, "ask_peer_for_records", late(lookup.ask_peer_for_records, {one.identity.peer_id: 60.0}))
     records = [sign(generate_identity(), REPORT, time.time() + 60.0) for _ in range(OWNERS)]
     keep(one, records)
     keep(two, records)
     began = anyio.current_time()
-    found = await three.records.find_each(REPORT.key, [record.owner for record in records])
+    found = await three.records.find_records_by_owners(REPORT.key, [record.owner for record in records])
     assert len(found.records) == OWNERS
     assert anyio.current_time() - began < lookup.SILENCE_S / 2
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from swarmd.dht.p2p.hivemind_api import dht_pb2
-from swarmd.dht.p2p.limits import Rejections
+from swarmd.dht.p2p.limits import RejectionCounter
 from swarmd.dht.store.storage import BoundedStorage, RecordForwarding
 from swarmd.dht.store.validator import GuardedProtocol, Validator
 from tests.dht.making import POLICY
@@ -16,7 +16,7 @@ class Unconnected(GuardedProtocol):
 
     def __init__(self, **validator: Any) -> None:
         super().__init__(_initialized_with_create=True)
-        self.record_validator = Validator(POLICY, Rejections(time.monotonic), **validator)
+        self.record_validator = Validator(POLICY, RejectionCounter(time.monotonic), **validator)
         self.storage = BoundedStorage()
         self.node_info, self.rpc_semaphore, self.wait_timeout = dht_pb2.NodeInfo(), asyncio.Semaphore(), 1.0
         self.forwarding = RecordForwarding()

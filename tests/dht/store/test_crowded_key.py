@@ -12,8 +12,8 @@ from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.store import seniority
 from swarmd.dht.store.capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
-from swarmd.dht.store.lookup import Answer, Found, find_at
-from swarmd.dht.store.parts import Part, Shown
+from swarmd.dht.store.lookup import KeySearch, PeerAnswer, ask_peer_for_records
+from swarmd.dht.store.parts import KeyPart, ShownRecord
 from swarmd.dht.store.validator import CHECKED_BYTES_MAX, CHECKED_BYTES_MIN
 from swarmd.dht.wire import names, records
 from swarmd.dht.wire.records import SignedRecord
@@ -34,13 +34,13 @@ class Reader(Unconnected):
     def store(self, signed: SignedRecord) -> None:
         """As if a peer had sent it."""
         columns = (KEY.to_bytes(), signed.owner, signed.value, signed.expiration)
-        self._store_one("sender", *columns, replayed="")
+        self._store_record("sender", *columns, replayed="")
 
-    def read(self) -> Found:
+    def read(self) -> KeySearch:
         """What is found here."""
         run = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
-        found = Found(cast(Any, run), REPORT.key)
-        found.read_own()
+        found = KeySearch(cast(Any, run), REPORT.key)
+        found.merge_own_records()
         return found
 
 
@@ -49,8 +49,8 @@ def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> 
     reader, verified = Reader(), []
     held = [signed_by(ALICE, REPORT), *(unsigned() for _ in range(CHECKED_BYTES_MAX // CHECKED_BYTES_MIN))]
     for signed in held:
-        assert reader.storage.admit(KEY, signed)
-    monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
+        assert reader.storage.store_record(KEY, signed)
+    monkeypatch.setattr(records, "is_signature_valid", lambda signed, key: verified.append(signed) or True)
     assert set(reader.read().records) == {signed.owner for signed in held}
     assert reader.read().records[ALICE.peer_id] == held[0]
     assert verified == []
@@ -58,7 +58,7 @@ def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_record_without_room_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, verified = Reader(), []
-    monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
+    monkeypatch.setattr(records, "is_signature_valid", lambda signed, key: verified.append(signed) or True)
     refused: list[str] = []
     for _ in range(KEY_BYTES_MAX // 16 // IDLE_BYTES_MIN + 50):
         try:
@@ -77,14 +77,14 @@ def unsigned() -> SignedRecord:
 def test_what_differs_from_what_is_held_is_verified() -> None:
     reader = Reader()
     signed = signed_by(BOB, REPORT)
-    reader.storage.admit(KEY, signed)
-    assert reader.judge_shown(KEY, BOB.peer_id, signed.value, signed.expiration) == signed
+    reader.storage.store_record(KEY, signed)
+    assert reader.verify_shown_record(KEY, BOB.peer_id, signed.value, signed.expiration) == signed
     for value, expiration in (
         (signed.value[:-1] + b"x", signed.expiration),
         (signed.value, signed.expiration + 1.0),
     ):
         with pytest.raises(records.RecordRejected):
-            reader.judge_shown(KEY, BOB.peer_id, value, expiration)
+            reader.verify_shown_record(KEY, BOB.peer_id, value, expiration)
 
 
 def test_what_forgers_say_they_have_worked_is_not_remembered() -> None:
@@ -109,19 +109,19 @@ class Asker(Unconnected):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.verified = 0
-        verifies = records.verifies
+        verifies = records.is_signature_valid
 
         def count(signed: SignedRecord, key: bytes) -> bool:
             self.verified += 1
             return verifies(signed, key)
 
-        monkeypatch.setattr(records, "verifies", count)
+        monkeypatch.setattr(records, "is_signature_valid", count)
 
-    async def ask(self, shown: list[Shown], *only: Identity) -> Answer | None:
+    async def ask(self, shown: list[ShownRecord], *only: Identity) -> PeerAnswer | None:
         """What is made of an answer; where `only` are named, their records were asked for."""
         result = dht_pb2.FindResult(
             type=dht_pb2.FOUND_DICTIONARY,
-            value=msgspec.msgpack.encode(Part(b"life", 1, tuple(shown))),
+            value=msgspec.msgpack.encode(KeyPart(b"life", 1, tuple(shown))),
             expiration_time=4e9,
         )
 
@@ -129,7 +129,7 @@ class Asker(Unconnected):
             return dht_pb2.FindResponse(results=[result])
 
         self.get_stub = lambda peer: SimpleNamespace(rpc_find=rpc_find)
-        return await find_at(self, PEER, KEY, [each.peer_id for each in only])
+        return await ask_peer_for_records(self, PEER, KEY, [each.peer_id for each in only])
 
 
 @pytest.fixture
@@ -137,10 +137,10 @@ def asker(monkeypatch: pytest.MonkeyPatch) -> Asker:
     return Asker(monkeypatch)
 
 
-def shown_by(identity: Identity, of: Identity | None = None) -> Shown:
+def shown_by(identity: Identity, of: Identity | None = None) -> ShownRecord:
     """A record of one peer, in the name of another."""
     signed = signed_by(identity, REPORT)
-    return Shown((of or identity).peer_id, signed.value, signed.expiration)
+    return ShownRecord((of or identity).peer_id, signed.value, signed.expiration)
 
 
 async def test_who_shows_others_than_were_asked_for_has_nothing_of_it_verified(asker: Asker) -> None:

@@ -14,16 +14,16 @@ from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.store import parts
 from swarmd.dht.store.parts import (
     AnswerMemory,
+    AnswerProgress,
     Cursor,
     FindFilter,
-    Part,
-    Progress,
+    KeyPart,
     add_filter,
+    decode_key_part,
     read_filter,
-    read_part,
 )
 from swarmd.dht.store.storage import BoundedStorage
-from swarmd.dht.store.validator import make_result, part_of
+from swarmd.dht.store.validator import answer_find_request, select_key_part
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
@@ -45,21 +45,21 @@ class LookUp:
         self.memory, self.since = memory, memory.progress(KEY)
         self.known = {signed.owner: signed.expiration for signed in memory.records(KEY, time.time())}
 
-    def ask(self, name: str, storage: BoundedStorage) -> Part:
+    def ask(self, name: str, storage: BoundedStorage) -> KeyPart:
         """What a storer shows now, after a way over the wire."""
         request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
-        add_filter(request, FindFilter((), self.since.cursor(name)))
+        add_filter(request, FindFilter((), self.since.cursor_of(name)))
         sent = dht_pb2.FindRequest.FromString(request.SerializeToString())
         wanted = read_filter(sent)
         assert wanted is not None
-        part = read_part(msgspec.msgpack.encode(part_of(storage, KEY, wanted)), BYTES_MAX)
-        self.memory.note(KEY, name, part, [record_of(shown) for shown in part.records], self.since)
+        part = decode_key_part(msgspec.msgpack.encode(select_key_part(storage, KEY, wanted)), BYTES_MAX)
+        self.memory.remember_answer(KEY, name, part, [record_of(shown) for shown in part.records], self.since)
         for shown in part.records:
             self.known[shown.owner] = max(shown.expiration, self.known.get(shown.owner, 0.0))
         return part
 
 
-def record_of(shown: parts.Shown) -> SignedRecord:
+def record_of(shown: parts.ShownRecord) -> SignedRecord:
     return SignedRecord(shown.owner, shown.value, shown.expiration, b"")
 
 
@@ -88,9 +88,9 @@ def test_each_look_up_finds_all_that_there_is_whatever_others_have_been_shown(
     for version, (what, name, owner, which) in enumerate(steps):
         storage = storers[name]
         if what == "store":
-            storage.admit(KEY, record(owner, version))
-        elif what == "drop" and storage.held(KEY, owner):
-            storage._drop(KEY, owner)
+            storage.store_record(KEY, record(owner, version))
+        elif what == "drop" and storage.held_entry(KEY, owner):
+            storage._drop_record(KEY, owner)
         elif what == "restart":
             storers[name] = BoundedStorage()
         elif what == "forget":
@@ -105,28 +105,28 @@ def test_each_look_up_finds_all_that_there_is_whatever_others_have_been_shown(
 
 def test_an_answer_of_which_something_does_not_count_yet_is_asked_for_again() -> None:
     storage, memory = BoundedStorage(), AnswerMemory()
-    storage.admit(KEY, record("peer-0"))
-    memory.note(KEY, "one", part_of(storage, KEY, FindFilter()), [], Progress())
-    assert memory.progress(KEY).cursor("one") == Cursor()
+    storage.store_record(KEY, record("peer-0"))
+    memory.remember_answer(KEY, "one", select_key_part(storage, KEY, FindFilter()), [], AnswerProgress())
+    assert memory.progress(KEY).cursor_of("one") == Cursor()
 
 
 def test_another_life_of_a_storer_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = BoundedStorage()
     for number in range(3):
-        storage.admit(KEY, record(f"peer-{number}"))
+        storage.store_record(KEY, record(f"peer-{number}"))
     for cursor in (Cursor(b"another!", 1), Cursor(storage.changes.life, 99)):
-        assert len(part_of(storage, KEY, FindFilter((), cursor)).records) == 3
-    assert len(part_of(storage, KEY, FindFilter((), Cursor(storage.changes.life, 2))).records) == 1
+        assert len(select_key_part(storage, KEY, FindFilter((), cursor)).records) == 3
+    assert len(select_key_part(storage, KEY, FindFilter((), Cursor(storage.changes.life, 2))).records) == 1
 
 
 def test_one_owners_record_is_shown_alone_and_nothing_of_whoever_has_none() -> None:
     storage = BoundedStorage()
     for number in range(3):
-        storage.admit(KEY, record(f"peer-{number}"))
-    assert [shown.owner for shown in part_of(storage, KEY, FindFilter(("peer-1", "nobody", "peer-1"))).records] == [
-        "peer-1"
-    ]
-    assert part_of(BoundedStorage(), KEY, FindFilter()).records == ()
+        storage.store_record(KEY, record(f"peer-{number}"))
+    assert [
+        shown.owner for shown in select_key_part(storage, KEY, FindFilter(("peer-1", "nobody", "peer-1"))).records
+    ] == ["peer-1"]
+    assert select_key_part(BoundedStorage(), KEY, FindFilter()).records == ()
 
 
 def asking(encoded: bytes, keys: int = 1, times: int = 1) -> Any:
@@ -156,7 +156,7 @@ def test_odd_filters_are_refused_and_counted(encoded: bytes, keys: int, times: i
     peer_limits = PeerLimits(lambda peer, reason, detail: counted.append((peer, reason)))
     protocol = SimpleNamespace(p2p=SimpleNamespace(peer_limits=peer_limits))
     with pytest.raises(RecordRejected):
-        make_result(protocol, "stranger", asking(encoded, keys, times))
+        answer_find_request(protocol, "stranger", asking(encoded, keys, times))
     assert [peer for peer, _ in counted] == ["stranger"] and counted[0][1] in ("malformed", "nested")
 
 
@@ -164,18 +164,18 @@ def test_a_part_is_bounded_like_any_answer() -> None:
     counted: list[str] = []
     peer_limits = PeerLimits(lambda peer, reason, detail: counted.append(reason))
     storage, table = BoundedStorage(), RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
-    storage.admit(KEY, record("peer"))
+    storage.store_record(KEY, record("peer"))
     p2p = SimpleNamespace(peer_limits=peer_limits)
     protocol: Any = SimpleNamespace(p2p=p2p, storage=storage, routing_table=table, bucket_size=20)
     answered = 0
     with pytest.raises(RecordRejected):
         while answered < 100:
-            result = make_result(protocol, "stranger", asking(GENUINE))
-            assert len(read_part(result.value, BYTES_MAX).records) == 1
-            peer_limits.bytes_out.charge(peer_limits.caller("stranger"), 2**20)
+            result = answer_find_request(protocol, "stranger", asking(GENUINE))
+            assert len(decode_key_part(result.value, BYTES_MAX).records) == 1
+            peer_limits.bytes_out.charge(peer_limits.remote_peer_of("stranger"), 2**20)
             answered += 1
     assert counted == ["bytes-out"] and answered > 1
-    assert make_result(protocol, "another", dht_pb2.FindRequest(keys=[KEY.to_bytes()])) is None
+    assert answer_find_request(protocol, "another", dht_pb2.FindRequest(keys=[KEY.to_bytes()])) is None
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,6 @@ def test_a_part_is_bounded_like_any_answer() -> None:
 )
 def test_odd_parts_are_refused(value: bytes) -> None:
     with pytest.raises(RecordRejected):
-        read_part(value, BYTES_MAX)
+        decode_key_part(value, BYTES_MAX)
     with pytest.raises(RecordRejected, match="bytes"):
-        read_part(value, 0)
+        decode_key_part(value, 0)

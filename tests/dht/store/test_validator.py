@@ -22,7 +22,7 @@ from swarmd.dht.p2p.hivemind_api import (
     dht_pb2,
     protocol_module,
 )
-from swarmd.dht.p2p.limits import REQUEST_BYTES_MAX, Rejections
+from swarmd.dht.p2p.limits import REQUEST_BYTES_MAX, RejectionCounter
 from swarmd.dht.store import storage
 from swarmd.dht.store.storage import HANDED_BYTES_MAX, MEETINGS_BURST, BoundedStorage
 from swarmd.dht.store.validator import (
@@ -31,8 +31,8 @@ from swarmd.dht.store.validator import (
     NEARBY_MAX,
     GuardedProtocol,
     Validator,
-    id_of,
-    nearby,
+    dht_id_of,
+    peers_named_in,
 )
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import RecordPolicy, RolloutsRecord, SignedRecord, sign
@@ -49,7 +49,7 @@ KEY = names.key_id(REPORT.key)
 def test_a_peer_that_names_thousands_of_others_is_heard_out_for_a_few() -> None:
     peers = [PeerID(number.to_bytes(8, "big")) for number in range(5 * NEARBY_MAX)]
     answer = dht_pb2.FindResult(nearest_peer_ids=[peer.to_bytes() for peer in peers])
-    assert list(nearby(answer).values()) == peers[:NEARBY_MAX]
+    assert list(peers_named_in(answer).values()) == peers[:NEARBY_MAX]
 
 
 async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_through_a_few_times(
@@ -60,13 +60,13 @@ async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_t
     handed: list[int] = []
 
     async def call_store(peer: PeerID, keys: Any, values: Any, *rest: Any, **more: Any) -> None:
-        handed.append(sum(map(storage.sent_bytes, values)))
+        handed.append(sum(map(storage.message_size_bound, values)))
 
     monkeypatch.setattr(keeper, "call_store", call_store)
     looked = keeper.count_looks(monkeypatch)
     crowd = [PeerID.from_base58(generate_identity().peer_id) for _ in range(200)]
     for peer in 2 * crowd:
-        await keeper.update_routing_table(id_of(peer), peer)
+        await keeper.update_routing_table(dht_id_of(peer), peer)
     await asyncio.sleep(0)
     assert 0 < looked() <= MEETINGS_BURST * 50
     assert len(handed) <= MEETINGS_BURST and max(handed) <= HANDED_BYTES_MAX
@@ -82,10 +82,10 @@ async def test_whoever_is_met_is_handed_what_it_should_keep(keeper: Keeper, monk
     monkeypatch.setattr(keeper, "call_store", call_store)
     keeper.count_looks(monkeypatch)
     bob = PeerID.from_base58(BOB.peer_id)
-    await keeper.update_routing_table(id_of(bob), bob)
+    await keeper.update_routing_table(dht_id_of(bob), bob)
     await asyncio.sleep(0)
     assert handed == [(bob, sorted(key for key, _ in keeper.storage.items()))]
-    assert id_of(bob) in keeper.routing_table
+    assert dht_id_of(bob) in keeper.routing_table
 
 
 @pytest.mark.parametrize(("keys", "owners", "owner_bytes"), [(1, 24_000, 52), (1, 1000, 4000), (400, 1, 16_000)])
@@ -107,7 +107,7 @@ async def test_whatever_a_node_holds_what_it_hands_on_fits_into_messages(
     monkeypatch.setattr(protocol_module.DHTProtocol, "call_store", call_store)
     keeper.count_looks(monkeypatch)
     bob = PeerID.from_base58(BOB.peer_id)
-    await keeper.update_routing_table(id_of(bob), bob)
+    await keeper.update_routing_table(dht_id_of(bob), bob)
     for _ in range(len(sent) + 10):
         await asyncio.sleep(0)
     assert sent and max(sent) <= REQUEST_BYTES_MAX["DHTProtocol.rpc_store"] - 64 * 1024
@@ -199,33 +199,33 @@ async def test_who_sends_a_record_again_that_is_held_is_refused_unless_it_is_its
 
 def test_a_key_whose_one_signature_is_good_for_all_values_has_no_other_record_verified_again() -> None:
     """An Ed25519 key that is the neutral element: S = 0 and R = A verify whatever is signed."""
-    validator, neutral = Validator(POLICY, Rejections(time.monotonic)), b"\x01" + bytes(31)
+    validator, neutral = Validator(POLICY, RejectionCounter(time.monotonic)), b"\x01" + bytes(31)
     owner, expiration = peer_id_of(neutral), time.time() + 60.0
     for number in range(CHECKED_BYTES_MAX // 48_000 + 2):
         content = RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, number.to_bytes(2, "big") + bytes(48_000))
         signed = SignedRecord(owner, msgspec.msgpack.encode(content), expiration, neutral + bytes(32))
-        assert validator.judge(names.key_id(content.key), owner, signed.value, expiration) == signed
+        assert validator.verify_record(names.key_id(content.key), owner, signed.value, expiration) == signed
     genuine = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, bytes(48_000)))
     asked = (names.key_id(genuine.content.key), ALICE.peer_id, genuine.value, genuine.expiration)
-    assert validator.judge(*asked) is validator.judge(*asked)
+    assert validator.verify_record(*asked) is validator.verify_record(*asked)
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: bool) -> None:
     now = time.time()
     policy = RecordPolicy(SWARM, COORDINATOR.peer_id, now=lambda: now)
-    validator = Validator(policy, Rejections(time.monotonic))
+    validator = Validator(policy, RejectionCounter(time.monotonic))
     signed = signed_by(ALICE, REPORT)
     asked = (KEY, signed.owner, signed.value, signed.expiration)
     if known:
-        assert validator.judge(*asked) is validator.judge(*asked)
-    policy.admit([BOB.peer_id])
+        assert validator.verify_record(*asked) is validator.verify_record(*asked)
+    policy.admit_only([BOB.peer_id])
     with pytest.raises(RecordRejected, match="members list"):
-        validator.judge(*asked)
-    policy.admit([ALICE.peer_id])
+        validator.verify_record(*asked)
+    policy.admit_only([ALICE.peer_id])
     now += 3600.0
     with pytest.raises(RecordRejected, match="expired"):
-        validator.judge(*asked)
+        validator.verify_record(*asked)
 
 
 async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:

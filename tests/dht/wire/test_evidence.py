@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.dht.evidence import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, RecordComparison, SeenRecord
+from swarmd.dht.evidence import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, DecodedRecord, EquivocationDetector
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.wire.evidence import Evidence, charge_of, check_evidence, open_evidence, pair_of
+from swarmd.dht.wire.evidence import Evidence, check_evidence, decode_evidence, make_evidence, prove_equivocation
 from swarmd.dht.wire.records import ClockRecord, Payload, RecordPolicy, SignedRecord, sign
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
@@ -38,9 +38,9 @@ NUMBERED = replace(CLOCK, opening=5)
 def found_of(*records: SignedRecord) -> list[Evidence]:
     """What a node that sees these records, one after another, finds."""
     found: list[Evidence] = []
-    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: False, found.append)
+    compared = EquivocationDetector(COORDINATOR.peer_id, lambda peer: False, found.append)
     for signed in records:
-        compared.see(signed)
+        compared.compare_record(signed)
     return found
 
 
@@ -94,7 +94,7 @@ def test_two_versions_are_found_whichever_comes_first_and_prove_it_offline(case:
     assert found_of(other, one) == [evidence]
     charge = check_evidence(POLICY, evidence)
     assert (charge.peer, charge.kind) == (one.owner, type(one.content).__struct_config__.tag)
-    assert open_evidence(evidence.first.encode(), evidence.second.encode()) == (evidence, charge)
+    assert decode_evidence(evidence.first.encode(), evidence.second.encode()) == (evidence, charge)
 
 
 @pytest.mark.parametrize("case", HONEST)
@@ -102,7 +102,7 @@ def test_what_an_honest_node_signs_is_no_evidence(case: str) -> None:
     one, other = two(*HONEST[case])
     assert found_of(one, other) == found_of(other, one) == []
     with pytest.raises(RecordRejected) as refused:
-        charge_of(pair_of(one, other))
+        prove_equivocation(make_evidence(one, other))
     assert refused.value.reason == "no-evidence"
 
 
@@ -116,61 +116,64 @@ def _refusal(evidence: Evidence, policy: RecordPolicy = POLICY) -> str:
 
 def test_evidence_that_proves_nothing_is_refused() -> None:
     one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
-    pair = pair_of(one, other)
+    pair = make_evidence(one, other)
     assert _refusal(pair) == ""
     assert _refusal(Evidence(pair.second, pair.first)) == "no-evidence", "there is one order"
-    assert _refusal(pair_of(one, sign(BOB, replace(REPORT, reward=0.6), NOW + 101.0))) == "no-evidence"
+    assert _refusal(make_evidence(one, sign(BOB, replace(REPORT, reward=0.6), NOW + 101.0))) == "no-evidence"
     assert _refusal(replace(pair, second=replace(pair.second, payload=one.payload))) == "no-evidence"
     changed = other.payload.replace(b"\x10", b"\x11")  # groups
-    assert _refusal(pair_of(one, replace(other, payload=changed))) == "bad-signature"
-    assert _refusal(pair_of(one, replace(other, expiration=NOW + 102.0))) == "bad-signature"
-    assert _refusal(pair_of(one, replace(other, payload=b"\xc1"))) == "malformed"
+    assert _refusal(make_evidence(one, replace(other, payload=changed))) == "bad-signature"
+    assert _refusal(make_evidence(one, replace(other, expiration=NOW + 102.0))) == "bad-signature"
+    assert _refusal(make_evidence(one, replace(other, payload=b"\xc1"))) == "malformed"
     bomb = forged(ALICE, {"kind": "report", "x": b"x" * 2000})
-    assert _refusal(pair_of(one, bomb)) in ("malformed", "oversized")
+    assert _refusal(make_evidence(one, bomb)) in ("malformed", "oversized")
     elsewhere = two(ALICE, replace(REPORT, swarm="another"), replace(REPORT, swarm="another", reward=0.6))
-    assert _refusal(pair_of(*elsewhere)) == "wrong-swarm"
+    assert _refusal(make_evidence(*elsewhere)) == "wrong-swarm"
     assert _refusal(pair, RecordPolicy(SWARM, COORDINATOR.peer_id, (BOB.peer_id,))) == "not-a-member"
     usurped = two(ALICE, NUMBERED, replace(NUMBERED, deadline_at=1.7e9 + 90))
-    assert _refusal(pair_of(*usurped)) == "not-the-coordinator"
+    assert _refusal(make_evidence(*usurped)) == "not-the-coordinator"
     ahead = two(COORDINATOR, CLOCK, replace(CLOCK, round=2), apart_s=86_400.0)
-    assert _refusal(pair_of(*ahead)) == "far-expiration", "it was signed while that clock was ahead"
+    assert _refusal(make_evidence(*ahead)) == "far-expiration", "it was signed while that clock was ahead"
 
 
 def test_a_report_to_the_coordinator_that_differs_from_what_was_read_here_is_found() -> None:
     told, read = two(ALICE, REPORT, replace(REPORT, reward=0.6))
     for order in (0, 1):
         found: list[Evidence] = []
-        compared = RecordComparison(COORDINATOR.peer_id, lambda peer: True, found.append)
+        compared = EquivocationDetector(COORDINATOR.peer_id, lambda peer: True, found.append)
         forgery = replace(told, payload=told.payload.replace(b"\x10", b"\x11"))
-        steps = [lambda c=compared: c.see(read), lambda c=compared: c.read_board((b"noise", told.encode()))]
+        steps = [
+            lambda c=compared: c.compare_record(read),
+            lambda c=compared: c.compare_quoted_reports((b"noise", told.encode())),
+        ]
         for step in steps if order else reversed(steps):
             step()
-        assert found == [pair_of(told, read)]
-        compared.read_board((forgery.encode(),))
+        assert found == [make_evidence(told, read)]
+        compared.compare_quoted_reports((forgery.encode(),))
         assert len(found) == 1, "a coordinator cannot accuse by what was never signed"
 
 
 def test_what_a_leaderboard_quotes_takes_no_more_memory_than_reports_do() -> None:
-    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: True, lambda evidence: None)
+    compared = EquivocationDetector(COORDINATOR.peer_id, lambda peer: True, lambda evidence: None)
     report = sign(ALICE, REPORT, NOW + 100.0)
     huge = [replace(report, owner=f"peer-{number}", signature=bytes(1_000_000)).encode() for number in range(4)]
-    compared.read_board((*huge, report.encode()))
+    compared.compare_quoted_reports((*huge, report.encode()))
     assert [seen.signed for seen in compared._quoted.values()] == [report]
 
 
 def test_a_crowd_does_not_push_out_what_members_said() -> None:
     found: list[Evidence] = []
-    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: peer == ALICE.peer_id, found.append)
+    compared = EquivocationDetector(COORDINATOR.peer_id, lambda peer: peer == ALICE.peer_id, found.append)
     one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
-    compared.see(one)
+    compared.compare_record(one)
     free = sign(BOB, REPORT, NOW + 100.0)
     for number in range(2 * NEWCOMER_REPORTS_KEPT):
-        compared.see(replace(free, owner=f"free-{number}"))
+        compared.compare_record(replace(free, owner=f"free-{number}"))
     for number in range(2 * CLOCKS_KEPT):
-        compared.see(sign(COORDINATOR, replace(CLOCK, round=number, opening=number), NOW + number))
+        compared.compare_record(sign(COORDINATOR, replace(CLOCK, round=number, opening=number), NOW + number))
     assert (len(compared._newcomers), len(compared._clocks)) == (NEWCOMER_REPORTS_KEPT, CLOCKS_KEPT)
-    compared.see(other)
-    assert found == [pair_of(one, other)]
+    compared.compare_record(other)
+    assert found == [make_evidence(one, other)]
 
 
 steps = st.sampled_from(["renew", "anew", "next", "restart", "rounds", "finish"])
@@ -206,19 +209,19 @@ clocks = st.builds(
 )  # fmt: skip
 
 
-class EachWithEach(RecordComparison):
+class EachWithEach(EquivocationDetector):
     """Compares a clock with all before, also where it lies ahead of them."""
 
-    def _goes_on(self, seen: SeenRecord) -> bool:
+    def _goes_on(self, seen: DecodedRecord) -> bool:
         return False
 
 
 @given(st.lists(st.tuples(clocks, st.integers(0, 4)), max_size=12), st.booleans())
 def test_a_clock_ahead_of_all_before_contradicts_none(said: list[tuple[ClockRecord, int]], sorted: bool) -> None:
     said = [(each, 10 * each.round + at) for each, at in said] if sorted else said
-    found: dict[type[RecordComparison], list[Evidence]] = {}
-    for kind in (RecordComparison, EachWithEach):
+    found: dict[type[EquivocationDetector], list[Evidence]] = {}
+    for kind in (EquivocationDetector, EachWithEach):
         compared = kind(COORDINATOR.peer_id, lambda peer: True, found.setdefault(kind, []).append)
         for each, at in said:
-            compared.see(SignedRecord(COORDINATOR.peer_id, msgspec.msgpack.encode(each), NOW + at, b""))
-    assert found[RecordComparison] == found[EachWithEach]
+            compared.compare_record(SignedRecord(COORDINATOR.peer_id, msgspec.msgpack.encode(each), NOW + at, b""))
+    assert found[EquivocationDetector] == found[EachWithEach]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.dht.store.validator import guard_serializer, load_dictionary
+from swarmd.dht.store.validator import install_serializer_guard, load_dictionary
 from swarmd.dht.wire.bodies import check_body, deflate, inflate
-from swarmd.dht.wire.msgpack_guard import check_plain
+from swarmd.dht.wire.msgpack_guard import check_plain_msgpack
 from swarmd.errors import RecordRejected
 from tests.dht.making import PROMISED_BYTES_MAX, peak_bytes
 
@@ -85,7 +85,7 @@ def depth_of(value: Any) -> int:
 
 def reason_of(encoded: bytes, **bounds: int) -> str:
     try:
-        check_plain(encoded, **bounds)
+        check_plain_msgpack(encoded, **bounds)
     except RecordRejected as error:
         return error.reason
     return ""
@@ -125,9 +125,9 @@ def test_extension_types_are_malformed() -> None:
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 7, 8, 16, 17, 300, 70_000])
 def test_extension_types_are_walked_over_where_they_may_be(size: int) -> None:
     encoded = msgpack.packb([msgpack.ExtType(0x40, b"\xc1" * size), {"after": 1}])
-    check_plain(encoded, extensions=True)
+    check_plain_msgpack(encoded, extensions=True)
     with pytest.raises(RecordRejected):
-        check_plain(encoded[:-1], extensions=True)
+        check_plain_msgpack(encoded[:-1], extensions=True)
 
 
 def test_a_few_bytes_cannot_ask_for_much() -> None:
@@ -141,13 +141,13 @@ def test_a_few_bytes_cannot_ask_for_much() -> None:
 def test_a_dictionary_of_arrays_in_arrays_takes_no_room_for_what_they_promise(wrapped: bool) -> None:
     endless = b"\xdc\xff\xff" * 1000 + b"\xc0" * 65_535
     encoded = msgpack.packb(msgpack.ExtType(0x50, endless)) if wrapped else endless
-    guard_serializer()
+    install_serializer_guard()
     assert peak_bytes(load_dictionary, encoded) < PROMISED_BYTES_MAX
 
 
 def test_a_dictionary_of_a_million_crumbs_is_refused_before_it_is_read() -> None:
     crumbs = msgpack.packb([0, 0.0, [0] * 1_000_000])
-    guard_serializer()
+    install_serializer_guard()
     with pytest.raises(RecordRejected) as refused:
         load_dictionary(msgpack.packb(msgpack.ExtType(0x50, crumbs)))
     assert refused.value.reason == "oversized"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import find_work
-from swarmd.dht.p2p.limits import Rejections
+from swarmd.dht.p2p.limits import RejectionCounter
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.invitations import (
@@ -22,22 +22,22 @@ from swarmd.dht.wire.invitations import (
     ID_BYTES,
     INVITATION_BYTES_MAX,
     WITHDRAWN_MAX,
-    Admission,
+    AdmissionRule,
     HostWithdrawals,
     Invitation,
     OwnInvitations,
     Rule,
     Withdrawals,
-    chain_of,
     check_invitation,
-    id_of_text,
-    invite,
-    keep_withdrawals,
-    pack,
-    read_id,
-    read_invitation,
+    encoded_invitation_id,
+    invitation_chain,
+    invitation_from_text,
+    invitation_to_text,
+    make_invitation,
+    pack_ids,
+    parse_invitation_id,
     read_withdrawals,
-    write_invitation,
+    save_withdrawals,
 )
 from swarmd.dht.wire.records import Payload, RecordPolicy
 from swarmd.errors import ConfigError, RecordRejected
@@ -62,23 +62,23 @@ NOW = 1.7e9
 
 
 def of_creator(guest: Identity, until: float = 0.0, swarm: str = SWARM) -> bytes:
-    return invite(COORDINATOR, swarm, CREATOR, guest.peer_id, until)
+    return make_invitation(COORDINATOR, swarm, CREATOR, guest.peer_id, until)
 
 
 def of_alice(guest: Identity) -> bytes:
     """Alice was invited by the creator, and invites."""
-    return invite(ALICE, SWARM, CREATOR, guest.peer_id, 0.0, of_creator(ALICE))
+    return make_invitation(ALICE, SWARM, CREATOR, guest.peer_id, 0.0, of_creator(ALICE))
 
 
 def policy_of(rule: Rule, bits: int = 10, **more: int) -> RecordPolicy:
-    return RecordPolicy(SWARM, CREATOR, own="own", admission=Admission(rule, SWARM, CREATOR, bits), **more)
+    return RecordPolicy(SWARM, CREATOR, own="own", admission=AdmissionRule(rule, SWARM, CREATOR, bits), **more)
 
 
 def test_the_creator_invites_and_so_does_whom_it_invited() -> None:
     assert check_invitation(of_creator(ALICE), SWARM, CREATOR, ALICE.peer_id, NOW) == math.inf
     assert check_invitation(of_alice(BOB), SWARM, CREATOR, BOB.peer_id, NOW) == math.inf
     assert check_invitation(of_creator(ALICE, NOW + 5), SWARM, CREATOR, ALICE.peer_id, NOW) == NOW + 5
-    assert read_invitation(write_invitation(of_alice(BOB))) == of_alice(BOB)
+    assert invitation_from_text(invitation_to_text(of_alice(BOB))) == of_alice(BOB)
 
 
 def forged(change: Callable[[Invitation], Invitation]) -> bytes:
@@ -122,15 +122,15 @@ def test_what_a_guest_puts_into_its_creators_invitation_is_refused_and_counted(o
 
 def test_a_guest_of_a_guest_of_a_guest_is_nobody_s() -> None:
     with pytest.raises(ConfigError, match="cannot invite"):
-        invite(BOB, SWARM, CREATOR, CARL.peer_id, 0.0, of_alice(BOB))
+        make_invitation(BOB, SWARM, CREATOR, CARL.peer_id, 0.0, of_alice(BOB))
     with pytest.raises(ConfigError, match="cannot invite"):
-        invite(ALICE, SWARM, CREATOR, BOB.peer_id)
+        make_invitation(ALICE, SWARM, CREATOR, BOB.peer_id)
     with pytest.raises(ConfigError, match="RSA"):
-        invite(RSA, SWARM, RSA.peer_id, BOB.peer_id)
+        make_invitation(RSA, SWARM, RSA.peer_id, BOB.peer_id)
     with pytest.raises(ConfigError, match="is not a peer id"):
-        invite(COORDINATOR, SWARM, CREATOR, "nobody")
+        make_invitation(COORDINATOR, SWARM, CREATOR, "nobody")
     with pytest.raises(ConfigError, match="is not a text"):
-        read_invitation("!")
+        invitation_from_text("!")
 
 
 @pytest.mark.parametrize("content", [MEMBERSHIP, REPORT, ROLLOUTS], ids=lambda content: type(content).__name__)
@@ -161,17 +161,17 @@ def test_an_invitation_ends_while_its_guest_is_known() -> None:
     assert judge(signed, REPORT.key, policy) == "not-invited"
 
 
-OF_ALICE = invite(COORDINATOR, SWARM, CREATOR, ALICE.peer_id)
+OF_ALICE = make_invitation(COORDINATOR, SWARM, CREATOR, ALICE.peer_id)
 
-OF_BOB = invite(ALICE, SWARM, CREATOR, BOB.peer_id, 0.0, OF_ALICE)
+OF_BOB = make_invitation(ALICE, SWARM, CREATOR, BOB.peer_id, 0.0, OF_ALICE)
 
 
 def ids(*encoded: bytes) -> bytes:
-    return pack(id_of_text(each) for each in encoded)
+    return pack_ids(encoded_invitation_id(each) for each in encoded)
 
 
 def withdrawing(withdrawals: Withdrawals) -> RecordPolicy:
-    admission = Admission("invitation", SWARM, CREATOR, withdrawn=withdrawals.has)
+    admission = AdmissionRule("invitation", SWARM, CREATOR, withdrawn=withdrawals.is_withdrawn)
     return RecordPolicy(SWARM, CREATOR, own="own", admission=admission)
 
 
@@ -192,60 +192,62 @@ def test_the_creator_withdraws_any_and_a_host_what_it_made(host: str, withdrawn:
     policy = withdrawing(withdrawals)
     records = [signed_by(guest, replace(REPORT, invitation=own)) for guest, own in ((ALICE, OF_ALICE), (BOB, OF_BOB))]
     assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
-    assert withdrawals.learn(host, withdrawn, NOW)
+    assert withdrawals.update_host(host, withdrawn, NOW)
     assert [judge(each, REPORT.key, policy) for each in records] == [alice, bob]
-    assert withdrawals.learn(host, b"", NOW + 1)
+    assert withdrawals.update_host(host, b"", NOW + 1)
     assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
 
 
 def test_a_record_that_was_judged_before_is_refused_once_its_invitation_is_withdrawn() -> None:
     withdrawals = Withdrawals(CREATOR)
-    validator = Validator(withdrawing(withdrawals), Rejections(lambda: 0.0))
+    validator = Validator(withdrawing(withdrawals), RejectionCounter(lambda: 0.0))
     signed = signed_by(ALICE, replace(MEMBERSHIP, invitation=OF_ALICE))
     place = (names.key_id(MEMBERSHIP.key), signed.owner, signed.value, signed.expiration)
-    assert validator.judge(*place) == signed
-    withdrawals.learn(CREATOR, ids(OF_ALICE), NOW)
-    validator.forget()
+    assert validator.verify_record(*place) == signed
+    withdrawals.update_host(CREATOR, ids(OF_ALICE), NOW)
+    validator.clear_caches()
     with pytest.raises(RecordRejected) as refused:
-        validator.judge(*place)
+        validator.verify_record(*place)
     assert refused.value.reason == "withdrawn"
 
 
 def test_an_older_word_does_not_count_and_hosts_have_a_bound() -> None:
     withdrawals = Withdrawals(CREATOR)
-    assert withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW)
-    assert not withdrawals.learn(ALICE.peer_id, b"", NOW - 1)
-    assert not withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW + 1), "it is known"
-    assert withdrawals.learn(ALICE.peer_id, b"", NOW, latest=NOW - 5), "the last was of a clock that was ahead"
-    assert not withdrawals.learn(BOB.peer_id, b"", NOW), "who has withdrawn nothing takes no room"
-    crowd = [withdrawals.learn(f"host{number}", ids(OF_BOB), NOW) for number in range(HOSTS_MAX)]
+    assert withdrawals.update_host(ALICE.peer_id, ids(OF_BOB), NOW)
+    assert not withdrawals.update_host(ALICE.peer_id, b"", NOW - 1)
+    assert not withdrawals.update_host(ALICE.peer_id, ids(OF_BOB), NOW + 1), "it is known"
+    assert withdrawals.update_host(ALICE.peer_id, b"", NOW, latest=NOW - 5), "the last was of a clock that was ahead"
+    assert not withdrawals.update_host(BOB.peer_id, b"", NOW), "who has withdrawn nothing takes no room"
+    crowd = [withdrawals.update_host(f"host{number}", ids(OF_BOB), NOW) for number in range(HOSTS_MAX)]
     assert crowd.count(True) == HOSTS_MAX - 1
-    assert withdrawals.learn(CREATOR, ids(OF_BOB), NOW), "for the creator there is room"
+    assert withdrawals.update_host(CREATOR, ids(OF_BOB), NOW), "for the creator there is room"
 
 
 def test_a_guest_that_changes_its_list_all_the_time_is_heard_now_and_then() -> None:
     now, lists = 0.0, [ids(OF_BOB), b""]
     withdrawals = Withdrawals(CREATOR, now=lambda: now)
-    changed = [withdrawals.learn(ALICE.peer_id, lists[number % 2], NOW + number) for number in range(100)]
+    changed = [withdrawals.update_host(ALICE.peer_id, lists[number % 2], NOW + number) for number in range(100)]
     assert changed.count(True) == CHANGES_BURST
     now += 1 / CHANGES_PER_S
-    assert withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW + 100)
-    assert withdrawals.has(chain_of(OF_BOB)[0])
-    assert all(withdrawals.learn(CREATOR, lists[number % 2], NOW + number) for number in range(100))
+    assert withdrawals.update_host(ALICE.peer_id, ids(OF_BOB), NOW + 100)
+    assert withdrawals.is_withdrawn(invitation_chain(OF_BOB)[0])
+    assert all(withdrawals.update_host(CREATOR, lists[number % 2], NOW + number) for number in range(100))
 
 
 def test_what_was_heard_is_kept_for_this_swarm(tmp_path: Path) -> None:
     withdrawals = Withdrawals(CREATOR)
-    withdrawals.learn(CREATOR, ids(OF_ALICE), NOW)
+    withdrawals.update_host(CREATOR, ids(OF_ALICE), NOW)
     path = tmp_path / "withdrawn.bin"
     assert read_withdrawals(path, SWARM) == ()
-    keep_withdrawals(path, SWARM, withdrawals.told)
+    save_withdrawals(path, SWARM, withdrawals.all_withdrawals)
     (again,) = [Withdrawals(CREATOR, read_withdrawals(path, SWARM))]
-    assert again.has(chain_of(OF_ALICE)[0])
+    assert again.is_withdrawn(invitation_chain(OF_ALICE)[0])
     assert read_withdrawals(path, "another") == ()
     path.write_bytes(b"\xc1noise")
     assert read_withdrawals(path, SWARM) == ()
-    assert not Withdrawals(CREATOR, (HostWithdrawals(CREATOR, NOW, b"odd"),)).has(chain_of(OF_ALICE)[0])
+    assert not Withdrawals(CREATOR, (HostWithdrawals(CREATOR, NOW, b"odd"),)).is_withdrawn(
+        invitation_chain(OF_ALICE)[0]
+    )
 
 
 @pytest.mark.parametrize("packed", [bytes(ID_BYTES - 1), bytes((WITHDRAWN_MAX + 1) * ID_BYTES)])
@@ -261,27 +263,29 @@ def made_by(tmp_path: Path) -> OwnInvitations:
 
 def test_those_made_are_listed_and_withdrawn_ones_travel_until_their_end(tmp_path: Path) -> None:
     made = made_by(tmp_path)
-    assert made.read() == () and made.packed(NOW) == b""
-    lasting = made.note(OF_ALICE, ALICE.peer_id, 0.0, NOW)
-    ending = made.note(invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50), BOB.peer_id, NOW + 50, NOW)
-    assert [(each.id, each.guest) for each in made.read()] == [(lasting, ALICE.peer_id), (ending, BOB.peer_id)]
-    assert made.withdraw(read_id(lasting), False, NOW + 1).guest == ALICE.peer_id
-    made.withdraw(read_id(ending), False, NOW + 1)
-    assert made.withdraw(read_id(ending), False, NOW + 2).withdrawn_at == NOW + 1, "once is enough"
-    assert made.packed(NOW + 2) == pack((bytes.fromhex(lasting), bytes.fromhex(ending)))
-    assert made.packed(NOW + 60) == bytes.fromhex(lasting)
-    made.note(OF_ALICE, ALICE.peer_id, 0.0, NOW + 3)
-    assert made.packed(NOW + 60) == bytes.fromhex(lasting), "made once more, it is the same invitation"
+    assert made.read_all() == () and made.packed_withdrawals(NOW) == b""
+    lasting = made.add_invitation(OF_ALICE, ALICE.peer_id, 0.0, NOW)
+    ending = made.add_invitation(
+        make_invitation(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50), BOB.peer_id, NOW + 50, NOW
+    )
+    assert [(each.id, each.guest) for each in made.read_all()] == [(lasting, ALICE.peer_id), (ending, BOB.peer_id)]
+    assert made.withdraw(parse_invitation_id(lasting), False, NOW + 1).guest == ALICE.peer_id
+    made.withdraw(parse_invitation_id(ending), False, NOW + 1)
+    assert made.withdraw(parse_invitation_id(ending), False, NOW + 2).withdrawn_at == NOW + 1, "once is enough"
+    assert made.packed_withdrawals(NOW + 2) == pack_ids((bytes.fromhex(lasting), bytes.fromhex(ending)))
+    assert made.packed_withdrawals(NOW + 60) == bytes.fromhex(lasting)
+    made.add_invitation(OF_ALICE, ALICE.peer_id, 0.0, NOW + 3)
+    assert made.packed_withdrawals(NOW + 60) == bytes.fromhex(lasting), "made once more, it is the same invitation"
 
 
 def test_a_list_that_cannot_be_read_is_named_and_a_running_node_goes_by_the_last(
     tmp_path: Path,
 ) -> None:
     made = made_by(tmp_path)
-    made.withdraw(id_of_text(OF_BOB), True, NOW)
-    assert made.packed_lately() == ids(OF_BOB)
+    made.withdraw(encoded_invitation_id(OF_BOB), True, NOW)
+    assert made.latest_packed_withdrawals() == ids(OF_BOB)
     for broken in ("[{", '[{"id": "nothing"}]', '[{"id": "000000000000", "until": 1e400}]'):
         (tmp_path / "network" / "invitations.json").write_text(broken)
         with pytest.raises(ConfigError, match=os.fspath(tmp_path)):
-            made.read()
-    assert made.packed_lately() == ids(OF_BOB)
+            made.read_all()
+    assert made.latest_packed_withdrawals() == ids(OF_BOB)

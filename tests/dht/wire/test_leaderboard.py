@@ -10,13 +10,13 @@ from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.wire import bodies
 from swarmd.dht.wire.bodies import (
-    KeptStandings,
     LeaderboardBody,
     LeaderboardCheck,
-    decode_board,
-    encode_board,
-    keep_standings,
+    SavedStandings,
+    decode_leaderboard,
+    encode_leaderboard,
     read_standings,
+    save_standings,
 )
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import RecordRejected
@@ -30,7 +30,7 @@ def report(who: Identity, round: int, stage: int, reward: float, swarm: str = SW
 def verify_leaderboard(boards: Sequence[LeaderboardBody], swarm: str, before: Sequence[Standing] = ()) -> list[str]:
     check = LeaderboardCheck(before)
     for board in boards:
-        check.take(board, swarm)
+        check.add_leaderboard(board, swarm)
     return check.problems
 
 
@@ -49,7 +49,7 @@ SECOND = LeaderboardBody(
 def test_honest_leaderboards_verify_long_after_the_records_expired() -> None:
     assert verify_leaderboard([FIRST, SECOND], SWARM) == []
     assert verify_leaderboard([SECOND], SWARM, before=FIRST.standings) == []
-    assert decode_board(encode_board(FIRST)) == FIRST
+    assert decode_leaderboard(encode_leaderboard(FIRST)) == FIRST
 
 
 @pytest.mark.parametrize(
@@ -82,15 +82,15 @@ def test_a_forged_report_is_named() -> None:
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91" * 2000, b"\xa9\x00\x00\x00\x00\x00\x00\x00\x00\x80"])
 def test_a_body_that_is_no_leaderboard(body: bytes) -> None:
     with pytest.raises(RecordRejected, match="not a leaderboard"):
-        decode_board(body)
+        decode_leaderboard(body)
 
 
 def test_standings_are_kept_for_the_swarm_they_are_of(tmp_path: Path) -> None:
     path = tmp_path / "standings.bin"
     assert read_standings(path, SWARM) is None
-    keep_standings(path, SWARM, FIRST)
-    keep_standings(path, SWARM, SECOND)
-    assert read_standings(path, SWARM) == KeptStandings(SWARM, 1, SECOND.standings)
+    save_standings(path, SWARM, FIRST)
+    save_standings(path, SWARM, SECOND)
+    assert read_standings(path, SWARM) == SavedStandings(SWARM, 1, SECOND.standings)
     assert read_standings(path, "other") is None
     path.write_bytes(b"\xc1 noise")
     assert read_standings(path, SWARM) is None
@@ -104,10 +104,10 @@ def test_a_round_whose_reports_did_not_all_find_room_is_taken_as_given_and_count
     both = (Standing(ALICE.peer_id, "Alice", 1.0, 1, 0), Standing(BOB.peer_id, "Bob", 2.0, 1, 0))
     with monkeypatch.context() as cramped:
         cramped.setattr(bodies, "reports_bytes_max", lambda standings: len(told) + bodies.ROOM_BYTES - 1)
-        check.take(LeaderboardBody(0, both, (told,)), SWARM)
+        check.add_leaderboard(LeaderboardBody(0, both, (told,)), SWARM)
     assert (check.problems, check.partial) == ([], 1)
     later = Standing(BOB.peer_id, "Bob", 5.0, 2, 1)
-    check.take(LeaderboardBody(1, (both[0], later), (report(BOB, 1, 0, 3.0),)), SWARM)
+    check.add_leaderboard(LeaderboardBody(1, (both[0], later), (report(BOB, 1, 0, 3.0),)), SWARM)
     assert (check.problems, check.partial) == ([], 1), "the next round is added to what was given"
-    check.take(LeaderboardBody(2, (both[0], later), (report(BOB, 2, 0, 3.0),)), SWARM)
+    check.add_leaderboard(LeaderboardBody(2, (both[0], later), (report(BOB, 2, 0, 3.0),)), SWARM)
     assert len(check.problems) == 1

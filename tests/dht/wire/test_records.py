@@ -100,7 +100,7 @@ def test_a_signed_payload_of_the_wrong_shape_is_refused(payload: bytes, reason: 
 
 
 def test_a_record_under_a_key_that_it_does_not_name_is_refused() -> None:
-    other = names.reports(SWARM, 9, 0)
+    other = names.reports_key(SWARM, 9, 0)
     assert judge(forged(ALICE, msgspec.to_builtins(REPORT) | {"kind": "report"}, key=other), other) == "wrong-key"
 
 
@@ -161,7 +161,7 @@ def test_far_rounds_are_refused_once_the_clock_is_known(round: int, reason: str)
 def test_the_key_id_is_the_one_hivemind_computes() -> None:
     from swarmd.dht.p2p.hivemind_api import DHTID
 
-    for name in (names.clock(SWARM), names.members("x"), names.reports("y", 1, 2), "", "ü" * 40):
+    for name in (names.clock_key(SWARM), names.members_key("x"), names.reports_key("y", 1, 2), "", "ü" * 40):
         assert DHTID.generate(name).to_bytes() == names.key_id(name)
 
 
@@ -191,7 +191,7 @@ def test_records_of_ed25519_owners_are_what_they_always_were() -> None:
     seed = bytes(range(32))
     public = bytes.fromhex("03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8")
     owner = Ed25519Identity(seed, public)
-    assert owner.peer_id == "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB" and owner.is_whole()
+    assert owner.peer_id == "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB" and owner.has_valid_key_pair()
     signed = sign(owner, REPORT, 2e9)
     payload = msgspec.msgpack.encode(REPORT)
     message = b"swarmd-record-v1\x00" + msgpack.packb([names.key_id(REPORT.key), owner.peer_id, payload, 2e9])
@@ -232,23 +232,23 @@ def test_white_space_makes_no_second_name_for_a_peer(owner: Identity, tail: str)
 
 def test_a_list_of_members_keeps_the_coordinator_and_itself_and_has_an_end() -> None:
     policy = RecordPolicy(SWARM, COORDINATOR.peer_id, (ALICE.peer_id,), own="own")
-    policy.admit([BOB.peer_id])
-    assert [policy.admits(peer) for peer in (ALICE.peer_id, BOB.peer_id, "own", COORDINATOR.peer_id)] == [
+    policy.admit_only([BOB.peer_id])
+    assert [policy.is_admitted(peer) for peer in (ALICE.peer_id, BOB.peer_id, "own", COORDINATOR.peer_id)] == [
         *(False, True, True, True)
     ]
     with pytest.raises(RecordRejected, match="the limit is"):
-        policy.admit(str(number) for number in range(ADMITTED_MAX + 1))
-    assert policy.admits(BOB.peer_id) and not policy.admits(ALICE.peer_id)
+        policy.admit_only(str(number) for number in range(ADMITTED_MAX + 1))
+    assert policy.is_admitted(BOB.peer_id) and not policy.is_admitted(ALICE.peer_id)
     policy.admit_configured()
-    assert policy.admits(ALICE.peer_id) and not policy.admits(BOB.peer_id)
+    assert policy.is_admitted(ALICE.peer_id) and not policy.is_admitted(BOB.peer_id)
 
 
 def test_the_known_round_only_grows_with_what_the_node_does() -> None:
     policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
-    policy.reach(100)
-    policy.reach(99)
+    policy.raise_round(100)
+    policy.raise_round(99)
     assert policy.round == 100
     late = msgspec.structs.replace(REPORT, round=103)
     assert judge(signed_by(ALICE, late), late.key, policy) == "wrong-round"
-    policy.reach(101)
+    policy.raise_round(101)
     assert judge(signed_by(ALICE, late), late.key, policy) == ""

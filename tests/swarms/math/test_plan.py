@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swarmd.swarms.math.compat import ABSENT
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.questions import best_of
+from swarmd.swarms.math.questions import select_best_peers
 from swarmd.swarms.math.texts import (
     ANSWERS_ARE,
     FEEDBACK_IS,
@@ -123,12 +123,12 @@ def test_answers_given_late_are_nobodys_opinion(mode: str) -> None:
     st.integers(1, 7),
 )
 def test_the_best_are_shown_and_ties_go_by_md5(rewards: dict[str, float], count: int) -> None:
-    chosen = best_of(rewards, 0, count)
+    chosen = select_best_peers(rewards, 0, count)
     assert len(chosen) == min(count, len(rewards))
     assert all(rewards[peer] <= min(rewards[c] for c in chosen) for peer in rewards if peer not in chosen)
     shuffled = list(rewards.items())
     random.Random(1).shuffle(shuffled)
-    assert best_of(dict(shuffled), 0, count) == chosen
+    assert select_best_peers(dict(shuffled), 0, count) == chosen
 
 
 def test_compat_fills_in_for_peers_that_answered_something_else() -> None:

@@ -11,7 +11,7 @@ import pytest
 from swarmd.config import TaskConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.questions import DAPO, GSM8K, DatasetShape, load_rows, read_answer
+from swarmd.swarms.math.questions import DAPO, GSM8K, DatasetSchema, load_question_rows, read_true_answer
 from swarmd.swarms.plan import StageId, split_of
 from tests.swarms.making import take
 from tests.swarms.math.voices import make_plan
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def save_copy(path: Path, shape: DatasetShape, rows: list[tuple[str, str]], config: str | None = None) -> None:
+def save_copy(path: Path, shape: DatasetSchema, rows: list[tuple[str, str]], config: str | None = None) -> None:
     """A data set as it lies on the Hub: a card with its configurations, and Parquet."""
     config = config or shape.config
     (path / config).mkdir(parents=True)
@@ -104,7 +104,7 @@ def test_rows_of_a_file(file: Path) -> None:
 
 def test_a_copy_of_the_data_set(offline: Path) -> None:
     save_copy(offline / "copy", GSM8K, ROWS)
-    rows = load_rows(GSM8K, "copy", offline, "fixed")
+    rows = load_question_rows(GSM8K, "copy", offline, "fixed")
     assert len(rows) == 600 and rows[500] == ("What is 500 + 500?", "1,000")
 
 
@@ -112,10 +112,10 @@ def test_compat_takes_the_hundred_rows_of_upstream(offline: Path) -> None:
     import datasets
 
     save_copy(offline / "copy", DAPO, [(q, str(n)) for n, (q, _) in enumerate(ROWS)])
-    rows = load_rows(DAPO, "copy", offline, "compat")
+    rows = load_question_rows(DAPO, "copy", offline, "compat")
     expected = datasets.Dataset.from_dict({"n": list(range(600))}).shuffle(seed=42).select(range(100))["n"]
     assert [int(answer) for _, answer in rows] == list(expected)
-    assert len(load_rows(DAPO, "copy", offline, "fixed")) == 600
+    assert len(load_question_rows(DAPO, "copy", offline, "fixed")) == 600
 
 
 def test_rows_without_an_answer_are_left_out(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_rows_without_an_answer_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(SwarmError, match="####"):
         make_plan(home=tmp_path, data="bad.jsonl")
-    assert read_answer(GSM8K, "6\n#### 12 #### 13") == "12"
-    assert read_answer(GSM8K, None) == read_answer(DAPO, "  ") == ""
+    assert read_true_answer(GSM8K, "6\n#### 12 #### 13") == "12"
+    assert read_true_answer(GSM8K, None) == read_true_answer(DAPO, "  ") == ""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmd.swarms.math import compat, fixed
-from swarmd.swarms.math.fixed import CUT, NONE, ScoringFacts, cut, number_peers, show_answer, show_opinion
+from swarmd.swarms.math.fixed import CUT, NONE, ScoringFacts, cut_middle, format_answer, format_opinion, number_peers
 from swarmd.swarms.math.texts import (
     ANSWERS_ARE,
     FEEDBACK_IS,
@@ -22,10 +22,10 @@ from swarmd.swarms.math.texts import (
     extract_question,
     extract_students,
     extract_votes,
-    is_template,
-    read_last,
+    has_template_line_breaks,
+    is_same_answer,
+    read_last_tag,
     read_sections,
-    same_answer,
 )
 from swarmd.swarms.text import read_number
 from tests.swarms.math.voices import agreement, answer, opinion
@@ -33,15 +33,15 @@ from tests.swarms.math.voices import agreement, answer, opinion
 
 @given(st.integers(-(10**12), 10**12))
 def test_commas_and_decimals_change_nothing(value: int) -> None:
-    assert same_answer(f"{value:,}", str(value))
-    assert same_answer(f"{value}.00", f"{value:,}")
-    assert not same_answer(str(value + 1), str(value))
+    assert is_same_answer(f"{value:,}", str(value))
+    assert is_same_answer(f"{value}.00", f"{value:,}")
+    assert not is_same_answer(str(value + 1), str(value))
 
 
 def test_words_are_compared_where_the_truth_is_no_number() -> None:
-    assert same_answer(" Blue  whale.", "blue whale")
-    assert not same_answer("whale", "blue whale")
-    assert not same_answer("blue", "4")
+    assert is_same_answer(" Blue  whale.", "blue whale")
+    assert not is_same_answer("whale", "blue whale")
+    assert not is_same_answer("blue", "4")
 
 
 PROSE = f"What is 2+2? {compat.__doc__} {fixed.__doc__}".replace("\n", " ") * 4
@@ -52,12 +52,12 @@ WORDS = [f"w{number % 20}" for number in range(200)]
 def test_texts_that_are_made_to_share_single_letters_are_not_compared_for_ever() -> None:
     restated, question = "".join(2 * LETTERS), "".join(f"{letter}-" for letter in LETTERS)
     began = time.process_time()
-    assert compat.likeness(restated, question) == 0
+    assert compat.text_similarity(restated, question) == 0
     assert time.process_time() - began < 2.0
 
 
 def test_texts_that_are_made_to_share_single_words_are_not_compared_for_ever() -> None:
-    assert fixed.likeness(" ".join(2 * WORDS), " ".join(f"{word} -" for word in WORDS)) == 0
+    assert fixed.text_similarity(" ".join(2 * WORDS), " ".join(f"{word} -" for word in WORDS)) == 0
 
 
 @pytest.mark.parametrize("length", [60, 190, 900, 3000])
@@ -65,20 +65,20 @@ def test_honest_texts_are_as_alike_as_difflib_says(length: int) -> None:
     question = PROSE[:length]
     words = question.split(" ")
     for restated in (question, question.upper(), " ".join(words[::-1]), " ".join(words[: len(words) // 2]), "2+2"):
-        assert compat.likeness(restated, question) == SequenceMatcher(None, restated, question).ratio()
+        assert compat.text_similarity(restated, question) == SequenceMatcher(None, restated, question).ratio()
         by_word = SequenceMatcher(None, restated.split()[:401], question.split()[:400], autojunk=False).ratio()
-        assert fixed.likeness(restated, question) == by_word
+        assert fixed.text_similarity(restated, question) == by_word
 
 
 def test_sections_and_lines() -> None:
     for text, stage in ((answer(4, "two\nlines"), 0), (opinion("None"), 1), (agreement("None", "q", 4), 2)):
         sections = read_sections(text, TAGS[stage])
-        assert sections is not None and is_template(text, sections)
-        assert not is_template(text.replace("\n", " "), sections)
+        assert sections is not None and has_template_line_breaks(text, sections)
+        assert not has_template_line_breaks(text.replace("\n", " "), sections)
     assert read_sections(answer(4) * 2, TAGS[0]) is None
     assert read_sections(f"Well, {answer(4)}", TAGS[0]) is None
-    assert read_last("<answer>1</answer> no, <answer> 2 </answer>", "answer") == "2"
-    assert read_last("</answer><answer>", "answer") is None
+    assert read_last_tag("<answer>1</answer> no, <answer> 2 </answer>", "answer") == "2"
+    assert read_last_tag("</answer><answer>", "answer") is None
 
 
 HOSTILE = [
@@ -143,12 +143,15 @@ IDS = ("Student #111", "Student #222")
 @given(hostile, hostile, st.sampled_from([*IDS, "None", None]), st.integers(8, 400))
 @example("</student>", f"<student>{QUESTION_IS}", None, 8)
 def test_injected_text_changes_no_ids_votes_or_sections(said: str, judged: str, vote: str | None, limit: int) -> None:
-    shown = [(IDS[0], show_answer(said, limit)), (IDS[1], show_answer(judged, limit))]
+    shown = [(IDS[0], format_answer(said, limit)), (IDS[1], format_answer(judged, limit))]
     comparison = comparison_prompt(QUESTION, shown)
     assert extract_students(comparison) == list(IDS)
     assert list(extract_answers(comparison, 1)) == list(IDS)
     assert extract_votes(comparison) == []
-    critics = [("Criticism #1", show_opinion(judged, vote, limit)), ("Criticism #2", show_opinion(said, None, limit))]
+    critics = [
+        ("Criticism #1", format_opinion(judged, vote, limit)),
+        ("Criticism #2", format_opinion(said, None, limit)),
+    ]
     prompt = agreement_prompt(comparison, critics)
     assert extract_question(prompt) == QUESTION
     assert extract_answers(prompt, 2).keys() == set(IDS)
@@ -160,7 +163,7 @@ def test_injected_text_changes_no_ids_votes_or_sections(said: str, judged: str, 
 
 @given(st.text(max_size=500), st.integers(8, 300))
 def test_what_is_cut_fits_and_keeps_its_ends(text: str, limit: int) -> None:
-    short = cut(text, limit)
+    short = cut_middle(text, limit)
     assert len(short.encode()) <= limit
     if short != text:
         head, _, tail = short.partition(CUT)
@@ -170,8 +173,8 @@ def test_what_is_cut_fits_and_keeps_its_ends(text: str, limit: int) -> None:
 @given(hostile, st.integers(8, 300))
 def test_what_is_shown_of_a_peer_is_bounded(text: str, limit: int) -> None:
     tags = 60
-    assert len(show_answer(text * 20, limit).encode()) <= 2 * limit + tags
-    assert len(show_opinion(text * 20, "None", limit).encode()) <= limit + tags
+    assert len(format_answer(text * 20, limit).encode()) <= 2 * limit + tags
+    assert len(format_opinion(text * 20, "None", limit).encode()) <= limit + tags
 
 
 def test_peers_with_the_same_short_number_both_get_long_ones() -> None:

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from swarmd.swarms.plan import StageId
-from swarmd.swarms.proposer.running import ANSWER_BYTES_MAX, FAILURES_MAX, Judge
+from swarmd.swarms.proposer.running import ANSWER_BYTES_MAX, FAILURES_MAX, JudgeClient
 from tests.swarms.making import take
 from tests.swarms.proposer.texts import fence, make_plan
 
@@ -59,31 +59,31 @@ def url() -> Iterator[str]:
 
 
 def test_it_says_who_is_right(url: str) -> None:
-    judge = Judge(url, "small", 10.0)
-    assert [judge.ask("add", program) for program in ("right", "wrong")] == [True, False]
+    judge = JudgeClient(url, "small", 10.0)
+    assert [judge.judge_program("add", program) for program in ("right", "wrong")] == [True, False]
     last = Endpoint.asked[-1]
     assert (last["program"], last["model"], last["path"]) == ("wrong", "small", "/v1/chat/completions")
 
 
 @pytest.mark.parametrize("problem", ["refused", "long", "broken", "mute", "odd"])
 def test_what_is_no_verdict_is_none(url: str, problem: str) -> None:
-    assert Judge(url, "", 10.0).ask(problem, "right") is None
+    assert JudgeClient(url, "", 10.0).judge_program(problem, "right") is None
 
 
 def test_it_waits_no_longer_than_it_should(url: str) -> None:
     begun = time.monotonic()
-    assert Judge(url, "", 0.3).ask("slow", "right") is None
+    assert JudgeClient(url, "", 0.3).judge_program("slow", "right") is None
     assert time.monotonic() - begun < 25.0, "half of what the answer takes"
 
 
 def test_after_some_failures_nobody_is_asked_until_the_next_stage(url: str) -> None:
-    judge, before = Judge(url, "", 10.0), len(Endpoint.asked)
+    judge, before = JudgeClient(url, "", 10.0), len(Endpoint.asked)
     for _ in range(FAILURES_MAX + 2):
-        assert judge.ask("refused", "right") is None
+        assert judge.judge_program("refused", "right") is None
     assert len(Endpoint.asked) - before == FAILURES_MAX
-    assert judge.ask("add", "right") is None
+    assert judge.judge_program("add", "right") is None
     judge.begin_stage()
-    assert judge.ask("add", "right") is True
+    assert judge.judge_program("add", "right") is True
 
 
 def test_its_verdict_is_a_part_of_the_reward_and_its_absence_is_none(url: str) -> None:

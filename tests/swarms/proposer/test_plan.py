@@ -13,7 +13,7 @@ from swarmd.sandbox import Verdict
 from swarmd.swarms.plan import Material, Outcome, Question, StageId, split_of
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
 from swarmd.swarms.proposer.problems import read_test
-from swarmd.swarms.proposer.running import ProgramJob, make_program
+from swarmd.swarms.proposer.running import ProgramJob, make_test_program
 from swarmd.swarms.rollouts import Source
 from tests.swarms.making import refusal, take
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, TESTS, fence, make_plan, propose, publish
@@ -257,5 +257,5 @@ def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_tests_expect_never_enters_the_sandbox() -> None:
     tests = tuple(filter(None, map(read_test, ("assert solve(1) == 'sesame'", "assert solve(2) == 4711"))))
-    program = make_program(ProgramJob("def solve(x): return x", tests))
+    program = make_test_program(ProgramJob("def solve(x): return x", tests))
     assert "(1,), (2,)" in program and "sesame" not in program and "4711" not in program

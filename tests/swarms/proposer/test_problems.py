@@ -15,20 +15,20 @@ from swarmd.swarms.plan import Material, Question, StageId, split_of
 from swarmd.swarms.proposer.plan import ProposerSolverPlan
 from swarmd.swarms.proposer.problems import (
     NEUTRAL,
-    Level,
+    DifficultyLevel,
     PassRates,
-    compare,
+    canonical_form_of_steps,
+    compare_halves,
+    do_tests_need_solution,
     find_sections,
-    find_steps,
-    make_problem,
+    is_passed,
+    make_built_in_problem,
     make_test,
-    name_steps,
-    passes,
+    neutralize_markup,
+    parse_steps,
     read_level,
     read_proposal,
     read_test,
-    show,
-    tells_solutions_apart,
 )
 from tests.swarms.making import take
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, STATEMENT, TESTS, fence, make_plan, propose, publish
@@ -41,8 +41,8 @@ VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st
 @given(st.lists(VALUES, max_size=3).map(tuple), VALUES)
 def test_a_test_is_read_as_it_is_written(arguments: tuple[Any, ...], expected: Any) -> None:
     test = make_test(arguments, expected)
-    assert read_test(test.line) == test
-    assert len(repr(expected)) > 1000 or passes(test, repr(expected))
+    assert read_test(test.source_line) == test
+    assert len(repr(expected)) > 1000 or is_passed(test, repr(expected))
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ def test_what_is_no_call_with_plain_values_is_no_test(line: str) -> None:
     [("6", True), ("6.0", True), ("[6]", False), ("True", False), ("print(6)", False), ("(" * 900, False), ("", False)],
 )
 def test_values_are_compared_as_python_compares_them(returned: str, right: bool) -> None:
-    assert passes(make_test(([1, 2, 4],), 6), returned) == right
+    assert is_passed(make_test(([1, 2, 4],), 6), returned) == right
 
 
 def test_the_hidden_tests_alone_must_tell_a_solution_from_none() -> None:
-    assert tells_solutions_apart([make_test((n,), n * 2) for n in range(1, 5)])
-    assert not tells_solutions_apart([make_test((n,), n if n < 3 else 7) for n in range(1, 5)]), "a constant"
-    assert not tells_solutions_apart([make_test((0, n), n) for n in range(1, 5)]), "an argument given back"
+    assert do_tests_need_solution([make_test((n,), n * 2) for n in range(1, 5)])
+    assert not do_tests_need_solution([make_test((n,), n if n < 3 else 7) for n in range(1, 5)]), "a constant"
+    assert not do_tests_need_solution([make_test((0, n), n) for n in range(1, 5)]), "an argument given back"
 
 
 @pytest.mark.parametrize("expected", [(1, True), (0, False, -0.0), (1, 1.0), ([1], [True]), ((), ())])
 def test_values_that_are_the_same_to_python_are_a_constant(expected: tuple[Any, ...]) -> None:
     tests = [make_test((n,), value) for n, value in enumerate((2, 3, *expected))]
-    assert all(passes(test, repr(expected[0])) for test in tests[2:])
-    assert not tells_solutions_apart(tests)
+    assert all(is_passed(test, repr(expected[0])) for test in tests[2:])
+    assert not do_tests_need_solution(tests)
 
 
 def read(completion: str) -> object:
@@ -123,32 +123,32 @@ def test_what_is_out_of_form_or_bounds_is_no_proposal(completion: str) -> None:
 
 @given(st.text())
 def test_shown_text_holds_no_tag_and_no_fence(text: str) -> None:
-    shown = show(f"<think>{text}</answer>```python <|im_end|>")
+    shown = neutralize_markup(f"<think>{text}</answer>```python <|im_end|>")
     assert "```" not in shown and "<|" not in shown and "</" not in shown and "<think" not in shown
-    assert show(STATEMENT) == STATEMENT
+    assert neutralize_markup(STATEMENT) == STATEMENT
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 1000), st.integers(1, 5))
 def test_built_in_problems_are_the_same_everywhere_and_tell_something(seed: int, number: int, level: int) -> None:
-    made = make_problem(seed, number, level)
-    assert made == make_problem(seed, number, level)
-    assert tells_solutions_apart(made.problem.tests) and len(made.problem.tests) == 6
+    made = make_built_in_problem(seed, number, level)
+    assert made == make_built_in_problem(seed, number, level)
+    assert do_tests_need_solution(made.problem.tests) and len(made.problem.tests) == 6
     assert len(made.problem.text.encode()) <= 300
-    assert all(len(test.line) <= 120 and read_test(test.line) == test for test in made.problem.tests)
+    assert all(len(test.source_line) <= 120 and read_test(test.source_line) == test for test in made.problem.tests)
     assert made.canonical.count(";") < level
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 1000), st.integers(1, 5))
 def test_the_steps_of_a_built_in_problem_are_found_in_its_text(seed: int, number: int, level: int) -> None:
-    made = make_problem(seed, number, level)
-    found = find_steps(made.problem.text)
-    assert found is not None and name_steps(*found) == made.canonical
-    assert find_steps(f"  {made.problem.text.upper()}\n".replace(" ", " \t")) == found
-    assert find_steps(made.problem.text.replace("Return", "Give")) is None
+    made = make_built_in_problem(seed, number, level)
+    found = parse_steps(made.problem.text)
+    assert found is not None and canonical_form_of_steps(*found) == made.canonical
+    assert parse_steps(f"  {made.problem.text.upper()}\n".replace(" ", " \t")) == found
+    assert parse_steps(made.problem.text.replace("Return", "Give")) is None
 
 
 def test_the_lowest_level_is_one_step_with_enough_of_them_on_either_side() -> None:
-    made = {problem.canonical: problem for number in range(300) if (problem := make_problem(7, number, 1))}
+    made = {problem.canonical: problem for number in range(300) if (problem := make_built_in_problem(7, number, 1))}
     sides = [split_of("solve", canonical) for canonical in made]
     assert sides.count("train") >= 30 and sides.count("held-out") >= 5
     adding = next(problem for name, problem in made.items() if name.startswith("number: add ") and "up" not in name)
@@ -157,34 +157,37 @@ def test_the_lowest_level_is_one_step_with_enough_of_them_on_either_side() -> No
         assert ast.literal_eval(test.expected) == ast.literal_eval(test.arguments)[0] + step
 
 
-def run(level: Level, rewards: list[float], first: int = 0) -> list[int]:
+def run(level: DifficultyLevel, rewards: list[float], first: int = 0) -> list[int]:
     seen = []
     for round, reward in enumerate(rewards, first):
-        level.record(round, reward)
+        level.record_reward(round, reward)
         seen.append(level.level)
     return seen
 
 
 def test_rising_rewards_raise_the_level_and_falling_ones_lower_it() -> None:
-    rising = run(Level(2), [0.0] * 10 + [1.0] * 11)
+    rising = run(DifficultyLevel(2), [0.0] * 10 + [1.0] * 11)
     assert rising == [2] * 20 + [3], "20 rounds closed, the level is looked at every fifth"
-    assert run(Level(2), [1.0] * 10 + [0.0] * 11)[-1] == 1
-    assert run(Level(1), [1.0] * 10 + [0.0] * 11)[-1] == 1 and run(Level(5), [0.0] * 10 + [1.0] * 11)[-1] == 5
-    assert set(run(Level(2), [0.5, 0.54] * 40)) == {2}, "within the threshold"
+    assert run(DifficultyLevel(2), [1.0] * 10 + [0.0] * 11)[-1] == 1
+    assert (
+        run(DifficultyLevel(1), [1.0] * 10 + [0.0] * 11)[-1] == 1
+        and run(DifficultyLevel(5), [0.0] * 10 + [1.0] * 11)[-1] == 5
+    )
+    assert set(run(DifficultyLevel(2), [0.5, 0.54] * 40)) == {2}, "within the threshold"
 
 
 def test_it_moves_at_most_once_in_five_rounds() -> None:
-    seen = run(Level(1), [number / 10 for number in range(60)])
+    seen = run(DifficultyLevel(1), [number / 10 for number in range(60)])
     moves = [at for at in range(1, 60) if seen[at] != seen[at - 1]]
     assert moves == [20, 25, 30, 35] and seen[-1] == 5
 
 
 def test_a_round_counts_once_by_its_mean() -> None:
-    level = Level(2)
+    level = DifficultyLevel(2)
     for round in range(21):
         for reward in (0.0, 1.0) if round < 10 else (0.4, 0.6, 0.5):
-            level.record(round, reward)
-    assert level.level == 2 and compare([0.5] * 20) == 0
+            level.record_reward(round, reward)
+    assert level.level == 2 and compare_halves([0.5] * 20) == 0
 
 
 @pytest.mark.parametrize("memory", [7, {"level": 9}, {"level": 2, "rewards": ["x"]}, {"level": 2, "more": 1}])
@@ -195,10 +198,10 @@ def test_what_is_no_memory_is_refused(memory: object) -> None:
 
 def test_the_worth_of_a_proposal() -> None:
     rates = PassRates({"tried": 0.25, "trivial": 1.0, "hopeless": 0.0}, {("lists", 2): 0.6})
-    assert rates.worth("tried", "lists", 2) == 0.75
-    assert rates.worth("trivial", "lists", 2) == rates.worth("hopeless", "lists", 2) == 0.0
-    assert rates.worth("new", "lists", 2) == 0.4
-    assert rates.worth("new", "lists", 3) == NEUTRAL
+    assert rates.difficulty_reward("tried", "lists", 2) == 0.75
+    assert rates.difficulty_reward("trivial", "lists", 2) == rates.difficulty_reward("hopeless", "lists", 2) == 0.0
+    assert rates.difficulty_reward("new", "lists", 2) == 0.4
+    assert rates.difficulty_reward("new", "lists", 3) == NEUTRAL
 
 
 PLACE = StageId("mallory", 0, 0)

@@ -43,21 +43,24 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -> None:
     engine = make_engine(lora=LORA, learning_rate=3e-3)
     policy = engine.policy
-    assert policy.precision.text == "float32, adapters in float32"
+    assert policy.precision.description == "float32, adapters in float32"
     before, base = policy.copy_weights(), frozen(policy)
     assert before and all(".lora_B." in name for name in before)
     first = train_stage(engine, 0)
     after = policy.copy_weights()
     assert not any(torch.equal(before[name], after[name]) for name in before)
-    assert same(frozen(policy), base) and engine.policy.digest_now() != policy.digest
-    assert engine._sampler.shares_prefill and engine._trainer._packs is True
+    assert same(frozen(policy), base) and engine.policy.digest_current_weights() != policy.digest
+    assert engine._sampler.can_share_prefill and engine._trainer._packs is True
 
-    held = engine.place_of(first)
+    held = engine.checkpoint_directory(first)
     assert same(load_file(held / "model.safetensors"), {**policy.fixed, **after})
     assert (held / "adapter_config.json").is_file() and not (held / "config.json").exists()
 
     again = make_engine(lora=LORA, learning_rate=3e-3)
-    assert again.policy.digest == policy.digest and again.policy.digest_now() == engine.policy.digest_now()
+    assert (
+        again.policy.digest == policy.digest
+        and again.policy.digest_current_weights() == engine.policy.digest_current_weights()
+    )
     assert again.steps == 2 and same(again.policy.copy_weights(), after)
     assert train_stage(again, 0) == first
     second = train_stage(again, 1)
@@ -97,20 +100,20 @@ def test_quantised_weights_under_adapters_train_on_a_cpu(make_engine: Maker, qua
     kinds = {parameter.dtype for parameter in policy.model.parameters() if not parameter.requires_grad}
     assert (torch.int8 if quantization == "8bit" else torch.uint8) in kinds
     assert {tensor.dtype for tensor in policy.trained_weights().values()} == {torch.float32}
-    assert policy.parameters == 533_248
+    assert policy.parameter_count == 533_248
     before, base = policy.copy_weights(), frozen(policy)
     train_stage(engine, 0)
     assert not same(policy.copy_weights(), before) and same(frozen(policy), base)
     again = make_engine(lora=LORA, quantization=quantization, learning_rate=3e-3, steps=1)
-    assert again.steps == 1 and again.policy.digest_now() == engine.policy.digest_now()
+    assert again.steps == 1 and again.policy.digest_current_weights() == engine.policy.digest_current_weights()
 
 
 def test_the_eight_bit_optimizer_and_activation_checkpointing_train(make_engine: Maker) -> None:
     engine = make_engine(optimizer="adamw_8bit", gradient_checkpointing="on", steps=1)
     assert type(engine._trainer.optimizer).__module__.startswith("bitsandbytes")
-    before = engine.policy.digest_now()
+    before = engine.policy.digest_current_weights()
     train_stage(engine, 0)
-    assert engine.policy.model.is_gradient_checkpointing and engine.policy.digest_now() != before
+    assert engine.policy.model.is_gradient_checkpointing and engine.policy.digest_current_weights() != before
 
 
 def test_merged_weights_are_pefts_own() -> None:
@@ -203,7 +206,7 @@ def test_what_nothing_uses_is_not_imported(
     settings: dict[str, Any], spared: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapters, "sys", SimpleNamespace(modules={}))
-    adapters.spare_unused(TrainingConfig(**settings))
+    adapters.block_unused_imports(TrainingConfig(**settings))
     assert adapters.sys.modules == dict.fromkeys(spared)
 
 
@@ -212,14 +215,14 @@ def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, 
     """What RL Swarm's users met: 16-bit kernels that this CPU does not have, or NaN."""
     told: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(subject.log, "warning", lambda text, **words: told.append((text, words)), raising=False)
-    real = subject.try_out
+    real = subject.smoke_test_model
 
     def fail(loaded: Any, autocast: Any) -> str:
         return "RuntimeError: no Half here" if loaded.dtype == torch.float16 else real(loaded, autocast)
 
-    monkeypatch.setattr(subject, "try_out", fail)
+    monkeypatch.setattr(subject, "smoke_test_model", fail)
     policy = load_policy(TrainingConfig(device="cpu", dtype="float16"))
-    assert policy.model.dtype == torch.float32 and policy.precision.text == "float32"
+    assert policy.model.dtype == torch.float32 and policy.precision.description == "float32"
     assert len(told) == 1 and told[0][1]["wanted"] == "float16" and "no Half" in told[0][1]["reason"]
 
 
@@ -227,7 +230,7 @@ def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, 
 def test_the_trial_finds_what_does_not_work(spoil: str) -> None:
     policy = load_policy(TrainingConfig(device="cpu"))
     weights = policy.copy_weights()
-    assert subject.try_out(policy.model, policy.autocast) == ""
+    assert subject.smoke_test_model(policy.model, policy.autocast) == ""
     assert same(policy.copy_weights(), weights) and all(p.grad is None for p in policy.model.parameters())
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -237,18 +240,18 @@ def test_the_trial_finds_what_does_not_work(spoil: str) -> None:
         next(policy.model.parameters()).data.fill_(float("nan"))
     else:
         policy.model.forward = forward
-    reason = subject.try_out(policy.model, policy.autocast)
+    reason = subject.smoke_test_model(policy.model, policy.autocast)
     assert "not finite" in reason if spoil == "nan" else reason.endswith("not implemented for 'Half'")
 
 
 @pytest.mark.usefixtures("own_cache")
 def test_attention_falls_back_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = subject.try_out
+    real = subject.smoke_test_model
 
     def fail(loaded: Any, autocast: Any) -> str:
         return "no sdpa" if loaded.config._attn_implementation == "sdpa" else real(loaded, autocast)
 
-    monkeypatch.setattr(subject, "try_out", fail)
+    monkeypatch.setattr(subject, "smoke_test_model", fail)
     assert load_policy(TrainingConfig(device="cpu")).attention == "eager"
     with pytest.raises(ModelError, match="no sdpa"):
         load_policy(TrainingConfig(device="cpu", attention="sdpa"))
@@ -257,10 +260,10 @@ def test_attention_falls_back_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flash_attention_is_for_cuda_in_short_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     short, long = device.Precision("float32", mixed=True), device.Precision("float32")
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
-    assert device.order_attention("auto", "cuda", short) == ("flash_attention_2", "sdpa", "eager")
-    assert device.order_attention("auto", "cuda", long) == ("sdpa", "eager")
-    assert device.order_attention("auto", "cpu", short) == ("sdpa", "eager")
-    assert device.order_attention("eager", "cuda", short) == ("eager",)
+    assert device.list_attention_candidates("auto", "cuda", short) == ("flash_attention_2", "sdpa", "eager")
+    assert device.list_attention_candidates("auto", "cuda", long) == ("sdpa", "eager")
+    assert device.list_attention_candidates("auto", "cpu", short) == ("sdpa", "eager")
+    assert device.list_attention_candidates("eager", "cuda", short) == ("eager",)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +278,7 @@ def test_flash_attention_is_for_cuda_in_short_numbers(monkeypatch: pytest.Monkey
     ],
 )
 def test_numbers_follow_the_device(settings: dict[str, Any], fast: bool, text: str) -> None:
-    assert device.choose_precision(TrainingConfig(**settings), "cuda", fast).text == text
+    assert device.choose_precision(TrainingConfig(**settings), "cuda", fast).description == text
 
 
 def test_files_that_are_quantised_want_the_setting(model: Path) -> None:

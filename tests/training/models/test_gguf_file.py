@@ -18,14 +18,14 @@ from transformers import PreTrainedModel
 from swarmd.cli import run_command
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ExitCode, GgufRefused, LogWriteFailed, ModelError, ModelUnfit, NoSpaceLeft
-from swarmd.files import make_whole
+from swarmd.files import make_directory_atomically
 from swarmd.installed import extra_command
 from swarmd.swarms.plan import Message
 from swarmd.training.models import gguf_file, source
-from swarmd.training.models.gguf_file import unpack_model
+from swarmd.training.models.gguf_file import resolve_model_directory
 from swarmd.training.models.known import model_cache
 from swarmd.training.models.memory import DeviceMemory
-from swarmd.training.models.model import load_policy, read_base
+from swarmd.training.models.model import load_policy, read_base_weights
 from swarmd.training.models.source import locate_configured, require_model
 from tests.gguf_model import write_gguf
 from tests.training.conftest import train_stage
@@ -53,25 +53,25 @@ def test_its_weights_are_the_files_values_exactly_and_its_tokenizer_is_the_files
         ("blk.0.attn_norm", "model.layers.0.input_layernorm"),
     ):
         assert torch.equal(weights[f"{own}.weight"], torch.from_numpy(values[f"{name}.weight"]))
-    assert policy.parameters == sum(each.size for each in values.values())
+    assert policy.parameter_count == sum(each.size for each in values.values())
     prompt = policy.tokenizer.decode(policy.encode_prompt([Message("user", "ab[INST]")]))
     assert prompt == "[INST]user: ab[ INST]\n[INST]answer: ", "its template, and its markers are escaped"
     assert policy.stop_ids == [1] and policy.name == str(tmp_path / "small.gguf")
-    directory = load_policy(settings(Path(unpack_model(str(tmp_path / "small.gguf")))))
+    directory = load_policy(settings(Path(resolve_model_directory(str(tmp_path / "small.gguf")))))
     assert directory.digest == policy.digest
-    assert read_base(policy).keys() == weights.keys()
+    assert read_base_weights(policy).keys() == weights.keys()
 
 
 def test_it_is_converted_once_and_anew_when_the_file_has_changed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Path(unpack_model(str(file)))
+    first = Path(resolve_model_directory(str(file)))
     made = first.stat().st_ino
     with monkeypatch.context() as patch:
         patch.setattr(gguf_file, "hash_file", lambda path: pytest.fail("it was hashed before"))
-        assert (unpack_model(str(file)), first.stat().st_ino) == (str(first), made)
+        assert (resolve_model_directory(str(file)), first.stat().st_ino) == (str(first), made)
     write_gguf(file, chat="{{ messages[0]['content'] }}")
-    assert unpack_model(str(file)) != str(first)
+    assert resolve_model_directory(str(file)) != str(first)
     assert sorted(path.suffix for path in model_cache().iterdir()) == sorted(
-        Path(path).suffix for path in (first, unpack_model(str(file)))
+        Path(path).suffix for path in (first, resolve_model_directory(str(file)))
     )
 
 
@@ -84,9 +84,9 @@ def test_what_lies_beside_the_file_does_not_count(file: Path) -> None:
 def test_a_stage_trains_adapters_on_it_and_a_restart_goes_on(file: Path, make_engine: Callable[..., Any]) -> None:
     training = {"model": str(file), "lora": LoraConfig(rank=4), "learning_rate": 3e-3, "prompt_tokens": 256}
     engine = make_engine(**training)
-    held = engine.place_of(train_stage(engine, 0))
+    held = engine.checkpoint_directory(train_stage(engine, 0))
     assert all(".lora_" in name for name in load_file(held / "model.safetensors"))
-    assert make_engine(**training).policy.digest_now() == engine.policy.digest_now()
+    assert make_engine(**training).policy.digest_current_weights() == engine.policy.digest_current_weights()
 
 
 def cut(file: Path, keep: float) -> None:
@@ -188,13 +188,13 @@ def test_a_directory_is_made_by_one_of_several_and_begun_again_after_an_end(tmp_
         calls.append(part)
         (part / "whole").write_text("it")
 
-    threads = [threading.Thread(target=make_whole, args=(place, make)) for _ in range(4)]
+    threads = [threading.Thread(target=make_directory_atomically, args=(place, make)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(calls) == 1 and [path.name for path in place.iterdir()] == ["whole"]
-    assert not make_whole(place, make) and [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert not make_directory_atomically(place, make) and [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -203,5 +203,5 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_whole(tmp_path / "model", interrupt)
+        make_directory_atomically(tmp_path / "model", interrupt)
     assert not list(tmp_path.iterdir())

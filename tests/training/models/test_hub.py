@@ -14,8 +14,8 @@ from huggingface_hub import constants
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import HubUnreachable, ModelError
-from swarmd.training.models.hub import ask_hub, explain_hub
-from swarmd.training.models.model import inspect_model, load_policy
+from swarmd.training.models.hub import explain_hub, fetch_commit
+from swarmd.training.models.model import load_policy, read_model_shape
 from swarmd.training.models.source import require_model
 from tests.training.impostor import impostor, send
 
@@ -70,7 +70,7 @@ def test_an_answer_is_told_by_its_cause(case: str, answers: Set) -> None:
     status, headers, body, told, fix = CASES[case]
     answers(status, headers, body)
     with pytest.raises(ModelError) as caught:
-        ask_hub("org/name", "v1", ("embedded",))
+        fetch_commit("org/name", "v1", ("embedded",))
     assert told in caught.value.message and fix in caught.value.fix, str(caught.value)
     assert "org/name" in caught.value.message
     assert isinstance(caught.value, HubUnreachable) == (case in UNREACHABLE)
@@ -98,7 +98,7 @@ UNREACHABLE = {"too many requests", "trouble", "a captive portal", "a proxy that
 
 def test_a_model_that_is_there_has_a_commit(answers: Set) -> None:
     answers(200, JSON, model_info("config.json", "model.safetensors"))
-    assert ask_hub("org/name", "", ()) == COMMIT
+    assert fetch_commit("org/name", "", ()) == COMMIT
     require_model(TrainingConfig(model="org/name"))
 
 
@@ -108,5 +108,5 @@ def test_transformers_own_words_for_it_are_not_what_is_told(case: str, answers: 
     status, headers, body, told, _ = CASES[case]
     answers(status, headers, body)
     with pytest.raises(ModelError) as caught:
-        inspect_model("org/name", "org/name")
+        read_model_shape("org/name", "org/name")
     assert told.replace("revision 'v1'", "such revision") in caught.value.message, str(caught.value)

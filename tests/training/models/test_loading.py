@@ -18,7 +18,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from swarmd.config import TrainingConfig
 from swarmd.errors import ModelUnfit
 from swarmd.training.models.loading import read_model
-from swarmd.training.models.model import Policy, load_policy, read_base
+from swarmd.training.models.model import Policy, load_policy, read_base_weights
 from swarmd.training.reference.scoring import load_reference
 from tests.training.models.conftest import GPT, SMALL, Weights, configured, prefixed, reweighted
 
@@ -173,7 +173,7 @@ def test_all_that_reads_a_model_refuses_such_weights(model: Path) -> None:
     training = TrainingConfig(model=str(model), device="cpu")
     policy: Policy = load_policy(training)
     reweighted(without("layers.0.mlp"))(model)
-    for use in (lambda: load_policy(training), lambda: read_base(policy), lambda: load_reference(training)):
+    for use in (lambda: load_policy(training), lambda: read_base_weights(policy), lambda: load_reference(training)):
         with pytest.raises(ModelUnfit, match=r"are missing \(model\.layers\.0\.mlp"):
             use()
 

@@ -23,7 +23,7 @@ def shape_of(size: str) -> ModelShape:
 
 
 def gib(shape: ModelShape, training: TrainingConfig, weights: str, mixed: bool = False) -> float:
-    return estimate_need(shape, training, "cuda", weights, mixed).least / GIB
+    return estimate_need(shape, training, "cuda", weights, mixed).minimum_bytes / GIB
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_passes_and_drawing_take_turns() -> None:
     drawn = msgspec.structs.replace(need, passes=0, gradients=0)
     assert need.generation > 0 and drawn.total < need.total
     assert msgspec.structs.replace(drawn, generation=0, drawing=0).total < drawn.total
-    assert need.least < need.total - need.process, "a process that decides has loaded its libraries"
+    assert need.minimum_bytes < need.total - need.process, "a process that decides has loaded its libraries"
 
 
 def test_passes_take_no_more_than_their_part_of_the_free_memory() -> None:
@@ -104,8 +104,8 @@ def test_what_overlaps_takes_memory_for_both_and_for_what_is_trained_once_more(r
         for overlap in (0, 1)
     )
     assert both.drawing == both.gradients and turns.drawing == 0
-    assert both.total == turns.total + min(turns.training, turns.generating) + both.drawing
-    assert both.least == turns.least, "without room for it nothing overlaps"
+    assert both.total == turns.total + min(turns.training_bytes, turns.generating_bytes) + both.drawing
+    assert both.minimum_bytes == turns.minimum_bytes, "without room for it nothing overlaps"
 
 
 @given(

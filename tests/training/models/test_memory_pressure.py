@@ -17,7 +17,7 @@ import torch
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.footprint import importing, is_device_lost, is_out_of_memory, measure_bytes
+from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_anonymous_bytes, pause_gc_and_freeze
 from swarmd.training.passes import PassSizes
 from swarmd.training.ranks import RankGroup
 from tests.training.conftest import make_config, train_stage
@@ -35,7 +35,7 @@ def exhaust(monkeypatch: pytest.MonkeyPatch, share: float) -> list[int]:
     """Have passes of more than a share of the first one's tokens run out of memory, as a device does. Returns the
     tokens of all that were tried."""
     tried: list[int] = []
-    measure = PassSizes.measure
+    measure = PassSizes.measure_pass
 
     @contextmanager
     def exhausted(self: PassSizes, rows: int, tokens: int, kept: int) -> Iterator[None]:
@@ -45,12 +45,12 @@ def exhaust(monkeypatch: pytest.MonkeyPatch, share: float) -> list[int]:
                 raise torch.OutOfMemoryError("out of memory")
             yield
 
-    monkeypatch.setattr(PassSizes, "measure", exhausted)
+    monkeypatch.setattr(PassSizes, "measure_pass", exhausted)
     return tried
 
 
 def test_garbage_is_looked_for_again_after_an_import_that_failed() -> None:
-    with pytest.raises(ImportError), importing():
+    with pytest.raises(ImportError), pause_gc_and_freeze():
         assert not gc.isenabled()
         raise ImportError("no such library")
     assert gc.isenabled()
@@ -104,8 +104,8 @@ def test_memory_of_another_process_is_measured() -> None:
     child = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None and child.stdout.readline()
-        held = measure_bytes(Path(f"/proc/{child.pid}/status"))
-        assert 64 * MEBIBYTE < held < 128 * MEBIBYTE < measure_bytes()
+        held = measure_anonymous_bytes(Path(f"/proc/{child.pid}/status"))
+        assert 64 * MEBIBYTE < held < 128 * MEBIBYTE < measure_anonymous_bytes()
     finally:
         child.communicate()
 

@@ -20,7 +20,7 @@ from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ExitCode, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.training.models.files import check_context
-from swarmd.training.models.model import Policy, check_tokens, load_policy, load_tokenizer, read_base
+from swarmd.training.models.model import Policy, check_tokenizer, load_policy, load_tokenizer, read_base_weights
 from swarmd.training.models.source import prefer_cache
 from swarmd.training.reference.scoring import load_reference
 from tests.hub_double import HubDouble
@@ -103,7 +103,7 @@ SYSTEM_ALONE = "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }
 def test_what_transformers_would_go_on_with_is_refused(model: Path, spoil: Callable[[Path], None], told: str) -> None:
     spoil(model)
     with pytest.raises(ModelError) as caught:
-        check_tokens(load_policy(TrainingConfig(device="cpu", model=str(model))))
+        check_tokenizer(load_policy(TrainingConfig(device="cpu", model=str(model))))
     assert told in caught.value.message and caught.value.fix, str(caught.value)
 
 
@@ -114,7 +114,7 @@ def test_a_model_with_several_chat_templates(model: Path, tmp_path: Path) -> Non
     policy = load_policy(TrainingConfig(device="cpu", model=str(model)))
     written = tmp_path / "written"
     written.mkdir()
-    policy.describe(written)
+    policy.write_model_files(written)
     assert all(path.is_file() for path in written.iterdir())
     read = load_tokenizer(str(written), "written").chat_template
     assert read == policy.tokenizer.chat_template and read.keys() == {"default", "tool_use"}
@@ -168,10 +168,10 @@ def test_tokens_without_an_embedding(model: Path, added: Any, named: str) -> Non
     assert max(policy.tokenizer.get_vocab().values()) == policy.model.get_input_embeddings().num_embeddings
     if named:
         with pytest.raises(ModelError, match=re.escape(named)) as caught:
-            check_tokens(policy)
+            check_tokenizer(policy)
         assert "pad_token" in caught.value.fix
     else:
-        check_tokens(policy)
+        check_tokenizer(policy)
 
 
 def test_a_chat_template_that_knows_no_system(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +222,8 @@ def test_a_revision_is_what_everything_is_read_of(llama: Path, tmp_path: Path, m
     training = TrainingConfig(device="cpu", model="org/small", revision="v1", lora=LoraConfig(rank=2))
     policy = load_policy(training)
     assert policy.revision == "v1"
-    assert read_base(policy).keys() and load_reference(training).vocabulary
-    policy.describe(tmp_path / "described")
+    assert read_base_weights(policy).keys() and load_reference(training).vocabulary_size
+    policy.write_model_files(tmp_path / "described")
     settings = json.loads((tmp_path / "described" / "adapter_config.json").read_bytes())
     assert (settings["base_model_name_or_path"], settings["revision"]) == ("org/small", "v1")
     assert "org/small" in refusal(model="org/small", device="cpu").message, "main is another"
@@ -243,7 +243,7 @@ def test_the_hub_is_not_asked_for_a_model_that_is_in_its_cache(
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         policy = load_policy(training)
-        assert read_base(policy).keys() and load_reference(training).vocabulary
+        assert read_base_weights(policy).keys() and load_reference(training).vocabulary_size
         assert hub.calls == []
     (snapshot / "model.safetensors").unlink()
     assert prefer_cache("org/small") == "org/small", "what is missing is fetched"

@@ -15,10 +15,10 @@ from swarmd.errors import ConfigError, ModelError
 from swarmd.paths import NodeDirectory
 from swarmd.training.models import pool
 from swarmd.training.models.device import Precision
-from swarmd.training.models.known import TABLE, count_parameters, find_model
+from swarmd.training.models.known import TABLE, find_model, parse_parameter_count
 from swarmd.training.models.memory import GIB, DeviceMemory, ModelShape
-from swarmd.training.models.model import inspect_model
-from swarmd.training.models.pool import choose_model, list_pool, settle_model, weigh
+from swarmd.training.models.model import read_model_shape
+from swarmd.training.models.pool import choose_model, estimate_fit, list_pool, resolve_auto_model
 from swarmd.training.models.source import locate_model
 
 FULL = Precision("float32", True)
@@ -30,7 +30,7 @@ def room(gib: float, device: str = "cuda") -> DeviceMemory:
 
 
 def inspect(source: str) -> ModelShape:
-    return inspect_model(source, source)
+    return read_model_shape(source, source)
 
 
 @pytest.mark.parametrize("row", {row.shape.parameters: row for row in TABLE}.values(), ids=lambda row: row.name)
@@ -60,7 +60,7 @@ def test_the_tables_counts_are_those_of_the_shapes(row: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_name_tells_the_size(name: str, parameters: float | None) -> None:
-    assert count_parameters(name) == parameters
+    assert parse_parameter_count(name) == parameters
 
 
 @given(free=st.floats(1, 2000), quantized=st.booleans(), device=st.sampled_from(["cuda", "cpu"]))
@@ -69,22 +69,22 @@ def test_the_choice_fits_and_nothing_larger_would(free: float, quantized: bool, 
     if quantized:
         training = msgspec.structs.replace(SMALL, quantization="4bit", lora=LoraConfig(rank=8))
     here = room(free, device)
-    fits = [weigh(row, training, FULL, here) for row in TABLE]
-    if not any(fit.fits for fit in fits):
+    fits = [estimate_fit(row, training, FULL, here) for row in TABLE]
+    if not any(fit.fits_memory for fit in fits):
         with pytest.raises(ModelError, match="no model of the pool"):
             choose_model(TABLE, training, FULL, here)
         return
     chosen = choose_model(TABLE, training, FULL, here)
-    assert chosen.fits and chosen.need.least <= here.free
-    assert all(fit.model.shape.parameters <= chosen.model.shape.parameters for fit in fits if fit.fits)
+    assert chosen.fits_memory and chosen.need.minimum_bytes <= here.free
+    assert all(fit.model.shape.parameters <= chosen.model.shape.parameters for fit in fits if fit.fits_memory)
     assert chosen == choose_model(TABLE, training, FULL, here), "the same every time"
 
 
 def test_quantised_files_are_taken_only_where_they_are_configured() -> None:
     large = next(row for row in TABLE if row.name.endswith("72B-Instruct-bnb-4bit"))
-    assert "quantization" in weigh(large, SMALL, FULL, room(10_000)).why
+    assert "quantization" in estimate_fit(large, SMALL, FULL, room(10_000)).why
     training = msgspec.structs.replace(SMALL, quantization="4bit", lora=LoraConfig(rank=8))
-    assert weigh(large, training, FULL, room(80)).fits
+    assert estimate_fit(large, training, FULL, room(80)).fits_memory
 
 
 def test_the_pool_is_kinds_ids_and_directories(llama: Path) -> None:
@@ -104,7 +104,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sets the free memory."""
 
     def set_free(gib: float) -> None:
-        monkeypatch.setattr(pool, "measure_room", lambda device: room(gib, device))
+        monkeypatch.setattr(pool, "measure_device_memory", lambda device: room(gib, device))
 
     return set_free
 
@@ -117,14 +117,14 @@ def test_the_choice_is_kept_whatever_is_free_later(tmp_path: Path, llama: Path, 
     paths = NodeDirectory(tmp_path / "node")
     scarce(16)
     training = auto(llama, "embedded", completion_tokens=8, prompt_tokens=64)
-    assert settle_model(training, paths, inspect).model == "embedded", "the larger of the two"
+    assert resolve_auto_model(training, paths, inspect).model == "embedded", "the larger of the two"
     scarce(0.001)
-    assert settle_model(training, paths, inspect).model == "embedded"
-    assert settle_model(auto(llama), paths, inspect).model == "embedded", "also with another pool"
+    assert resolve_auto_model(training, paths, inspect).model == "embedded"
+    assert resolve_auto_model(auto(llama), paths, inspect).model == "embedded", "also with another pool"
     overridden = msgspec.structs.replace(training, model=str(llama))
-    assert settle_model(overridden, paths, inspect) is overridden
+    assert resolve_auto_model(overridden, paths, inspect) is overridden
     with pytest.raises(ModelError, match="no model of the pool"):
-        settle_model(training, NodeDirectory(tmp_path / "other"), inspect)
+        resolve_auto_model(training, NodeDirectory(tmp_path / "other"), inspect)
 
 
 def test_a_kept_model_that_is_gone_is_named(tmp_path: Path, llama: Path, scarce: Any) -> None:
@@ -133,10 +133,10 @@ def test_a_kept_model_that_is_gone_is_named(tmp_path: Path, llama: Path, scarce:
     place = tmp_path / "model"
     place.symlink_to(llama)
     training = auto(place, prompt_tokens=64)
-    assert settle_model(training, paths, inspect).model == str(place)
+    assert resolve_auto_model(training, paths, inspect).model == str(place)
     place.unlink()
     with pytest.raises(ModelError, match="no longer there") as caught:
-        settle_model(training, paths, inspect)
+        resolve_auto_model(training, paths, inspect)
     assert str(place) in caught.value.message and str(paths.root / pool.CHOICE) in caught.value.fix
 
 
@@ -146,15 +146,15 @@ def test_a_lost_choice_is_found_in_the_newest_checkpoint(tmp_path: Path, llama: 
     for round, name in ((3, "embedded"), (10, str(llama))):
         directory = paths.checkpoints / f"r{round:09d}-s0000"
         directory.mkdir(parents=True)
-        (directory / pool.CHOICE).write_bytes(pool.describe_choice(name))
-    assert settle_model(auto("embedded"), paths, inspect).model == str(llama)
+        (directory / pool.CHOICE).write_bytes(pool.encode_choice(name))
+    assert resolve_auto_model(auto("embedded"), paths, inspect).model == str(llama)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 9, "model": "x", "reason": ""}', b"\xff"])
 def test_a_damaged_choice_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / pool.CHOICE).write_bytes(content)
     with pytest.raises(ConfigError, match=pool.CHOICE):
-        settle_model(auto("embedded"), NodeDirectory(tmp_path), inspect)
+        resolve_auto_model(auto("embedded"), NodeDirectory(tmp_path), inspect)
 
 
 def test_a_refusal_says_what_would_fit(scarce: Any) -> None:

@@ -17,7 +17,7 @@ from swarmd.training.models import model, remembered, source
 from swarmd.training.models.files import digest_weights
 from swarmd.training.models.known import model_cache
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.models.remembered import BYTES_MAX, FILE, Remembered
+from swarmd.training.models.remembered import BYTES_MAX, FILE, DigestCache
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.training.conftest import train_stage
 from tests.training.models.conftest import WEIGHTS, reweighted
@@ -66,7 +66,7 @@ def test_a_second_load_neither_hashes_nor_tries_out(place: Path, done: Counter[s
     named = {"revision": DIGEST + digest_weights(place)}
     first = load(place, **named)
     assert done == BOTH + Counter(compared=1) and first.other_weights == ""
-    assert first.digest == first.digest_now()
+    assert first.digest == first.digest_current_weights()
     done.clear()
     again = load(place, **named)
     assert not done and again.digest == first.digest and again.model.training == first.model.training
@@ -93,7 +93,7 @@ def test_changed_files_are_hashed_and_tried_out(place: Path, done: Counter[str],
     touch(place)
     done.clear()
     policy = load(place)
-    assert done == BOTH and policy.digest == policy.digest_now()
+    assert done == BOTH and policy.digest == policy.digest_current_weights()
 
 
 def test_other_numbers_attention_and_adapters_are_tried_out(place: Path, done: Counter[str]) -> None:
@@ -107,14 +107,14 @@ def test_other_numbers_attention_and_adapters_are_tried_out(place: Path, done: C
         done.clear()
         policy = load(place, **settings)
         assert done == expected, settings
-        assert policy.digest == policy.digest_now()
+        assert policy.digest == policy.digest_current_weights()
         done.clear()
         assert load(place, **settings).digest == policy.digest and not done
 
 
 def test_only_success_is_remembered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(model, "try_out", lambda *_: "RuntimeError: the driver is being replaced")
+        patch.setattr(model, "smoke_test_model", lambda *_: "RuntimeError: the driver is being replaced")
         for _ in range(2):
             with pytest.raises(ModelUnfit, match="driver"):
                 load(place)
@@ -145,9 +145,9 @@ def test_no_more_than_the_newest_facts_are_kept(place: Path, monkeypatch: pytest
     assert len(msgspec.json.encode({f"{number:064x}": "0" * 64 for number in range(remembered.KEPT)})) <= BYTES_MAX
     monkeypatch.setattr(remembered, "KEPT", 3)
     for number in range(5):
-        Remembered(place, number).keep("weights", f"{number:064x}")
+        DigestCache(place, number).put("weights", f"{number:064x}")
     assert len(msgspec.json.decode(kept().read_bytes())) == 3
-    recalled = [Remembered(place, number).recall("weights") for number in range(5)]
+    recalled = [DigestCache(place, number).get("weights") for number in range(5)]
     assert recalled == ["", "", *(f"{number:064x}" for number in (2, 3, 4))]
 
 
@@ -156,7 +156,12 @@ def test_what_a_trainer_says_that_it_loaded_is_what_it_holds(
     make_engine: Callable[..., TrainingEngine], settings: dict[str, Any]
 ) -> None:
     first = make_engine(learning_rate=3e-3, **settings)
-    assert first.loaded_digest == first.policy.digest_now() == first.policy.digest
+    assert first.loaded_digest == first.policy.digest_current_weights() == first.policy.digest
     train_stage(first, 0)
     again = make_engine(learning_rate=3e-3, **settings)
-    assert again.loaded_digest == again.policy.digest_now() == first.policy.digest_now() != first.loaded_digest
+    assert (
+        again.loaded_digest
+        == again.policy.digest_current_weights()
+        == first.policy.digest_current_weights()
+        != first.loaded_digest
+    )

@@ -18,7 +18,7 @@ from swarmd.http_server import Address
 from swarmd.training.reference.frame import JobHeader, ScoringBatch, encode_job
 from swarmd.training.reference.scoring import ReferenceScorer, load_reference
 from swarmd.training.reference.server import ReferenceApp, ServerLimits
-from swarmd.uvicorn_server import listening
+from swarmd.uvicorn_server import serve_in_background
 from tests.forked import ALL, Forked, order_fork, start_server
 
 TOKEN = "canary-token-0123456789abcdef"
@@ -81,8 +81,8 @@ class Serving:
     async def _run(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.application = ReferenceApp(*self._arguments)
-        computing = asyncio.create_task(self.application.compute())
-        async with listening(self.application.app(), Address("127.0.0.1", 0), 1.0) as self.url:
+        computing = asyncio.create_task(self.application.compute_jobs())
+        async with serve_in_background(self.application.make_asgi_app(), Address("127.0.0.1", 0), 1.0) as self.url:
             self._ready.set()
             await computing
 
@@ -170,7 +170,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 def some_batch(reference: ReferenceScorer, prompts: int = 3) -> dict[str, Any]:
     """Arguments of `log_probabilities`."""
-    batch = batch_of(reference.vocabulary, prompts)
+    batch = batch_of(reference.vocabulary_size, prompts)
     return {"ids": batch["input_ids"], "mask": batch["attention_mask"], "keep": batch["logits_to_keep"]}
 
 

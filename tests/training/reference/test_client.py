@@ -48,7 +48,7 @@ def test_a_cancelled_stage_gives_its_job_up(serve: Serve, embedded: ReferenceSco
     server = serve()
     server.reference.open.clear()
     stage = Cancellation()
-    threading.Timer(0.3, stage.ask).start()
+    threading.Timer(0.3, stage.request).start()
     with pytest.raises(Cancelled):
         client_of(server.url, embedded, cancellation=stage).log_probabilities(**some_batch(embedded))
     told = server.ask("GET", "/healthz").json()
@@ -158,7 +158,7 @@ def test_a_server_killed_in_mid_job_and_started_again_is_asked_again(
     check_right(client, embedded)
 
     second: list[Process] = []
-    exchange = client._exchange
+    exchange = client._send_request
 
     def killing(method: str, *arguments: Any) -> tuple[int, bytes]:
         answer = exchange(method, *arguments)
@@ -167,7 +167,7 @@ def test_a_server_killed_in_mid_job_and_started_again_is_asked_again(
             second.append(launch(*options, port=urlsplit(url).port or 0))
         return answer
 
-    client._exchange = killing  # type: ignore[method-assign]
+    client._send_request = killing  # type: ignore[method-assign]
     check_right(client, embedded, prompts=4)
     assert second[0].end() == 0
     assert "stopping" in second[0].log and TOKEN not in first.log + second[0].log

@@ -77,7 +77,7 @@ def test_a_group_comes_back_with_the_references_log_probabilities(
     serve: Serve, embedded: ReferenceScorer, sent: int, received: int
 ) -> None:
     server = serve(compat=True)
-    tensors = group_of(embedded.vocabulary)[: sent - 1]
+    tensors = group_of(embedded.vocabulary_size)[: sent - 1]
     answer = upload(server, tensors)
     assert (answer.status_code, answer.content) == (200, b"tensor")
     head, inputs, rewards, logs, *others = items = get(server)
@@ -91,9 +91,9 @@ def test_a_group_comes_back_with_the_references_log_probabilities(
 def test_groups_come_back_in_the_order_in_which_they_came(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     for seed in range(4):
-        upload(server, group_of(embedded.vocabulary, seed=seed))
+        upload(server, group_of(embedded.vocabulary_size, seed=seed))
     for seed in range(4):
-        assert torch.equal(get(server)[1], group_of(embedded.vocabulary, seed=seed)[0])
+        assert torch.equal(get(server)[1], group_of(embedded.vocabulary_size, seed=seed)[0])
 
 
 def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedded: ReferenceScorer) -> None:
@@ -101,7 +101,7 @@ def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedd
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
     assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
     assert server.ask("GET", "/get").content == b"empty"
-    upload(server, group_of(embedded.vocabulary))
+    upload(server, group_of(embedded.vocabulary_size))
     assert server.ask("GET", "/v1/jobs/upload-1").status_code == 404
     assert len(get(server)) == 7
 
@@ -153,14 +153,14 @@ def test_hostile_inputs_are_refused(serve: Serve, name: str) -> None:
 @pytest.mark.parametrize("head", [b"", b"{", b"[]", b"{}", b'{"plen": 0}', b'{"plen": "5"}', b'{"plen": 12}', b"\xff"])
 def test_hostile_heads_are_refused(serve: Serve, embedded: ReferenceScorer, head: bytes) -> None:
     server = serve(compat=True)
-    body = pack([head, *map(saved, group_of(embedded.vocabulary))])
+    body = pack([head, *map(saved, group_of(embedded.vocabulary_size))])
     assert requests.post(f"{server.url}/upload", data=body, timeout=CALL_S).status_code == 400
 
 
 def test_scores_of_another_shape_are_refused(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     for place in range(1, 5):
-        tensors = group_of(embedded.vocabulary)
+        tensors = group_of(embedded.vocabulary_size)
         tensors[place] = torch.ones(3)
         assert upload(server, tensors).status_code == 400
-    assert upload(server, group_of(embedded.vocabulary)[:4]).status_code == 400  # five items
+    assert upload(server, group_of(embedded.vocabulary_size)[:4]).status_code == 400  # five items

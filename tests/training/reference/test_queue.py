@@ -62,7 +62,7 @@ def test_age_ends_what_nobody_asks_for() -> None:
 def test_a_lease_outlasts_the_age_limit() -> None:
     it = Fixture()
     job = asyncio.run(done(it, "a"))
-    it.queue.lease(job)
+    it.queue.retain_result(job)
     it.now = 29.0
     assert it.queue.find("a") is job
     it.now = 39.5

@@ -24,13 +24,13 @@ def forward(reference: ReferenceScorer, ids: torch.Tensor, temperature: float = 
 
 
 def test_they_are_those_of_a_plain_forward_pass(embedded: ReferenceScorer) -> None:
-    ids = torch.randint(0, embedded.vocabulary, (5, 12))
+    ids = torch.randint(0, embedded.vocabulary_size, (5, 12))
     got = embedded.log_probabilities(ids, torch.ones_like(ids), 7, 0.8)
     torch.testing.assert_close(got, forward(embedded, ids, 0.8)[:, -7:], atol=1e-5, rtol=1e-5)
 
 
 def check_like_trl(engine: TrainingEngine, reference: ReferenceScorer) -> None:
-    batch = batch_of(reference.vocabulary, prompts=5)
+    batch = batch_of(reference.vocabulary_size, prompts=5)
     mask = batch.pop("mask")
     trainer = engine._trainer
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_they_are_those_of_trl(
 def test_how_a_batch_is_cut_changes_nothing(
     embedded: ReferenceScorer, tokens: int, logits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = batch_of(embedded.vocabulary, prompts=4)
+    batch = batch_of(embedded.vocabulary_size, prompts=4)
     arguments = batch["input_ids"], batch["attention_mask"], 5
     whole = embedded.log_probabilities(*arguments)
     monkeypatch.setattr(scoring, "BATCH_TOKENS_MAX", tokens)

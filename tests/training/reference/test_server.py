@@ -89,7 +89,7 @@ def test_a_token_is_asked_for_everywhere_but_at_the_health_check(serve: Serve, e
             answer = server.ask(method, path, **headers)
             assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
     told = server.ask("GET", "/v1/model", Authorization=f"Bearer {TOKEN}").json()
-    assert told["model"] == embedded.digest and told["vocabulary"] == embedded.vocabulary
+    assert told["model"] == embedded.digest and told["vocabulary"] == embedded.vocabulary_size
     assert server.ask("GET", "/healthz").json()["status"] == "ok"
 
 
@@ -138,7 +138,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(serve: Serve, embedded:
     frame = bytearray(frame_of(embedded, "job-1"))
     assert server.ask("POST", "/v1/jobs", bytes(frame)).status_code == 202
     place = frame.index(b"\xa0", 12) + 1  # ids begin after the last field of the header, an empty string
-    frame[place : place + 4] = embedded.vocabulary.to_bytes(4, "little")
+    frame[place : place + 4] = embedded.vocabulary_size.to_bytes(4, "little")
     answer = server.ask("POST", "/v1/jobs", bytes(frame))
     assert answer.status_code == 400 and "not below" in answer.json()["error"]
 

@@ -16,7 +16,7 @@ from swarmd.training.models.model import Policy
 from swarmd.training.serving.decoder import Decoder
 from swarmd.training.serving.loading import choose_directory, load_chosen
 from swarmd.training.serving.server import ModelApp
-from swarmd.uvicorn_server import listening
+from swarmd.uvicorn_server import serve_in_background
 
 CALL_S = 60.0
 NAME = "tiny"
@@ -39,7 +39,9 @@ class Serving:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        async with listening(ModelApp(self.decoder, NAME, self._token).app(), Address("127.0.0.1", 0), 1.0) as self.url:
+        async with serve_in_background(
+            ModelApp(self.decoder, NAME, self._token).app(), Address("127.0.0.1", 0), 1.0
+        ) as self.url:
             self._ready.set()
             await self._ended.wait()
 

@@ -11,7 +11,7 @@ from swarmd.core.events import Equivocated, Event, MemberSeen, ReportSeen, Round
 from swarmd.core.state import State
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import url_of
-from swarmd.web.node import LogNode
+from swarmd.web.node import NodeLogSource
 from tests.core.story import Story, announced, coordinator_settings
 from tests.eventlog.making import NODE, open_log, write_story
 from tests.web.serving import running, until
@@ -49,7 +49,7 @@ def serving(peers: int = PEERS, rounds: int = ROUNDS) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as place:
         with open_log(Path(place) / "events") as log:
             write_story(log, events(peers, rounds), State(), group=16)
-        node = LogNode(NodeDirectory(Path(place)), archive=Path(place) / "events")
+        node = NodeLogSource(NodeDirectory(Path(place)), archive=Path(place) / "events")
         with running(node) as endpoint:
-            until(lambda: node.here().read == 1.0, READ_S)
+            until(lambda: node.describe_source().read == 1.0, READ_S)
             yield url_of(endpoint)

@@ -22,11 +22,11 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.values import CoordinatorSettings, RolloutsRef, SetAside, Settings, Skill
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.plan import ScoredGroup, encode_scored
+from swarmd.swarms.plan import ScoredGroup, encode_scored_groups
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
 from tests.core.story import Story
 
@@ -55,7 +55,7 @@ class PlayedNode:
 
     def __init__(self, root: Path, began_at: float) -> None:
         self.paths = NodeDirectory(root)
-        self.blobs = Blobs(self.paths.blobs)
+        self.blobs = BlobStore(self.paths.blobs)
         settings = Settings(
             peer=NODE,
             swarm=SWARM,
@@ -143,7 +143,7 @@ class PlayedNode:
         """What the node made of its own completions of a round, and of peers' of the one before."""
         places = [(NODE, round_)] + [(peer, round_ - 1) for peer in NAMES if peer != NODE and round_ > 0]
         return self.blobs.put(
-            encode_scored(
+            encode_scored_groups(
                 ScoredGroup(
                     *(peer, of, 0, "sums", 1, of),
                     question=f"What is {of} + 1? {HOSTILE}",

@@ -10,20 +10,20 @@ from playwright.sync_api import Locator, Page, expect
 
 from swarmd.core.events import LinkUp, TrainerReady, WorkerExited, WorkerStarted
 from swarmd.core.state import State, WeightsOutcome
-from swarmd.core.values import FlatStage, TrainerTimes, day_of
+from swarmd.core.values import FlatStage, TrainerTimes, utc_day_of
 from swarmd.gas import COIN_WEI
 from swarmd.observe.credit import CreditStatus
-from swarmd.observe.layers import Live, WorkerLive
+from swarmd.observe.layers import LiveDaemon, LiveWorker
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
-from swarmd.worker.messages import Progress
+from swarmd.worker.messages import ProgressMessage
 from tests.core.story import Story, announced, chain_settings, settings, trained
 from tests.observe.printing import printed
 from tests.web.page.conftest import Watched
 
 Tab = Callable[[str], Watched]
-WELL = WorkerLive(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
+WELL = LiveWorker(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
 UNHEARD = (
     "connected to 4 peers, but nothing was heard of the coordinator for 47 s, neither from it nor through others: it "
     "is away, or this node is cut off from it"
@@ -33,8 +33,8 @@ ROOM = "room is made for a fresh process: it has 912 MiB of 768 MiB"
 
 def shown(state: State, at: float, **figures: float) -> Status:
     """The status of a running node whose chain worker tells these figures."""
-    told = replace(WELL, progress=Progress("following", 77, 77, "https://h", figures)) if figures else WELL
-    live = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=WELL, chain=told)
+    told = replace(WELL, progress=ProgressMessage("following", 77, 77, "https://h", figures)) if figures else WELL
+    live = LiveDaemon(pid=10, rss_bytes=50_000_000, network=WELL, trainer=WELL, chain=told)
     return status_of(state, at, LogStatus("events", 100, 1), live, "1.0")
 
 
@@ -134,7 +134,7 @@ def test_the_days_gas_is_told_with_its_bound(
 ) -> None:
     node = Story.on_chain(chain_settings())
     assert node.state.chain is not None
-    chain = replace(node.state.chain, spent_day=day_of(5.0), spent_wei=str(round(spent_coins * COIN_WEI)))
+    chain = replace(node.state.chain, spent_day=utc_day_of(5.0), spent_wei=str(round(spent_coins * COIN_WEI)))
     with saying(tab(crowded).page, "/node", shown(replace(node.state, chain=chain), 5.0, **figures)) as page:
         details = layer(page, "Chain").locator(".layer-details")
         expect(details).to_contain_text(words or "https://h")
@@ -192,7 +192,7 @@ def all_at_once() -> Status:
         node.tell(WorkerExited("network", ROOM, exit_code=69, outside=True), WorkerStarted("network", 20, attempt))
     node.tell(LinkUp(4, (), UNHEARD))
     assert node.state.chain is not None
-    chain = replace(node.state.chain, spent_day=day_of(5.0), spent_wei=str(round(0.041 * COIN_WEI)))
+    chain = replace(node.state.chain, spent_day=utc_day_of(5.0), spent_wei=str(round(0.041 * COIN_WEI)))
     return shown(replace(node.state, chain=chain), 90.0, day_coins_max=0.05, balance_coins=1.2, rounds_paid=800)
 
 
