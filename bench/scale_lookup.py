@@ -118,4 +118,4 @@ class Network:
         return {self._dht_ids[node]: int(node) for node in nodes}
 
     def _nearest_of(self, found: Any) -> tuple[int, ...]:
-        return tuple(self._index[node_id] for node_id, _ in found.nearest(REPLICAS))
+        return tuple(self._index[node_id] for node_id, _ in found.nearest_peers(REPLICAS))

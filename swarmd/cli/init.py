@@ -377,8 +377,7 @@ def init(
         ),
     ] = None,
     rpc: Annotated[
-        list[str] | None,
-        _option("rpc", "Endpoint of the chain that keeps the rounds; file:PATH for a file of them."),
+        list[str] | None, _option("rpc", "Endpoint of the chain that keeps the rounds; file:PATH for a file of them.")
     ] = None,
     announce: Annotated[
         str | None, _option("announce", "Address that others reach this node under, /ip4/192.0.2.1/tcp/38331.")

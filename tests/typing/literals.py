@@ -40,12 +40,12 @@ from mypy.types import (
 CONTAINERS = ("tuple", "list", "set", "frozenset", "dict")
 # Methods whose keyword arguments are fields of a structure.
 CHANGES = {
-    "swarmd.core.turn.Turn.fire_link_trigger": "swarmd.core.state.NetworkLink",
-    "swarmd.core.turn.Turn.fire_trainer_trigger": "swarmd.core.state.Trainer",
-    "swarmd.core.turn.Turn.fire_chain_trigger": "swarmd.core.state.ChainState",
-    "swarmd.core.turn.Turn.fire_submission_trigger": "swarmd.core.state.Submission",
-    "swarmd.core.turn.Turn.update_chain": "swarmd.core.state.ChainState",
-    "swarmd.core.turn.Turn.work_on": "swarmd.core.state.StageWork",
+    "swarmd.core.turn.StepContext.fire_link_trigger": "swarmd.core.state.NetworkLink",
+    "swarmd.core.turn.StepContext.fire_trainer_trigger": "swarmd.core.state.Trainer",
+    "swarmd.core.turn.StepContext.fire_chain_trigger": "swarmd.core.state.ChainState",
+    "swarmd.core.turn.StepContext.fire_submission_trigger": "swarmd.core.state.Submission",
+    "swarmd.core.turn.StepContext.update_chain": "swarmd.core.state.ChainState",
+    "swarmd.core.turn.StepContext.work_on": "swarmd.core.state.StageWork",
     "swarmd.results.history.HistoryGathering._set_fields": "swarmd.results.history.TrainingHistory",
 }
 
