@@ -34,11 +34,11 @@ PAGE = "dashboard"
 RESTART = """
 import sys
 from pathlib import Path
-from swarmd.eventlog.fold import load, node_of
+from swarmd.eventlog.fold import load_state, peer_id_of_log
 from swarmd.eventlog.store import EventLog
 log = Path(sys.argv[1])
-with EventLog.open(log, node_of(log), "again"):
-    load(log)
+with EventLog.open(log, peer_id_of_log(log), "again"):
+    load_state(log)
 """
 
 

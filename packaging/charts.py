@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from swarmd.cli.chart import pick, to_mermaid
+from swarmd.cli.chart import find_chart, to_mermaid
 from swarmd.core.chart import NAMES, AnyChart, load_charts
 
 PAGE = """\
@@ -66,7 +66,7 @@ def source_of(charts: Iterable[AnyChart]) -> str:
 
 def main() -> None:
     directory, types = map(Path, sys.argv[1:])
-    charts = [pick(load_charts(None), name) for name in NAMES]
+    charts = [find_chart(load_charts(None), name) for name in NAMES]
     directory.mkdir(parents=True, exist_ok=True)
     for chart in charts:
         (directory / f"{chart.name}.md").write_text(page(chart), encoding="utf-8")

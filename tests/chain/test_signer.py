@@ -420,7 +420,7 @@ def test_it_refuses_to_start(
 ) -> None:
     account_files(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("swarmd.cli.servers.keep_memory_off_disk", lambda: None)
+    monkeypatch.setattr("swarmd.cli.servers.disable_core_dumps", lambda: None)
     assert run_command(["signer", *options(ground, **changed)]) == code
     said = capfd.readouterr().err
     assert words in said and "Traceback" not in said

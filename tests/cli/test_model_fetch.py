@@ -100,7 +100,9 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return WeightsFetched("weights/0", weights, 10, 1.0)
 
     policy = SimpleNamespace(
-        fixed={}, trained_weights=dict, describe=lambda directory: (directory / "config.json").write_bytes(b"{}")
+        fixed={},
+        trained_weights=dict,
+        write_model_files=lambda directory: (directory / "config.json").write_bytes(b"{}"),
     )
     monkeypatch.setattr(anyio, "run", run)
     monkeypatch.setattr("swarmd.training.models.model.load_policy", lambda config: policy)

@@ -125,7 +125,7 @@ def test_status_knows_a_node_that_was_never_started(shell: Shell, made: Path) ->
 def test_run_takes_a_directory(shell: Shell, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Path] = []
     monkeypatch.setattr("swarmd.cli.run.run_node", lambda config, data, **named: started.append(data.root) or 0)
-    monkeypatch.setattr("swarmd.cli.run.configure", lambda *given, **named: None)
+    monkeypatch.setattr("swarmd.cli.run.set_up_logging", lambda *given, **named: None)
     root = apart(shell.root / "b")
     shell.well("run", made)
     shell.well("run", "--config", root / "config.toml")

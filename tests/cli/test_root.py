@@ -123,7 +123,7 @@ def test_a_daemon_that_ends_by_a_refused_file_names_it(
         raise OSError(errno.EIO, "Input/output error", "node/moved.json")
 
     monkeypatch.setattr("swarmd.cli.run.run_node", run_node)
-    monkeypatch.setattr("swarmd.cli.run.configure", lambda *_, **__: False)
+    monkeypatch.setattr("swarmd.cli.run.set_up_logging", lambda *_, **__: False)
     monkeypatch.setattr("swarmd.cli.run.log_fatal", told.append)
     shell.well("swarm", "new", "demo", "--dir", tmp_path / "node")
     assert cli.run_command(["run", str(tmp_path / "node")]) == ExitCode.FAILURE

@@ -40,7 +40,7 @@ def test_a_name_that_no_request_can_have_is_told(
     named: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a variable of the shell that is not set. With `--listen none` no signer starts where it is not told."""
-    monkeypatch.setattr("swarmd.cli.servers.keep_memory_off_disk", lambda: None)
+    monkeypatch.setattr("swarmd.cli.servers.disable_core_dumps", lambda: None)
     options = ("--rpc", "http://127.0.0.1:1", "--chain-id", "1", "--contract", f"0x{'12' * 20}", "--listen", "none")
     assert run_command(["signer", *options, *named]) == ExitCode.BAD_CONFIG
     assert told in capsys.readouterr().err

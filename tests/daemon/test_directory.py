@@ -188,9 +188,10 @@ def test_a_node_with_a_log_loads_no_cryptography(tmp_path: Path) -> None:
     begin_log(NodeDirectory(tmp_path), create_identity(tmp_path / "identity.key").peer_id)
     (tmp_path / "config").write_bytes(msgspec.msgpack.encode(config()))
     program = (
-        "import sys, pathlib\nfrom swarmd.config import decode\nfrom swarmd.daemon.directory import node_identity\n"
+        "import sys, pathlib\nfrom swarmd.config import decode\n"
+        "from swarmd.daemon.directory import read_or_make_identity\n"
         f"from swarmd.paths import NodeDirectory\nroot = pathlib.Path({str(tmp_path)!r})\n"
-        "node_identity(decode((root / 'config').read_bytes()), NodeDirectory(root))\n"
+        "read_or_make_identity(decode((root / 'config').read_bytes()), NodeDirectory(root))\n"
         "print([name for name in ('cryptography', 'hivemind', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

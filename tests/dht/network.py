@@ -139,7 +139,7 @@ class Network:
         self.view = SwarmView(config, ME, "nonce", runtime, Random(1), self.events.append, seniority=seniority)
         self.store = KeptRecords(self.view)
         bans = lambda peer, round: (peer, round) in self.barred  # noqa: E731
-        self.gossip = cast(Gossip, SimpleNamespace(evidence=SimpleNamespace(bans=bans)))
+        self.gossip = cast(Gossip, SimpleNamespace(evidence=SimpleNamespace(is_banned=bans)))
         self.node = cast(OwnNode, SimpleNamespace(remember_addresses=lambda *where: None))
 
 

@@ -21,7 +21,7 @@ from swarmd.dht.wire.records import SignedRecord
 class Tireless(UnreachablePeers):
     """Calls again at once, whoever does not answer."""
 
-    def rests(self, peer: str) -> bool:
+    def is_backing_off(self, peer: str) -> bool:
         return False
 
 

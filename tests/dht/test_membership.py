@@ -38,7 +38,7 @@ class Watching(KeptRecords):
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> Any:
         self.watched[name], self.seen[name] = polls, seen
-        return SimpleNamespace(name=name, look=lambda: self.looked.append(name))
+        return SimpleNamespace(name=name, read_now=lambda: self.looked.append(name))
 
     def unwatch(self, name: str) -> None:
         del self.watched[name]

@@ -32,7 +32,7 @@ NOW, TTL_S = 1.7e9, 900.0
 def publisher_to(network: Any, time: VirtualTime, records: OwnRecords) -> Publisher:
     """The publisher of a coordinator."""
     config = Config(SwarmConfig(id=SWARM), role="coordinator", dht=DhtConfig(record_s=TTL_S))
-    gossip: Any = SimpleNamespace(told=lambda record: None, renewed=lambda record: None)
+    gossip: Any = SimpleNamespace(announce_stored=lambda record: None, announce_renewed=lambda record: None)
     return Publisher(Network(config, time.runtime).view, network, records, gossip)
 
 
@@ -217,7 +217,7 @@ class Reading:
     async def find_records(self, name: str, wanted: dict[str, float]) -> Any:
         self.asked_for.append(dict(wanted))
         records = {} if wanted else {"honest": "record"}
-        return SimpleNamespace(records=records, has=lambda wanted: False)
+        return SimpleNamespace(records=records, has_all=lambda wanted: False)
 
     async def wait_until_up(self) -> None:
         """It is."""

@@ -15,9 +15,9 @@ from swarmd.eventlog.blobs import TEMPORARY_AGE_S, BlobStore
 WRITER = """
 import random, sys
 from pathlib import Path
-from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.blobs import BlobStore
 
-blobs, seed = Blobs(Path(sys.argv[1])), int(sys.argv[2])
+blobs, seed = BlobStore(Path(sys.argv[1])), int(sys.argv[2])
 numbers = random.Random(seed)
 for _ in range(200):
     number = numbers.randrange(30)

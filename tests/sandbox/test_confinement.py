@@ -22,11 +22,11 @@ contract = "0x00000000000000000000000000000000000000a1"
 """
 TRIES = """
 import ctypes, json, os, pathlib, socket, subprocess, sys, threading
-from swarmd.worker.messages import Start
-from {worker} import prepare
-from swarmd.worker.child import log_lines
+from swarmd.worker.messages import StartMessage
+from {worker} import confine_process
+from swarmd.worker.child import log_lines_to_stderr
 root = pathlib.Path(sys.argv[1])
-prepare(Start(bytes.fromhex(sys.argv[2]), str(root), sys.argv[3]))
+confine_process(StartMessage(bytes.fromhex(sys.argv[2]), str(root), sys.argv[3]))
 def tried(what, *arguments):
     try:
         what(*arguments)

@@ -318,7 +318,7 @@ swarmd/core/waiting.py
     with stages=1 quorum=1.0 train_mean_s=5.0 stage_s=25.0 nodes=3 behind="finish-stage" faults=60.0
   a member is waited for no longer than it took
     - OWN_TIMES * member.took_s + SLACK_SHARE * stage_s
-    + 0.9 * member.report_delay_s
+    + 0.9 * member.took_s
   a stage has no deadline
     -     turn.set_deadline("stage", min(until, deadline_at) if until > turn.at else deadline_at)
     +     pass

@@ -147,7 +147,7 @@ def forget_gossip(worker: AttackedNetworkWorker, topic: str, sender: str, messag
 
 
 LOST = (
-    Lost("room goes to who comes first", KeyCapacity, "find", first_come, "sybil", "no room for its report"),
+    Lost("room goes to who comes first", KeyCapacity, "find_displaced", first_come, "sybil", "no room for its report"),
     Lost(
         "every coming of a crowd is told",
         MemberPresences,
@@ -174,14 +174,19 @@ LOST = (
         0.0,
         "equivocator",
         "ReportSeen",
-        ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "bans", lambda *_: False)),
+        ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "is_banned", lambda *_: False)),
     ),
     Lost("whoever has done nothing has any place", report_collector, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_trusted_peers", lambda *_: [], "eclipser", "", first=5),
     Lost(
-        "what is read twice is evidence", SimRecordComparison, "compare", see_another, "freerider", "honest, is accused"
+        "what is read twice is evidence",
+        SimRecordComparison,
+        "compare_decoded",
+        see_another,
+        "freerider",
+        "honest, is accused",
     ),
-    Lost("the clock is not gossiped", AttackedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
+    Lost("the clock is not gossiped", AttackedNetworkWorker, "on_gossip", forget_gossip, "eclipser", "knows"),
     Lost(
         "stages wait for anybody",
         Rank,

@@ -15,7 +15,10 @@ from swarmd.sim.world import World, run_simulation
 
 SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 700.0}
 BRIEF: dict[str, Any] = {"hours": 0.4, "calm_s": 700.0}
-TRACES = f"from swarmd.sim.world import run; print(*[run(7, chain=chain, **{BRIEF}).trace for chain in (False, True)])"
+TRACES = f"""
+from swarmd.sim.world import run_simulation
+print(*[run_simulation(7, chain=chain, **{BRIEF}).trace for chain in (False, True)])
+"""
 
 
 def test_the_seeds_keep_every_invariant(seeds: range) -> None:

@@ -439,7 +439,7 @@ def test_a_stage_whose_gradient_is_no_number_is_not_kept(make_engine: Maker, mon
     def spoil(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
         return advantages * (torch.nan if engine.steps > steps else 1)
 
-    monkeypatch.setattr("swarmd.training.trainer.zero_flat_advantages", spoil)
+    monkeypatch.setattr("swarmd.training.trainer.clear_zero_variance_advantages", spoil)
     with pytest.raises(TrainingDiverged, match="step 2"):
         train_stage(engine, 1)
     assert engine.steps == steps and same(weights(engine), before)

@@ -177,7 +177,7 @@ def live(
         given[-1](written)
         return trained_in(command.round)
 
-    engine: Any = SimpleNamespace(steps=0, policy=SimpleNamespace(device="cpu"), train=train, settle=settle)
+    engine: Any = SimpleNamespace(steps=0, policy=SimpleNamespace(device="cpu"), train=train, wait_until_saved=settle)
     service = TrainerService(engine, config, outbox, pusher or Idle(), offering)  # type: ignore[arg-type]
 
     async def run() -> None:
@@ -231,8 +231,8 @@ def test_weights_are_kept_before_another_checkpoint_is_written_and_offered_after
     outbox, took_at, offered = Heard(), [0], threading.Semaphore(0)
     offering = SimpleNamespace(
         is_due=lambda event: event.round == 0,
-        take=lambda checkpoint: not took_at.append(len(outbox.written)),  # type: ignore[func-returns-value]
-        offer=lambda event, policy: offered.release(),
+        keep_weights=lambda checkpoint: not took_at.append(len(outbox.written)),  # type: ignore[func-returns-value]
+        publish_offer=lambda event, policy: offered.release(),
     )
 
     live(make_config(memory_bytes_max=1), outbox, 1, offering=offering)

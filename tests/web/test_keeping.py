@@ -251,8 +251,8 @@ def test_whoever_is_killed_while_it_reads_or_writes_loses_little(
         kept_before = path.read_bytes() if path.exists() else b""
         keep, tail = page.reading.keeping, page.reading.tail
         assert keep is not None
-        monkeypatch.setattr(keep, "keep_at_first_end", lambda: None)
-        monkeypatch.setattr(keep, "_keep", lambda write=keep._save, tail=tail: (write(), tail.stopping.set()))
+        monkeypatch.setattr(keep, "save_at_first_end", lambda: None)
+        monkeypatch.setattr(keep, "_save", lambda write=keep._save, tail=tail: (write(), tail.stopping.set()))
         tail.start()
         tail._thread.join(20.0)
         (path.parent / f"{path.name}.{os.getpid()}.1.tmp").write_bytes(b"half of it")

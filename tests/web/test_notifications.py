@@ -91,7 +91,7 @@ def test_it_is_tried_again_and_a_failure_shows_no_secret() -> None:
 
 def test_a_failure_is_told_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     sender = UrlSender(f"tgram://734251987:{SECRET}/1", "key")
-    monkeypatch.setattr(sender, "_notify", lambda note: f"no bot {SECRET}")
+    monkeypatch.setattr(sender, "_notify_service", lambda note: f"no bot {SECRET}")
     with pytest.raises(NotifyFailed, match=r"Telegram \(key\) did not take the message: no bot \[redacted\]"):
         asyncio.run(sender.send(NOTE))
 

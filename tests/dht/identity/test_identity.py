@@ -127,8 +127,8 @@ def test_the_identity_is_held_by_one_process(tmp_path: Path) -> None:
     path = tmp_path / "identity.key"
     create_identity(path)
     program = (
-        "import sys, pathlib\nfrom swarmd.dht.identity.identity import hold_identity\n"
-        f"with hold_identity(pathlib.Path({str(path)!r})): print('held', flush=True); sys.stdin.read()"
+        "import sys, pathlib\nfrom swarmd.dht.identity.identity import lock_identity\n"
+        f"with lock_identity(pathlib.Path({str(path)!r})): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

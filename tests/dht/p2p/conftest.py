@@ -51,7 +51,7 @@ class Single:
 
     def publish_from(self, path: Path, record_s: float = 300.0) -> Publisher:
         """A publisher that remembers what a file says."""
-        gossip: Any = SimpleNamespace(told=self.told.append, renewed=self.told.append)
+        gossip: Any = SimpleNamespace(announce_stored=self.told.append, announce_renewed=self.told.append)
         return Publisher(self.view_of(record_s), self.network, OwnRecordFile(path, SWARM), gossip)
 
     @property

@@ -93,13 +93,13 @@ async def main():
     memory_watch.TRIM_S = 0.0
     marks, nothing = memory_watch.MemoryThresholds(1 << 40, 10**6, 10**6), memory_watch.ProcessUsage()
     watch = memory_watch.MemoryWatch(SimpleNamespace(p2pd_run=None), marks, None)
-    await watch.look(watch.own(), nothing)
-    before = watch.own().memory_bytes
+    await watch.check_usage(watch.own_usage(), nothing)
+    before = watch.own_usage().memory_bytes
     held = [bytearray(48 * 1024 if number % 2 else 1024) for number in range(2 * 1400)]
     del held[1::2]  # what is left lies between
-    freed = watch.own()
-    await watch.look(freed, nothing)
-    print(before, freed.memory_bytes, watch.own().memory_bytes)
+    freed = watch.own_usage()
+    await watch.check_usage(freed, nothing)
+    print(before, freed.memory_bytes, watch.own_usage().memory_bytes)
 
 anyio.run(main)
 """
@@ -162,7 +162,7 @@ async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: 
         assert whom.to_base58() == peer
         gone.set()
 
-    control = SimpleNamespace(places=places, disconnect=disconnect)
+    control = SimpleNamespace(list_connections=places, disconnect=disconnect)
     watching = ConnectionLimiter(cast(Any, SimpleNamespace(attendants=[])), peer_limits, 8)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watching.watch, cast(Any, SimpleNamespace(p2p=SimpleNamespace(control=control))))

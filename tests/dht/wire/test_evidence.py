@@ -212,7 +212,7 @@ clocks = st.builds(
 class EachWithEach(EquivocationDetector):
     """Compares a clock with all before, also where it lies ahead of them."""
 
-    def _goes_on(self, seen: DecodedRecord) -> bool:
+    def _is_later_clock(self, seen: DecodedRecord) -> bool:
         return False
 
 

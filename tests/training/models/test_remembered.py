@@ -49,7 +49,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(module, name, counted)
 
     counting(model, "digest_weights", "hashed")
-    counting(model, "try_out", "tried")
+    counting(model, "smoke_test_model", "tried")
     counting(source, "digest_weights", "compared")
     return counts
 
