@@ -179,7 +179,7 @@ def test_a_reader_that_goes_away_is_told_nothing(rows: int) -> None:
         "import sys, types, swarmd.cli as cli\n"
         f"def probe() -> None:\n    sys.stdin.read()\n    for row in range({rows}): print(row)\n"
         "module = types.ModuleType('probe_verb'); module.probe = probe; sys.modules['swarmd.cli.probe'] = module\n"
-        "cli.VERBS['probe'] = cli.Verb('', ''); sys.exit(cli.run_command(['probe']))"
+        "cli.VERBS['probe'] = cli.CommandHelp('', ''); sys.exit(cli.run_command(['probe']))"
     )
     reader, writer = os.pipe()
     process = subprocess.Popen(

@@ -407,7 +407,12 @@ def test_the_table_and_the_machine_go_the_same_way(name: str, steps: st.DataObje
         assert place in chart.states
 
 
-MOVES = {"round": "move_round", "link": "move_link", "trainer": "move_trainer", "coordinator": "move_coordinator"}
+MOVES = {
+    "round": "fire_round_trigger",
+    "link": "fire_link_trigger",
+    "trainer": "fire_trainer_trigger",
+    "coordinator": "fire_coordinator_trigger",
+}
 
 
 def pairs_of(chart: AnyChart) -> list[tuple[str, str]]:

@@ -213,7 +213,7 @@ def test_why_a_stage_failed_is_told_in_full_and_shown() -> None:
 
     engine: Any = SimpleNamespace(steps=0, train=fail, policy=SimpleNamespace(device="cpu"))
     outbox, shown = Heard(), list[tuple[str, str]]()
-    outbox.progress = lambda what, note: shown.append((what, note))
+    outbox.report_progress = lambda what, note: shown.append((what, note))
     service = TrainerService(engine, make_config(), outbox, Idle(), None)  # type: ignore[arg-type]
 
     async def run() -> None:

@@ -45,8 +45,7 @@ CHANGES = {
     "swarmd.core.turn.StepContext.fire_chain_trigger": "swarmd.core.state.ChainState",
     "swarmd.core.turn.StepContext.fire_submission_trigger": "swarmd.core.state.Submission",
     "swarmd.core.turn.StepContext.update_chain": "swarmd.core.state.ChainState",
-    "swarmd.core.turn.StepContext.work_on": "swarmd.core.state.StageWork",
-    "swarmd.results.history.HistoryGathering._set_fields": "swarmd.results.history.TrainingHistory",
+    "swarmd.results.history.HistorySummary._set_fields": "swarmd.results.history.TrainingHistory",
 }
 
 _OWNERS = {f"builtins.{name}" for name in CONTAINERS} | {

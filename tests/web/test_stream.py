@@ -170,7 +170,7 @@ def test_a_client_that_reads_nothing_is_noticed_though_little_is_told(
 def clients(server: Served) -> int:
     told = server.node.told
     assert told is not None
-    return int(told.__self__.clients)  # type: ignore[attr-defined]
+    return int(told.__self__.client_count)  # type: ignore[attr-defined]
 
 
 def test_what_waits_for_a_client_has_a_bound() -> None:

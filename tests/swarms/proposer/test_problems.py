@@ -254,7 +254,7 @@ def test_a_cancelled_stage_ends_the_programs_of_a_group_and_remembers_nothing(mo
     plan, cancelled = make_plan(judge="http://127.0.0.1:9"), threading.Event()
     question = foreign(plan)
     asked: list[str] = []
-    monkeypatch.setattr(plan._judge, "ask", lambda problem, programs: asked.extend(programs))
+    monkeypatch.setattr(plan._judge, "judge_program", lambda problem, programs: asked.extend(programs))
     plan.begin(cancelled.is_set)
     hang = "import time\ndef solve(x):\n    time.sleep(18)\n    return sum(n for n in x if n % 2 == 0)  # "
     threading.Timer(1.0, cancelled.set).start()
