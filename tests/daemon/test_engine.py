@@ -90,7 +90,10 @@ def test_the_loop_sleeps_until_the_deadline() -> None:
 
 def test_a_snapshot_that_cannot_be_kept_is_told_and_the_node_goes_on() -> None:
     bench = Bench()
-    bench.log.snapshot_due, bench.log.snapshot_fails = True, NoSpaceLeft("no space left for the snapshot", "Free some")
+    bench.log.is_snapshot_due, bench.log.snapshot_fails = (
+        True,
+        NoSpaceLeft("no space left for the snapshot", "Free some"),
+    )
     with capture_logs() as told:
         anyio.run(bench.engine.commit, [STARTED])
         anyio.run(bench.engine.commit, [MemberSeen("anna")])

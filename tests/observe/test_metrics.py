@@ -210,10 +210,10 @@ def test_a_failed_submission_is_told_by_swarmds_own_words() -> None:
         DailyBudget(FeesConfig(day_coins_max=1.0)).check_budget(2 * 10**18, 0, "reward")
 
     said: list[str] = []
-    account = SimpleNamespace(account="0x" + 40 * "a", _chain=EthereumClient(SimpleNamespace(ask=poor)))  # type: ignore[arg-type]
+    account = SimpleNamespace(account="0x" + 40 * "a", _chain=EthereumClient(SimpleNamespace(call=poor)))  # type: ignore[arg-type]
     for call in (
         lambda: Wallet._check_balance(account, 10, "reward"),  # type: ignore[arg-type]
-        lambda: quote_gas_price(EthereumClient(SimpleNamespace(ask=dear)), FeesConfig()),  # type: ignore[arg-type]
+        lambda: quote_gas_price(EthereumClient(SimpleNamespace(call=dear)), FeesConfig()),  # type: ignore[arg-type]
         over_budget,
     ):
         with pytest.raises(ChainError) as caught:

@@ -37,7 +37,7 @@ class MemoryLog:
         self.next_seq = 0
         self.events_max = events_max
         self.fails: Exception | None = None
-        self.snapshot_due = False
+        self.is_snapshot_due = False
         self.snapshot_fails: Exception | None = None
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> None:

@@ -132,7 +132,7 @@ def test_what_no_restart_can_help(start: StartWorker, tmp_path: Path) -> None:
 class Idle:
     """A pusher with nothing to push."""
 
-    busy = False
+    is_busy = False
 
     def push(self, trained: StageTrained, checkpoint: Path) -> None:
         pass
@@ -147,7 +147,7 @@ class Heard:
         self.retired: list[str] = []
         self.progress = lambda what, note: None
         self.heard = threading.Semaphore(0)
-        self.retire = self.retired.append
+        self.report_retirement = self.retired.append
 
     def report_event(self, event: object) -> None:
         if isinstance(event, CheckpointWritten):
@@ -258,7 +258,7 @@ def test_a_process_that_has_something_to_finish_stays() -> None:
             raise CheckpointFailed("no space left")
 
     def push(round: int) -> None:
-        pusher.busy = round == 1
+        pusher.is_busy = round == 1
 
     live(make_config(memory_bytes_max=1), outbox, 3, pusher, settle=settle, before=push)
     assert len(outbox.events) == 3 and len(outbox.retired) == 1 and full == []

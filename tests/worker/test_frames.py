@@ -73,5 +73,5 @@ def test_a_length_beyond_the_limit_is_refused_at_once() -> None:
 
 
 def test_a_message_beyond_the_limit_is_not_sent() -> None:
-    with pytest.raises(FrameError, match="Progress frame has"):
+    with pytest.raises(FrameError, match="ProgressMessage frame has"):
         encode_frame(ProgressMessage("x" * (FRAME_BYTES_MAX + 1)))

@@ -143,7 +143,7 @@ def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoi
 
 
 async def dial_all(rejoin: RejoinLoop) -> None:
-    run = cast(Any, SimpleNamespace(peers=1))
+    run = cast(Any, SimpleNamespace(peer_count=1))
     await _run_with_limit(
         [partial(rejoin._dial, run, place, peer) for place, peer in rejoin._choose_addresses_to_dial({"somebody"})]
     )
@@ -155,7 +155,7 @@ class Crowded:
     def __init__(self, connected: list[str]) -> None:
         self._listed = [SimpleNamespace(peer_id=PeerID.from_base58(peer), addrs=()) for peer in connected]
         self.attendants: list[Any] = []
-        self.port, self.peers, self.table = 0, 0, SimpleNamespace(peer_id_to_uid={})
+        self.port, self.peer_count, self.routing_table = 0, 0, SimpleNamespace(peer_id_to_uid={})
         self.p2p = SimpleNamespace(list_peers=self.list_peers)
 
     async def list_peers(self) -> list[Any]:
