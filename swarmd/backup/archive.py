@@ -161,10 +161,8 @@ def check_target(out: Path) -> None:
 
 @contextlib.contextmanager
 def write_archive(out: Path) -> Iterator[ArchiveWriter]:
-    """Write a new archive, which gets its name when `finish` is called.
-
-    Raises ArchiveUnwritable if `out` exists, has no directory or another ending, or cannot be written.
-    """
+    """Write a new archive, which gets its name when `finish` is called. Raises ArchiveUnwritable if `out` exists, has
+    no directory or another ending, or cannot be written."""
     check_target(out)
     scratch = out.with_name(f".{out.name}.tmp")
     try:

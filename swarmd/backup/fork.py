@@ -124,10 +124,8 @@ def find_round(events: Path, round: int) -> int:
 
 
 def find_cut(events: Path, at: int | None) -> tuple[LogPosition, tuple[int, int]]:
-    """Where the commit with an event ends, and the last round and stage trained by then: `State.done`.
-
-    Of the state nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged.
-    """
+    """Where the commit with an event ends, and the last round and stage trained by then: `State.done`. Of the state
+    nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged."""
     end = end_seq_of_log(events)
     at = end - 1 if at is None else at
     if not 0 <= at < end:

@@ -302,11 +302,8 @@ def facts_from_logs(
 
 
 def group_by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
-    """Entries, sorted already, by their block's number.
-
-    Raises:
-        NotThere: those of one number are of different blocks, because the chain changed in between.
-    """
+    """Entries, sorted already, by their block's number. Raises NotThere: those of one number are of different blocks,
+    because the chain changed in between."""
     groups = [(number, list(group)) for number, group in groupby(entries, lambda entry: int(entry.block_number, 16))]
     for number, group in groups:
         if len({entry.block_hash for entry in group}) > 1:

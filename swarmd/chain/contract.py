@@ -138,10 +138,8 @@ async def check_contract_exists(chain: EthereumClient, contract: str) -> None:
 
 
 def refusal_from_revert(refused: RpcRefused, what: str) -> ContractRefused | None:
-    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call.
-
-    `code` is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks.
-    """
+    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call. `code`
+    is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks."""
     data = refused.data if refused.data.startswith("0x") else ""
     if len(data) <= 2 and refused.code != 3 and not FAILURES.search(refused.message):
         return None

@@ -98,11 +98,7 @@ _notices = msgspec.json.Decoder(SubscriptionNotification)
 
 
 class RpcEndpoint(ABC):
-    """A node of the chain by one of its URLs.
-
-    Args:
-        url: checked already, see `check_url`.
-    """
+    """A node of the chain by one of its URLs."""
 
     def __init__(self, url: str, call_s: float) -> None:
         self.url = url
@@ -234,10 +230,8 @@ class _PendingCall(NamedTuple):
 
 
 class WebSocketEndpoint(RpcEndpoint):
-    """Over a websocket, which stays open between calls and brings notifications.
-
-    `on_notification(subscription, result)` is called for each notification, `on_close()` if the connection is lost.
-    """
+    """Over a websocket, which stays open between calls and brings notifications. `on_notification(subscription,
+    result)` is called for each notification, `on_close()` if the connection is lost."""
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
@@ -386,10 +380,7 @@ SECRET_CHARS_MIN = 6  # shorter parts of a URL are ordinary words
 
 def read_endpoint_urls(entries: Sequence[str], root: Path) -> list[str]:
     """The URLs of chain.rpc, with those of its files and credentials; a path is relative to `root`, the data directory.
-
-    Raises:
-        ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a URL.
-    """
+    Raises ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a URL."""
     urls = [url for entry in entries for url in _read_entry_urls(entry, root)]
     if not 0 < len(urls) <= ENDPOINTS_MAX:
         files = "".join(f" in {entry}" for entry in entries if entry.startswith(("file:", CREDENTIAL)))
@@ -525,7 +516,6 @@ class RpcPool:
 
     Args:
         urls: best first.
-        call_s: every call to one endpoint ends within this.
 
     Attributes:
         has_base_fee: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs sets it
@@ -575,10 +565,8 @@ class RpcPool:
                 health.pause(f"answers, but its answers do not help: {reason}")
 
     def distrust_current_endpoint(self, reason: str) -> bool:
-        """Pause the endpoint that answered last, because it shows another chain or contract.
-
-        Returns whether another endpoint may contradict it: one that is healthy or has served, and is not distrusted.
-        """
+        """Pause the endpoint that answered last, because it shows another chain or contract. Returns whether another
+        endpoint may contradict it: one that is healthy or has served, and is not distrusted."""
         current = [health for health in self.healths if health.endpoint.name == self.current]
         others = [health for health in self.healths if health not in current and not health.distrusted]
         if not any((health.is_healthy or health.served) and not health.foreign for health in others):

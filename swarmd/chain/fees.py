@@ -33,10 +33,8 @@ log = get_logger(__name__)
 
 
 def parse_quantity(value: Any, what: str) -> int:
-    """Decode a JSON-RPC quantity. Raises EndpointFailed, naming `what`, if it is not one of at most 256 bits.
-
-    (Python refuses to print a number of very many digits.)
-    """
+    """Decode a JSON-RPC quantity. Raises EndpointFailed, naming `what`, if it is not one of at most 256 bits. (Python
+    refuses to print a number of very many digits.)"""
     try:
         number = int(value, 16)
     except (TypeError, ValueError):
@@ -97,12 +95,7 @@ def min_replacement_price_wei(price_wei: int) -> int:
 
 
 class DailyBudget:
-    """The day's budget of one account.
-
-    Args:
-        fees: its `day_coins_max`, 0 for none.
-        clock: POSIX seconds.
-    """
+    """The day's budget of one account."""
 
     def __init__(self, fees: FeesConfig, clock: TimeSource = time) -> None:
         self._coins_max = fees.day_coins_max
@@ -178,11 +171,7 @@ class BalanceReading(NamedTuple):
 
 
 class BalanceMonitor:
-    """Reads one account's balance at intervals, and reports it.
-
-    Args:
-        config: says what a node submits in a round, and has the bound on fees.
-    """
+    """Reads one account's balance at intervals, and reports it."""
 
     def __init__(
         self, config: ChainConfig, stages: int, chain: AccountClient, account: str, clock: TimeSource = monotonic
@@ -215,11 +204,8 @@ class BalanceMonitor:
             self._seen = BalanceReading(balance_wei, rounds, self._clock())
 
     def metrics(self) -> dict[str, float]:
-        """The figures that progress reports, by name; none if they are older than KEPT_S.
-
-        An account behind a proxy that has nothing is not reported either: another account pays for it, as with RL
-        Swarm's login server.
-        """
+        """The figures that progress reports, by name; none if they are older than KEPT_S. An account behind a proxy
+        that has nothing is not reported either: another account pays for it, as with RL Swarm's login server."""
         seen = self._seen
         if seen is None or self._clock() - seen.at > KEPT_S:
             return {}

@@ -100,11 +100,8 @@ def load_account(config: ChainConfig, data: NodeDirectory) -> LocalAccount:
 
 
 def load_passphrase(named: str, root: Path) -> str:
-    """The passphrase in a file, without a newline at its end: `credential:NAME`, or a path relative to `root`.
-
-    Raises:
-        KeystoreError: it cannot be read, others may read it, or it is empty.
-    """
+    """The passphrase in a file, without a newline at its end: `credential:NAME`, or a path relative to `root`. Raises
+    KeystoreError: it cannot be read, others may read it, or it is empty."""
     secret = locate_secret(named, root, PASSPHRASE)
     try:
         text = read_secret(secret, PASSPHRASE).decode("utf-8-sig")
@@ -124,11 +121,8 @@ def create_passphrase(path: Path) -> str:
 
 
 def read_keystore(path: Path, passphrase: str) -> LocalAccount:
-    """The account in a keystore.
-
-    Raises:
-        KeystoreError: there is no such file, others may read it, it is damaged, or the passphrase is wrong.
-    """
+    """The account in a keystore. Raises KeystoreError: there is no such file, others may read it, it is damaged, or the
+    passphrase is wrong."""
     return _decrypt_keystore(Secret(path), passphrase)
 
 

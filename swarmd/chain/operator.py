@@ -68,10 +68,8 @@ class Deployment(NamedTuple):
 
 
 def read_creation_bytecode(name: str) -> bytes:
-    """Bytecode of the transaction that creates a built contract, without the constructor's arguments.
-
-    Raises NotFoundError if this installation has no such contract.
-    """
+    """Bytecode of the transaction that creates a built contract, without the constructor's arguments. Raises
+    NotFoundError if this installation has no such contract."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "contracts"  # in an installed wheel; in a checkout they lie beside the package
     path = (inside if inside.is_dir() else package.parent / "contracts" / "build") / f"{name}.json"
@@ -195,10 +193,8 @@ async def set_membership_open(
 async def allow_peers(
     orders: OperatorTransactions, coordinator: CoordinatorContract, peers: tuple[str, ...], allow: bool = True
 ) -> list[OrderReceipt | None]:
-    """Put peers on the allow-list, or take them off it.
-
-    The contract of an open swarm does not say who is on the list, so all are put there.
-    """
+    """Put peers on the allow-list, or take them off it. The contract of an open swarm does not say who is on the list,
+    so all are put there."""
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.is_membership_open()
     receipts: list[OrderReceipt | None] = []
@@ -327,9 +323,7 @@ class OperatorTransactions:
     """Carries out orders by transactions of one account, each order once.
 
     Args:
-        fees: nothing above `max_gwei` is signed.
         journal: `begin` was called for this chain and account.
-        tell: receives a line about what is going on.
     """
 
     def __init__(self, rpc: RpcPool, key: LocalAccount, fees: FeesConfig, journal: OrderJournal, tell: Tell) -> None:

@@ -87,18 +87,14 @@ class BlockReader(Protocol):
     async def get_logs_of_blocks(
         self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()
     ) -> list[list[LogEntry]]:
-        """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them.
-
-        No entry may pass two filters. Raises NotThere if one of the blocks is not known.
-        """
+        """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them. No
+        entry may pass two filters. Raises NotThere if one of the blocks is not known."""
 
     def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[LogRange]:
-        """Entries of the blocks `first` to `last`, in ranges; filters as in `get_logs_of_blocks`.
-
-        Raises ChainError if they cannot be read.
-        """
+        """Entries of the blocks `first` to `last`, in ranges; filters as in `get_logs_of_blocks`. Raises ChainError if
+        they cannot be read."""
 
     async def is_syncing(self) -> bool:
         """Whether the endpoint says that it is still catching up."""

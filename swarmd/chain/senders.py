@@ -139,12 +139,7 @@ STEPS: dict[Drive, str] = {"policy": "advance()", "manager": "updateStageAndRoun
 
 
 class AccountSigner:
-    """See `swarmd.chain.ports.TransactionSigner`.
-
-    Args:
-        chain_id: part of what is signed.
-        drive: the call that advances the contract.
-    """
+    """See `swarmd.chain.ports.TransactionSigner`."""
 
     def __init__(self, account: LocalAccount, chain_id: int, drive: Drive = "never") -> None:
         self.account = str(account.address)
@@ -234,11 +229,7 @@ class NonceSlot(NamedTuple):
 
 
 class AccountTransactions:
-    """Signs and sends transactions of one account, at prices within the bounds of the configuration.
-
-    Args:
-        budget: of what is signed for in a day.
-    """
+    """Signs and sends transactions of one account, at prices within the bounds of the configuration."""
 
     def __init__(self, fees: FeesConfig, chain: AccountClient, key: TransactionSigner, budget: DailyBudget) -> None:
         self.account = key.account
@@ -330,11 +321,7 @@ def make_wallet(config: ChainConfig, rpc: RpcPool, account: LocalAccount, budget
 
 
 class Wallet(AccountTransactions):
-    """A `Sender` with the account's own key.
-
-    Args:
-        budget: bounds what it signs for in a day; by default a new one.
-    """
+    """A `Sender` with the account's own key."""
 
     repeatable = True
 
@@ -469,7 +456,6 @@ class ProxySender:
     """A `Sender` through a signer proxy.
 
     Args:
-        config: has the proxy's URL, and the organisation under which it knows the account.
         token: bearer token, empty for none.
     """
 

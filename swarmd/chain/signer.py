@@ -352,10 +352,8 @@ class SignerLedger:
 
 
 class NonceReservingClient(EthereumClient):
-    """Accounts whose next nonce is never one that a pending transaction has.
-
-    An endpoint may lack, or may have dropped, a transaction that another endpoint took.
-    """
+    """Accounts whose next nonce is never one that a pending transaction has. An endpoint may lack, or may have dropped,
+    a transaction that another endpoint took."""
 
     def __init__(self, rpc: RpcPool, held: Callable[[], set[int]]) -> None:
         super().__init__(rpc)
@@ -391,7 +389,6 @@ class Signer:
 
     Attributes:
         account: the address that all submissions come from.
-        budget: the bound on what the account signs for in a day.
 
     Args:
         ledger: has all lines of `audit` so far.

@@ -195,10 +195,8 @@ class TrackedSubmission:
         self._sent: set[str] = set()
 
     def update_command(self, command: Submit) -> None:
-        """Take a new order: the attempts in it are in the log; what was prepared since stays.
-
-        Bytes that were signed again stay, too: after a confirmation the log keeps none, and may not have these yet.
-        """
+        """Take a new order: the attempts in it are in the log; what was prepared since stays. Bytes that were signed
+        again stay, too: after a confirmation the log keeps none, and may not have these yet."""
         anew = {each.hash for each in self.attempts if each.raw} - self._in_log
         logged = [each for each in command.prepared if each.raw or each.hash not in anew]
         brought = {each.hash for each in logged}
@@ -209,10 +207,8 @@ class TrackedSubmission:
         self.is_unannounced = self.block is not None
 
     def add_attempt(self, prepared: SubmissionAttempt, at: float) -> None:
-        """Add the next attempt, which may not be sent yet.
-
-        It replaces one without bytes: the same transaction, signed again after its block was lost.
-        """
+        """Add the next attempt, which may not be sent yet. It replaces one without bytes: the same transaction, signed
+        again after its block was lost."""
         if not self._has_raw_bytes(prepared.hash):
             self._in_log.discard(prepared.hash)
             self._put_attempt(prepared)
@@ -295,10 +291,8 @@ HELD_S = 60.0  # until what the day's budget has no room for is tried again
 
 
 class Submitter:
-    """Tracks submissions from their order until they are confirmed, refused, lost or given back.
-
-    An attempt is sent only after it is in the log, and replaced if it is stuck.
-    """
+    """Tracks submissions from their order until they are confirmed, refused, lost or given back. An attempt is sent
+    only after it is in the log, and replaced if it is stuck."""
 
     def __init__(
         self,
@@ -451,10 +445,8 @@ class Submitter:
     # --- on the chain ---
 
     async def _check_inclusion_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
-        """Confirm it once its block is deep enough; forget the block if the chain has replaced it.
-
-        Returns whether the chain still has it in this block.
-        """
+        """Confirm it once its block is deep enough; forget the block if the chain has replaced it. Returns whether the
+        chain still has it in this block."""
         if self._depth is None:
             self._depth = await self._confirmed()
         there = await is_on_chain(self._blocks, block)
@@ -565,10 +557,8 @@ class Submitter:
         await self._emit_replacement(tracked, await self._sender.prepare_withdrawal(list_replaced_attempts(tracked)))
 
     async def _emit_replacement(self, tracked: TrackedSubmission, prepared: SubmissionAttempt | None) -> None:
-        """Emit the next attempt; if there can be none, send again what was sent.
-
-        One attempt of each nonce is sent: the endpoints may have forgotten the lowest, and the others wait for it.
-        """
+        """Emit the next attempt; if there can be none, send again what was sent. One attempt of each nonce is sent: the
+        endpoints may have forgotten the lowest, and the others wait for it."""
         if prepared is not None:
             self._emit_prepared(tracked, prepared)
             return
@@ -661,7 +651,6 @@ class ChainCommandDispatcher:
     Args:
         submitter: None if this node submits nothing.
         budget: of the account; None if nothing is signed here.
-        begin: starts a coroutine function concurrently.
     """
 
     def __init__(

@@ -76,9 +76,6 @@ log = get_logger(__name__)
 class ChainRequirements:
     """What a node's configuration requires of chain and contract.
 
-    Args:
-        stages: number of stages that a round must have.
-
     Attributes:
         extensions: version of the contract's extensions, as reported last; None before.
     """
@@ -161,13 +158,8 @@ CHANGES_MAX = 4096  # blocks with changes that are remembered; of more, the firs
 
 
 class MembershipReader:
-    """Reports the allow-list: at the start, and whenever a change is confirmed.
-
-    The list is read only if the swarm is closed: an open one does not use it.
-
-    Args:
-        from_block: in which the contract was created.
-    """
+    """Reports the allow-list: at the start, and whenever a change is confirmed. The list is read only if the swarm is
+    closed: an open one does not use it."""
 
     def __init__(
         self,
@@ -294,10 +286,8 @@ class LogSelection:
         return [COMMON], [EACH_MEMBERS, *senders]
 
     async def report_submission_count(self, head: BlockRef) -> None:
-        """Report how many peers have reported the stage that is open at a block, if the number has changed.
-
-        Raises ChainError.
-        """
+        """Report how many peers have reported the stage that is open at a block, if the number has changed. Raises
+        ChainError."""
         if not self._shards:
             return
         block = hex(head.number)

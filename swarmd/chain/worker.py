@@ -128,11 +128,7 @@ def list_secret_files(chain: ChainConfig) -> tuple[str, ...]:
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """The chain worker's main loop, run by `serve`.
-
-    Raises:
-        SwarmdError: no restart can help, as its exit code says.
-    """
+    """The chain worker's main loop, run by `serve`. Raises SwarmdError: no restart can help, as its exit code says."""
     config = decode(start.config)
     if config.chain is None:
         raise ConfigError("this node has no chain: the configuration has no [chain]")

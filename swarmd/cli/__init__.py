@@ -31,10 +31,8 @@ KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
 class CommandHelp(NamedTuple):
-    """A line of help, and a complete command line as an example.
-
-    The verb's code is in the module of its name, or in `module`: a function of its name, or a Typer called `app`.
-    """
+    """A line of help, and a complete command line as an example. The verb's code is in the module of its name, or in
+    `module`: a function of its name, or a Typer called `app`."""
 
     summary: str
     example: str
@@ -151,8 +149,7 @@ def load_command(name: str) -> Any:
 
 def allow_unreadable_paths(command: Any) -> None:
     """Let the verb itself report a file or directory that may not be read, with the reason: the parser of the command
-    line would call it a wrong argument.
-    """
+    line would call it a wrong argument."""
     for inner in getattr(command, "commands", {}).values():
         allow_unreadable_paths(inner)
     for parameter in command.params:
@@ -363,8 +360,7 @@ def discard_output(stream: TextIO) -> None:
 
 def replace_closed_streams() -> None:
     """Replace closed standard streams, as `<&-` makes them, by empty ones: else the next file that is opened would get
-    the number of one, and be read or printed into.
-    """
+    the number of one, and be read or printed into."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream

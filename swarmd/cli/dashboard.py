@@ -125,10 +125,8 @@ def serve_log(root: Path, page: PageOptions, config: Config | None = None, archi
 
 
 def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str], page: PageOptions) -> None:
-    """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped.
-
-    Raises ManifestError, ConfigError as `open_observer`, AddressInUse.
-    """
+    """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped. Raises
+    ManifestError, ConfigError as `open_observer`, AddressInUse."""
 
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page

@@ -44,8 +44,7 @@ WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are
 
 def options_for_manifest(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """The options as a manifest has them: the file's name, the digest of its rows, and the data set that it was made of
-    if that is on the Hub. Raises SwarmError.
-    """
+    if that is on the Hub. Raises SwarmError."""
     name = questions_file_of(options)
     if not name:
         _refuse_other_files(options.get("data"), home)
@@ -148,18 +147,15 @@ def _missing_files_error(names: list[str], manifest: Path) -> ManifestError:
 
 def _is_unsafe_path(named: object) -> bool:
     """Whether an option `data` is a path out of the data directory or a hidden file, or holds line breaks that would
-    look like swarmd's own words in an error.
-    """
+    look like swarmd's own words in an error."""
     if not isinstance(named, str) or not named:
         return False
     return Path(named).name != named or named[0] in ".~" or not named.isprintable()
 
 
 def overwrite_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
-    """Copy the file that a configuration's options name into another data directory, over one that is there.
-
-    Raises SwarmError if it is missing or not sound.
-    """
+    """Copy the file that a configuration's options name into another data directory, over one that is there. Raises
+    SwarmError if it is missing or not sound."""
     name = questions_file_of(options)
     _make_questions_file(home, name, options)
     load_rows(home, name)

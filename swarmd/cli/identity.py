@@ -182,10 +182,8 @@ def import_key(
 
 
 def _read_rl_swarm_words(source: Path, names: Path | None) -> Words | None:
-    """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it.
-
-    Raises IdentityError for a named file that does not hold them, NotFoundError if it is not there.
-    """
+    """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it. Raises IdentityError
+    for a named file that does not hold them, NotFoundError if it is not there."""
     for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
         try:
             words = read_words(read_start(file, NAME_FILE_BYTES_MAX).decode(errors="replace"))

@@ -287,9 +287,7 @@ def _check_invitation(
     node: NodeCreator, manifest: Manifest, options: JoinOptions, peer: str, existing: Config | None
 ) -> None:
     """Check the invitation, if there is one, else say how to get it; if the configuration is kept, say where it goes.
-
-    Raises ConfigError if the invitation is not for this peer.
-    """
+    Raises ConfigError if the invitation is not for this peer."""
     known = existing.dht.invitation if existing else options.invitation
     if options.invitation:
         require_invitation(invitation_from_text(options.invitation), manifest.id, manifest.creator, peer)

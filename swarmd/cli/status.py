@@ -109,10 +109,8 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
 
 
 def _status_before_start(node: LocatedNode, mute: str) -> Status:
-    """The status of a node that has no log yet. `mute` says why a daemon that runs does not answer.
-
-    Raises NotFoundError if there is no node.
-    """
+    """The status of a node that has no log yet. `mute` says why a daemon that runs does not answer. Raises
+    NotFoundError if there is no node."""
     require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:

@@ -126,10 +126,8 @@ def open_logs(places: Sequence[Path], wanted: Rounds, stack: contextlib.ExitStac
 
 
 def find_logs(places: Sequence[Path], stack: contextlib.ExitStack) -> list[Path]:
-    """The directories of segments; archives are unpacked until `stack` is closed.
-
-    Raises NotFoundError, ArchiveError; ConfigError for too many.
-    """
+    """The directories of segments; archives are unpacked until `stack` is closed. Raises NotFoundError, ArchiveError;
+    ConfigError for too many."""
     found: list[Path] = []
     for place in places:
         if place.is_file():

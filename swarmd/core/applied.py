@@ -22,13 +22,7 @@ StepRule = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]  # `st
 
 
 class AppliedEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event and what came of it.
-
-    Attributes:
-        envelope: the event with its place in the log and its time.
-        before, after: the states around it.
-        commands: what it causes.
-    """
+    """One event and what came of it."""
 
     envelope: Envelope
     before: State
@@ -83,7 +77,6 @@ def apply_facts(state: State, seq: int, at: float, facts: Sequence[Event]) -> li
     """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
 
     Args:
-        state: the state before.
         seq: sequence number that the next event gets.
         at: commit time of them all, POSIX seconds.
     """

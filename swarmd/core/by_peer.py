@@ -179,8 +179,7 @@ class ValuesByPeer(Generic[T]):
 
     def is_successor_of(self, earlier: ValuesByPeer[T]) -> bool:
         """Whether this came of an earlier version by `peers_changed_since(earlier.size)` alone; so does all of an empty
-        one.
-        """
+        one."""
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
 

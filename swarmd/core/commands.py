@@ -57,10 +57,8 @@ class ReadClock(CommandBase, frozen=True, tag="read_clock"):
 
 
 class Gather(CommandBase, frozen=True, tag="gather"):
-    """Fetch what peers published at (source_round, source_stage), for use in (round, stage).
-
-    Answered by `RolloutsGathered`, at `until_at` (POSIX seconds) at the latest.
-    """
+    """Fetch what peers published at (source_round, source_stage), for use in (round, stage). Answered by
+    `RolloutsGathered`, at `until_at` (POSIX seconds) at the latest."""
 
     round: int
     stage: int
@@ -122,9 +120,7 @@ class PublishReport(CommandBase, frozen=True, tag="publish_report"):
 
 class Announce(CommandBase, frozen=True, tag="announce"):
     """Store the coordinator's signed clock: a stage is open until `deadline_at` (POSIX seconds); `final`: none follows.
-
-    Answered by `RoundPublished`.
-    """
+    Answered by `RoundPublished`."""
 
     round: int
     stage: int
@@ -188,9 +184,7 @@ class WatchChain(CommandBase, frozen=True, tag="watch_chain"):
 
 class Submit(CommandBase, frozen=True, tag="submit"):
     """Bring a submission about: look whether the chain has it, else prepare an attempt, and follow it until confirmed.
-
-    Takes the place of an earlier `Submit` of the same submission.
-    """
+    Takes the place of an earlier `Submit` of the same submission."""
 
     submission: str
     kind: SubmissionKind

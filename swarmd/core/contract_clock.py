@@ -65,10 +65,8 @@ def on_chain_up(turn: StepContext, event: ChainUp) -> None:
 
 
 def _check_contract(turn: StepContext, event: ChainUp) -> bool:
-    """Stop the node if the log belongs to another contract, or the peer id to another account.
-
-    Returns whether both are this node's.
-    """
+    """Stop the node if the log belongs to another contract, or the peer id to another account. Returns whether both are
+    this node's."""
     known = turn.chain
     if known.contract and known.contract.lower() != event.contract.lower():
         reason = (

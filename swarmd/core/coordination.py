@@ -104,9 +104,7 @@ def _reannounce_stage(turn: StepContext) -> None:
 
 def on_first_trainer_ready(turn: StepContext) -> None:
     """This node can train, for the first time in its life: the stage that it opened meanwhile has its whole time still.
-
-    So has one that an earlier life opened, unless somebody has reported: then the others are at it.
-    """
+    So has one that an earlier life opened, unless somebody has reported: then the others are at it."""
     opened = turn.coordination
     waits = opened.chart in COLLECTING and opened.held_since is None
     fresh = opened.opened_at >= turn.state.started_at or not opened.reports
@@ -357,10 +355,8 @@ def _close_if_complete(turn: StepContext) -> None:
 
 
 def on_stage_overdue(turn: StepContext) -> None:
-    """The stage has waited for long enough, or its time is over; if nobody could report yet, there is more time.
-
-    A trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train.
-    """
+    """The stage has waited for long enough, or its time is over; if nobody could report yet, there is more time. A
+    trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train."""
     waiting.recount_expected(turn)
     if turn.at < turn.coordination.deadline_at and not waiting.is_complete(turn, settings_of(turn).quorum):
         waiting.set_stage_deadline(turn)
@@ -457,11 +453,8 @@ def shard_count_for(members: int, each: int) -> int:
 
 
 def decide_shards(coordination: CoordinationBase, shard_members: int) -> None:
-    """Decide where records lie from the round on that begins.
-
-    Their number grows at once and shrinks only after `ROUNDS_KEPT`, so that one more member or one less does not have
-    it change in each round.
-    """
+    """Decide where records lie from the round on that begins. Their number grows at once and shrinks only after
+    `ROUNDS_KEPT`, so that one more member or one less does not have it change in each round."""
     placed, since, round = coordination.shards, coordination.sharded_since, coordination.round
     wanted = shard_count_for(coordination.members.present, shard_members)
     rests = round < since + ROUNDS_KEPT and wanted < placed

@@ -418,10 +418,8 @@ class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
 
 
 class ChainLog(Value, frozen=True, tag_field="log"):
-    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses.
-
-    `index` is the entry's place in its block, `transaction` the hash of the transaction that caused it.
-    """
+    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses. `index` is the
+    entry's place in its block, `transaction` the hash of the transaction that caused it."""
 
     index: int
     transaction: str
@@ -509,10 +507,8 @@ class ChainBlock(EventBase, frozen=True, tag="chain_block"):
 
 
 class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
-    """So many peers' rewards for a stage are on the chain, by the contract's own count.
-
-    For nodes that do not read the rewards of all.
-    """
+    """So many peers' rewards for a stage are on the chain, by the contract's own count. For nodes that do not read the
+    rewards of all."""
 
     round: int
     stage: int

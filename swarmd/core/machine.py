@@ -30,10 +30,8 @@ def on_space_low(turn: StepContext, event: SpaceLow) -> None:
 
 
 def pause_for_low_space(turn: StepContext) -> None:
-    """The last part of every step while space is low: pause, unless the trainer or a report is under way.
-
-    A stage that the trainer is at is finished or left, as the policy for nodes that are behind says.
-    """
+    """The last part of every step while space is low: pause, unless the trainer or a report is under way. A stage that
+    the trainer is at is finished or left, as the policy for nodes that are behind says."""
     chart, work = turn.state.chart, turn.state.work
     if chart in IDLE:
         turn.fire_round_trigger("pause")

@@ -416,10 +416,8 @@ def _free_trainer(turn: StepContext, train: str) -> bool:
 
 
 def is_trainer_still_busy(turn: StepContext) -> bool:
-    """Whether the trainer is still at the stage in hand, though it was given up: its answer says what becomes of it.
-
-    It is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile.
-    """
+    """Whether the trainer is still at the stage in hand, though it was given up: its answer says what becomes of it. It
+    is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile."""
     work = turn.state.work
     if work is None or turn.state.trainer.chart != "busy":
         return False
@@ -639,10 +637,8 @@ def _is_stage_open(turn: StepContext, event: RoundAnnounced, heard: HeardRound) 
 
 
 def _update_heard(turn: StepContext, event: RoundAnnounced, round: int) -> HeardRound:
-    """How long after its opening a round was heard of at the earliest; of each round the first announcement tells.
-
-    A round that is over by that measure starts the measure again: a clock may have been set.
-    """
+    """How long after its opening a round was heard of at the earliest; of each round the first announcement tells. A
+    round that is over by that measure starts the measure again: a clock may have been set."""
     heard, after_s = turn.state.heard, turn.at - event.opened_at
     if heard is None or (round > heard.round and not _is_stage_open(turn, event, heard)):
         return HeardRound(round, after_s)

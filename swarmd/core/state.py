@@ -239,11 +239,8 @@ NO_MEMBERS, NO_REPORTS = Members.empty(), Reports.empty()
 
 
 def state_enc_hook(value: object) -> object:
-    """What msgspec does not know by itself of a state, as lists (its `enc_hook`).
-
-    Raises:
-        TypeError: for anything else.
-    """
+    """What msgspec does not know by itself of a state, as lists (its `enc_hook`). Raises TypeError: for anything
+    else."""
     if isinstance(value, ValuesByPeer):
         return list(value)
     raise TypeError(f"a {type(value).__name__} is not part of a state")
@@ -285,10 +282,8 @@ class StageWaitState(Value, frozen=True):
 
 
 class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`.
-
-    `chart` is a state of coordinator.yaml.
-    """
+    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`. `chart` is a
+    state of coordinator.yaml."""
 
     chart: CoordinatorState = "idle"
     since: float = 0.0
@@ -316,11 +311,8 @@ class Coordination(CoordinationBase, frozen=True):  # type: ignore[misc]  # as f
 
 
 class StageTimes(Value, frozen=True):
-    """Where the wall time of a stage went on this node; no rule reads it.
-
-    The parts lie end to end, from joining the stage to joining the next. Time in which the node was down or paused is
-    left out.
-    """
+    """Where the wall time of a stage went on this node; no rule reads it. The parts lie end to end, from joining the
+    stage to joining the next. Time in which the node was down or paused is left out."""
 
     round: int
     stage: int
@@ -410,10 +402,8 @@ class HeardRound(Value, frozen=True):
 
 
 class WeightsCatchUp(Value, frozen=True):
-    """Weights of a peer that a node takes over after an absence, or averages its own with.
-
-    There until it has trained a stage since.
-    """
+    """Weights of a peer that a node takes over after an absence, or averages its own with. There until it has trained a
+    stage since."""
 
     round: int  # in which they were asked for; after an absence it waits for them, and later ones do not
     until_at: float  # when they are given up, POSIX seconds

@@ -38,7 +38,6 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     """Take one event into account.
 
     Args:
-        state: the fold of all events before.
         envelope: the event, with its sequence number and commit time (POSIX seconds).
         charts: the statecharts to follow, by default the shipped ones.
 
@@ -58,8 +57,6 @@ class StateFold:
     It comes to the same states and commands as `step`, which copies the state at every event.
 
     Args:
-        state: the fold of all events before.
-        charts: the statecharts to follow, by default the shipped ones.
         lasting: whether it is for many events, or, as in `step`, for one.
     """
 
@@ -71,10 +68,8 @@ class StateFold:
         self._turn = StepContext(State() if state is None else state, charts or default_charts(), lasting)
 
     def apply(self, envelope: Envelope) -> tuple[Command, ...]:
-        """Take one event into account, and return the commands that it causes, in order.
-
-        If this raises, the fold must not be used any more: an event may have been applied by half.
-        """
+        """Take one event into account, and return the commands that it causes, in order. If this raises, the fold must
+        not be used any more: an event may have been applied by half."""
         turn, event = self._turn, envelope.event
         assert turn is not None, VOID
         state = turn.state

@@ -172,10 +172,8 @@ def _send_submission(turn: StepContext, submission: Submission) -> None:
 
 
 def _signing_mark_for(turn: StepContext, submission: Submission) -> tuple[int, int]:
-    """The place up to which nothing new may be signed, if the chain knows more of this node than its log does.
-
-    What this log submitted itself forbids nothing: after a reorganisation the later of two may come first.
-    """
+    """The place up to which nothing new may be signed, if the chain knows more of this node than its log does. What
+    this log submitted itself forbids nothing: after a reorganisation the later of two may come first."""
     known = turn.chain
     if submission.kind == "reward":
         round, stage = known.reward_mark

@@ -173,10 +173,8 @@ def on_worker_start_failed(turn: StepContext, event: WorkerStartFailed) -> None:
 
 
 def on_worker_exited(turn: StepContext, event: WorkerExited) -> None:
-    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help.
-
-    What others caused costs nothing of the budget: anyone who can get a worker killed must not be able to end the node.
-    """
+    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help. What
+    others caused costs nothing of the budget: anyone who can get a worker killed must not be able to end the node."""
     _record_exit(turn, event)
     if turn.state.chart in LEAVING:
         return

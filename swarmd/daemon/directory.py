@@ -60,10 +60,8 @@ def write_layout_if_absent(data: NodeDirectory) -> None:
 
 
 def check_may_start(data: NodeDirectory) -> None:
-    """Check that a node may start in a data directory.
-
-    Raises OtherVersion for another layout, LogDamaged if a restore was cut off or `layout.json` cannot be read.
-    """
+    """Check that a node may start in a data directory. Raises OtherVersion for another layout, LogDamaged if a restore
+    was cut off or `layout.json` cannot be read."""
     if data.restoring.exists():
         raise LogDamaged(
             f"a restore into {data.root} was cut off, or goes on",
@@ -310,9 +308,7 @@ def _describe_lack(directory: Path, free: int, stop: int) -> str:
 
 class SpaceGuard:
     """Watches the free space and observes changes; the next checkpoint is expected to be as large as the newest.
-
-    `make_room` removes what the node can do without; it raises OSError if the disk refuses, which ends the node.
-    """
+    `make_room` removes what the node can do without; it raises OSError if the disk refuses, which ends the node."""
 
     def __init__(
         self,

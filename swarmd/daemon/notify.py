@@ -14,9 +14,7 @@ log = get_logger("swarmd.notify")
 
 class ServiceNotifier:
     """Talks to systemd at a datagram socket's path or "@name" in the abstract namespace; without one it does nothing.
-
-    `watchdog_s` is systemd's limit between two signs of life, 0 for no watchdog.
-    """
+    `watchdog_s` is systemd's limit between two signs of life, 0 for no watchdog."""
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -50,10 +48,8 @@ class ServiceNotifier:
             self._status = status
 
     def notify_alive(self) -> None:
-        """Send a sign of life, at most four times within the watchdog's limit. Only the engine's loop calls this.
-
-        A READY=1 that failed is sent again: systemd ends a node that never sends it.
-        """
+        """Send a sign of life, at most four times within the watchdog's limit. Only the engine's loop calls this. A
+        READY=1 that failed is sent again: systemd ends a node that never sends it."""
         if self._ready_owed:
             self.notify_ready(self._status)
         now = time.monotonic()

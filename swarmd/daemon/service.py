@@ -118,11 +118,8 @@ async def serve_node(
     begun: Callable[[Node], None] = lambda node: None,
     end: Callable[[int], None] = os._exit,
 ) -> int:
-    """As `run_node`, for a process that receives or makes signals itself.
-
-    `begun` is called once the node has started on its log; `end` is called with an exit code to end at once, after the
-    workers were killed.
-    """
+    """As `run_node`, for a process that receives or makes signals itself. `begun` is called once the node has started
+    on its log; `end` is called with an exit code to end at once, after the workers were killed."""
     data.create()
     check_space(data.root, config.storage)
     refuse_moved(data)

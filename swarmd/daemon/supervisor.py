@@ -211,13 +211,7 @@ class Program(NamedTuple):
 
 
 class Supervisor:
-    """The worker processes of a node; carries out all of its commands.
-
-    Args:
-        start: the first message to every new process.
-        tasks: the group in which the processes' tasks run.
-        cover: covers secrets in what the processes print and report.
-    """
+    """The worker processes of a node; carries out all of its commands."""
 
     def __init__(
         self,

@@ -50,12 +50,7 @@ log = get_logger(__name__)
 
 
 class HivemindRecordStore(RecordStore):
-    """Records in hivemind's DHT.
-
-    Args:
-        node: reads and stores them.
-        validator: judges gossiped records.
-    """
+    """Records in hivemind's DHT."""
 
     def __init__(self, view: SwarmView, node: DhtNode, validator: Validator) -> None:
         super().__init__(view)

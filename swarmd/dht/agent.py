@@ -42,14 +42,7 @@ log = get_logger(__name__)
 
 
 class NetworkAgent:
-    """Carries out commands.
-
-    Args:
-        bodies: of rollouts and leaderboards.
-        node: what this node says about itself, and keeps.
-        members: of the swarm.
-        weights: fetches weights of peers; None if such commands are not for this agent.
-    """
+    """Carries out commands."""
 
     def __init__(
         self,

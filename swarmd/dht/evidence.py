@@ -97,9 +97,7 @@ class EquivocationDetector:
     """Remembers the first version of each record, a bounded number of them, and reports contradictions.
 
     Args:
-        coordinator: whose clock and leaderboards are compared.
         known: has the swarm credited this peer? Reports of other peers do not displace those of members.
-        found: called with two records that contradict each other.
     """
 
     def __init__(self, coordinator: str, known: PeerCheck, found: EvidenceSink) -> None:
@@ -220,13 +218,7 @@ class HeldEvidence:
 
 
 class EvidenceGossip:
-    """Sends, receives and keeps evidence, and knows who is banned by it.
-
-    Args:
-        view: of the swarm; how long a node waits before it sends depends on the number of members that it knows.
-        topic: where evidence is gossiped.
-        check: checks pairs of records.
-    """
+    """Sends, receives and keeps evidence, and knows who is banned by it."""
 
     def __init__(
         self,

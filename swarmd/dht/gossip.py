@@ -50,8 +50,6 @@ class HintGossip:
     those.
 
     Args:
-        topic: of the swarm.
-        peer_limits: counts what is refused.
         hinted: called with (key, owner, expiration) of a hint that may count.
     """
 
@@ -150,13 +148,9 @@ class Gossip:
     """Announces own records on the gossip topics.
 
     Attributes:
-        clock: the topic of the clock's records.
-        evidence: the topic of evidence.
         comparison: finds evidence among the records that this node sees.
 
     Args:
-        clock, evidence, comparison: as the attributes.
-        hint: sends a hint at an own record.
         accepted: takes each own record, as if a peer had stored it here.
     """
 

@@ -66,7 +66,6 @@ class OwnRecords:
 
     Args:
         swarm: records of another swarm are dropped.
-        kept: what was saved last.
     """
 
     def __init__(self, swarm: str, kept: Iterable[KeptRecord] = ()) -> None:
@@ -147,13 +146,7 @@ def _read_own_records(path: Path) -> list[KeptRecord]:
 
 
 class Publisher:
-    """Publishes this node's records.
-
-    Args:
-        network: where to.
-        own_records: remembers them.
-        gossip: announces every record as soon as a peer has it.
-    """
+    """Publishes this node's records."""
 
     def __init__(self, view: SwarmView, network: Network, own_records: OwnRecords, gossip: Gossip) -> None:
         self._network = network

@@ -32,10 +32,7 @@ class KeyWatch:
     """One key under watch.
 
     Args:
-        records: reads it.
-        name: the key.
         poll_s: longest time between two reads.
-        seen: called with owner → record after every read.
     """
 
     def __init__(self, view: SwarmView, records: RecordStore, name: str, poll_s: float, seen: RecordsSink) -> None:
@@ -97,11 +94,7 @@ class KeyWatch:
 
 
 class RecordStore(ABC):
-    """Finds records and watches keys; subclasses know the network that records lie in.
-
-    Attributes:
-        watches: by the key's name.
-    """
+    """Finds records and watches keys; subclasses know the network that records lie in."""
 
     def __init__(self, view: SwarmView) -> None:
         self.watches: dict[str, KeyWatch] = {}

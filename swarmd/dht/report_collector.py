@@ -33,13 +33,7 @@ TOGETHER_S = 0.05  # stored reports that arrive within this time are taken toget
 
 
 class ReportChangeLimiter:
-    """Limits how often one peer's report of one stage may change.
-
-    Args:
-        changes_max: changes accepted per peer.
-        apart_s: least time between two changes.
-        now: a monotonic clock in seconds.
-    """
+    """Limits how often one peer's report of one stage may change."""
 
     def __init__(self, changes_max: int, apart_s: float, now: TimeSource) -> None:
         self._changes_max = changes_max
@@ -49,11 +43,8 @@ class ReportChangeLimiter:
         self._waiting: dict[str, object] = {}  # peer → value seen too early; accepted if it is still there later
 
     def try_accept(self, peer: str, content: object) -> bool:
-        """Note a value and return whether it is new; False if it is unchanged, or changes too early.
-
-        Raises:
-            RecordRejected: "flood", once for each value that is not accepted or was replaced too early.
-        """
+        """Note a value and return whether it is new; False if it is unchanged, or changes too early. Raises
+        RecordRejected: "flood", once for each value that is not accepted or was replaced too early."""
         now = self._now()
         if peer not in self._taken:
             self._taken[peer] = (content, 0, now)
@@ -116,9 +107,6 @@ class ReportCollector:
 
     In a sharded stage the coordinator takes a report as soon as its owner stores it with the coordinator, whether or
     not there is room to keep it. It reads shards only for reports of known members that have not arrived that way.
-
-    Args:
-        presences: the members that this node knows.
     """
 
     def __init__(self, view: SwarmView, store: RecordStore, gossip: Gossip, presences: MemberPresences) -> None:

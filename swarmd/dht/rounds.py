@@ -46,11 +46,7 @@ log = get_logger(__name__)
 
 
 class SwarmClock:
-    """Publishes the coordinator's announcements of the open stage, and follows them on every node.
-
-    Args:
-        reached: called with the round of each announcement.
-    """
+    """Publishes the coordinator's announcements of the open stage, and follows them on every node."""
 
     def __init__(
         self,
@@ -81,10 +77,8 @@ class SwarmClock:
             view.runtime.start(self._read_when_overdue(self._watch))
 
     async def _call_coordinator(self) -> None:
-        """Ask the coordinator itself from time to time whether it is there: records can come from any other node.
-
-        The first calls come early: an absence is noticed much sooner once the coordinator has answered.
-        """
+        """Ask the coordinator itself from time to time whether it is there: records can come from any other node. The
+        first calls come early: an absence is noticed much sooner once the coordinator has answered."""
         view, store, pause_s = self._view, self._store, CALL_FIRST_S
         while True:
             await view.runtime.sleep(pause_s)
@@ -131,11 +125,8 @@ class SwarmClock:
         self._view.emit(RoundPublished(command.id, command.round, command.stage))
 
     async def read_clock(self, command: ReadClock) -> None:
-        """Read the clock and emit it, even if it was emitted before.
-
-        Raises:
-            NetworkDown: nobody answered, so it is unknown whether there is a round.
-        """
+        """Read the clock and emit it, even if it was emitted before. Raises NetworkDown: nobody answered, so it is
+        unknown whether there is a round."""
         found = await self._store.find_records(self._name)
         self._keep_if_later(found.records)
         if self._latest is not None:
@@ -150,10 +141,8 @@ class SwarmClock:
             self._emit_announcement(self._latest)
 
     def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
-        """Keep the coordinator's record if it is later than the known one. Returns whether it was kept.
-
-        A known record that lies far in the future does not count: it is from before a clock was set back.
-        """
+        """Keep the coordinator's record if it is later than the known one. Returns whether it was kept. A known record
+        that lies far in the future does not count: it is from before a clock was set back."""
         record, known = records.get(self._view.coordinator), self._latest
         if known is not None and is_too_far_ahead(known.expiration, self._view.policy.now()):
             known = None
@@ -192,11 +181,8 @@ class StageShard(NamedTuple):
 
 
 async def find_shard_count(view: SwarmView, store: RecordStore, round: int) -> int:
-    """Number of shards of a round's stages. Reads the clock if this node does not know it yet.
-
-    Raises:
-        NetworkDown: nobody answered, so the number is unknown.
-    """
+    """Number of shards of a round's stages. Reads the clock if this node does not know it yet. Raises NetworkDown:
+    nobody answered, so the number is unknown."""
     known = view.shards.known_shards_of(round)
     if known is not None:
         return known
@@ -221,11 +207,7 @@ async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None
 
 
 class StagePublisher:
-    """Publishes reports, rollouts and leaderboards.
-
-    Args:
-        learn: called with each leaderboard before it is published.
-    """
+    """Publishes reports, rollouts and leaderboards."""
 
     def __init__(
         self,
@@ -360,11 +342,7 @@ def _check_body_size(size_bytes: int) -> None:
 
 
 class LeaderboardFetcher:
-    """Fetches each round's leaderboard.
-
-    Args:
-        take: called with each leaderboard, in the event loop.
-    """
+    """Fetches each round's leaderboard."""
 
     def __init__(
         self, view: SwarmView, store: RecordStore, bodies: Bodies, take: Callable[[LeaderboardBody], None]
@@ -376,10 +354,8 @@ class LeaderboardFetcher:
         self._name = ""
 
     def watch_previous_leaderboard(self, round: int) -> None:
-        """Look for the leaderboard of the round before this one until it is found.
-
-        Does nothing on the coordinator, which makes the leaderboards, and with a contract, where there are none.
-        """
+        """Look for the leaderboard of the round before this one until it is found. Does nothing on the coordinator,
+        which makes the leaderboards, and with a contract, where there are none."""
         view, store = self._view, self._store
         name = names.leaderboard_key(view.swarm, round - 1)
         follows = bool(view.coordinator) and not view.coordinating and view.config.chain is None

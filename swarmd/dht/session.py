@@ -80,18 +80,7 @@ class SessionRuntime(LoopRuntime):
 class Session:
     """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`.
 
-    Attributes:
-        view, store, publisher, gossip: the parts that membership, rounds and gathering are built from.
-        bodies: bodies of rollouts and leaderboards.
-        offered: weights that this node offers.
-        fetched_weights: weights fetched from peers, which this node serves to others.
-
     Args:
-        config: the node's configuration.
-        paths: its data directory.
-        identity: its key, held by this process.
-        blobs: rollout bodies.
-        observe: called with each event.
         fills_process: whether this process does nothing but run the session. If false, only p2pd's memory is bounded.
     """
 
@@ -168,12 +157,7 @@ class Session:
     def make_weights_fetcher(
         self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None
     ) -> WeightsFetcher:
-        """Create the part that fetches peers' weights.
-
-        Args:
-            must_be_member: looks up a peer's membership.
-            told: called with the progress of a fetch.
-        """
+        """Create the part that fetches peers' weights."""
         fetch = partial(fetch_body, self.node, bounds=WEIGHTS)
         return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 

@@ -39,7 +39,6 @@ class CoordinatorContact:
     """Whether and when the coordinator was heard; on a coordinator, whether members report.
 
     Args:
-        follows: has the node a coordinator other than itself?
         wall: the clock of deadlines, POSIX seconds.
         steady: a monotone clock, seconds.
     """
@@ -70,11 +69,7 @@ class CoordinatorContact:
         self._deadline_at, self._final = deadline_at, final
 
     def record_stage_end(self, others_reported: bool, others: int) -> None:
-        """Record the end of a stage of this coordinator.
-
-        Args:
-            others: number of other members.
-        """
+        """Record the end of a stage of this coordinator."""
         self._unanswered = 0 if others_reported or not others else self._unanswered + 1
 
     def isolation_reason(self, peers: int) -> str:
@@ -102,11 +97,7 @@ class CoordinatorContact:
 
 
 class WeightsOffers:
-    """The weights that members offer now.
-
-    Args:
-        refused: counts offers that cannot be read.
-    """
+    """The weights that members offer now."""
 
     def __init__(self, refused: RefusalCounter) -> None:
         self._refused = refused
@@ -143,16 +134,8 @@ class SwarmView:
             large swarm estimates it from one shard. It decides how much of a body goes into a record, how long nodes
             wait before they gossip what many know, and whether all rollouts of a swarm that was just started are there.
         slow: peers whose bodies stopped coming → how often, one after another.
-        offers: weights that members offer.
 
     Args:
-        config: the node's configuration.
-        peer_id: its own.
-        nonce: of this run.
-        runtime: the clock.
-        random: chance.
-        emit: takes the events, for the daemon.
-        withdrawn: invitations that were withdrawn, as heard in earlier runs.
         knows: has this node met a peer as a member, or does its configuration name it? By default, is it credited?
         seniority: makes the knowledge of credit, given which peers need none.
     """
@@ -214,10 +197,8 @@ class SwarmView:
         self.members = max(1, count)
 
     def mark_slow(self, peer: str) -> None:
-        """Remember that a body of this peer stopped coming, so that it is not waited for next time.
-
-        Of too many such peers an unknown one is dropped first: a crowd has other identities anyway.
-        """
+        """Remember that a body of this peer stopped coming, so that it is not waited for next time. Of too many such
+        peers an unknown one is dropped first: a crowd has other identities anyway."""
         self.slow[peer] += 1
         if len(self.slow) > SLOW_MAX:
             strangers = (each for each in self.slow if not self.knows(each))

@@ -176,14 +176,8 @@ async def _fetch_file(
 
 
 async def fetch_chunks(fetch: ChunkFetch, peers: Collection[str], into: PartialFile) -> None:
-    """Fetch the missing chunks; returns when all are there, or no peer is left.
-
-    Args:
-        peers: the peers to ask, the owner first.
-
-    Raises:
-        NoSpaceLeft, LogWriteFailed: a chunk cannot be written.
-    """
+    """Fetch the missing chunks; returns when all are there, or no peer is left. Raises NoSpaceLeft, LogWriteFailed: a
+    chunk cannot be written."""
     lanes = _ChunkFetcher(fetch, into, next(iter(peers), ""))
     async with anyio.create_task_group() as tasks:
         for peer in [*peers] * LANES:
@@ -227,9 +221,7 @@ class _ChunkFetcher:
 
     def _choose_chunk(self, peer: str) -> int | None:
         """A chunk that is not being fetched, else one that all peers asked for it are slow with; None if there is none.
-
-        The owner also takes a chunk that a single peer is slow with: others may stall it in turns.
-        """
+        The owner also takes a chunk that a single peer is slow with: others may stall it in turns."""
         if self._left:
             return self._left.pop()
         doubted = anyio.current_time() - SLOW_S
@@ -333,14 +325,7 @@ class CountingFetch:
 
 
 class WeightsFetcher:
-    """Carries out `FetchWeights`.
-
-    Args:
-        fetch: fetches a chunk or a manifest from a peer.
-        fetched: keeps the fetched weights, and serves them to others.
-        must_be_member: looks up a peer's membership, and raises NetworkDown if there is none.
-        told: called with the progress of a fetch.
-    """
+    """Carries out `FetchWeights`."""
 
     def __init__(
         self,
@@ -449,10 +434,8 @@ class WeightsFetcher:
                 await self._must_be_member(peer)
 
     def _rank_peers(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
-        """The ranks of the trusted peers among those that offer weights; the greatest comes first.
-
-        Peers excluded for signing two reports of one stage are left out.
-        """
+        """The ranks of the trusted peers among those that offer weights; the greatest comes first. Peers excluded for
+        signing two reports of one stage are left out."""
         view, now = self._view, self._view.policy.round or 0
         ranks: dict[str, tuple[int, int]] = {}
         for peer in offers:
@@ -508,11 +491,8 @@ class WeightsFetcher:
         command: FetchWeights,
         base: Path | None,
     ) -> WeightsDamage:
-        """Fetch the file, by a delta if there is a base for one.
-
-        Fetched whole if there is none, or if the delta is wrong or cannot be fetched: peers that serve fetched weights
-        serve no deltas.
-        """
+        """Fetch the file, by a delta if there is a base for one. Fetched whole if there is none, or if the delta is
+        wrong or cannot be fetched: peers that serve fetched weights serve no deltas."""
 
         async def fetch(base: Path | None) -> None:
             left_s = max(0.0, command.until_at - self._view.runtime.time())
@@ -530,11 +510,8 @@ class WeightsFetcher:
         return "delta" if damaged else ""
 
     def _make_disk_space(self, path: Path, manifest: WeightsManifest, kept: frozenset[str]) -> Path | None:
-        """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any.
-
-        Raises:
-            NoSpaceLeft: less than `storage.free_bytes_min` would be left.
-        """
+        """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any. Raises
+        NoSpaceLeft: less than `storage.free_bytes_min` would be left."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
         change = path.with_suffix(".delta")
@@ -561,10 +538,8 @@ class WeightsFetcher:
 def choose_offers(
     offers: Mapping[str, WeightsOffer], ranks: Mapping[str, tuple[int, int]], command: FetchWeights
 ) -> list[tuple[str, WeightsOffer]]:
-    """Offers of trusted peers for this model, the most trusted first, then the newest.
-
-    The claimed accuracy does not count: the peer that claims most would always be asked first.
-    """
+    """Offers of trusted peers for this model, the most trusted first, then the newest. The claimed accuracy does not
+    count: the peer that claims most would always be asked first."""
     fitting = [
         (peer, offer)
         for peer, offer in offers.items()

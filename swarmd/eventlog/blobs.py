@@ -80,7 +80,6 @@ class BlobStore:
 
         Args:
             keep: digests that stay, whatever the budget.
-            bytes_max: sum of the sizes allowed.
 
         Raises:
             LogWriteFailed: naming the first that cannot be removed, when all others are.

@@ -37,11 +37,8 @@ def fold_commits(commits: Iterable[Commit], state: State | None = None) -> Itera
 
 
 def fold_log(directory: Path, base: FoldBase | None = None) -> Iterator[AppliedEvent]:
-    """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`.
-
-    Raises:
-        NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
-    """
+    """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`. Raises
+    NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them."""
     base = base or oldest_base(directory)
     return fold_commits(commits_from(directory, base), base.state)
 

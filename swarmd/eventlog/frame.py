@@ -96,11 +96,8 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(payload: bytes, path: Path) -> Commit:
-    """The commit of a valid frame; `path` names its file in errors.
-
-    Raises:
-        OtherVersion: it has other rules, or it holds events that this swarmd does not know.
-    """
+    """The commit of a valid frame; `path` names its file in errors. Raises OtherVersion: it has other rules, or it
+    holds events that this swarmd does not know."""
     try:
         commit = _decoder.decode(payload)
     except DECODE_ERRORS as error:
@@ -141,10 +138,8 @@ def encode_frame(payload: bytes, seed: int) -> bytes:
 
 
 def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, bytes]]:
-    """Valid frames from `offset` on, each as (offset behind it, payload).
-
-    Ends at the end of the file or at the first bytes that are not a valid frame; `classify_tail` tells the two apart.
-    """
+    """Valid frames from `offset` on, each as (offset behind it, payload). Ends at the end of the file or at the first
+    bytes that are not a valid frame; `classify_tail` tells the two apart."""
     file.seek(offset)
     unpack, head_bytes = HEAD.unpack_from, HEAD.size
     rest = b""

@@ -29,7 +29,6 @@ class LogReader:
     """Reads a log in order and remembers where it is, so that `read` can be called again for what came since.
 
     Args:
-        directory: of the segments.
         from_seq: the first event wanted; a commit that holds it is given whole. When the log begins later (old segments
             were removed), reading begins where the log does.
 
@@ -156,11 +155,8 @@ class LogReader:
             raise unreadable(path, error) from error
 
     def _read_log_end(self) -> Iterator[Commit]:
-        """At the log's end: take what was completed meanwhile, and refuse damage.
-
-        A writer that cut a torn frame off and wrote over it can look damaged for one reading, so damage must be seen
-        twice at the same place.
-        """
+        """At the log's end: take what was completed meanwhile, and refuse damage. A writer that cut a torn frame off
+        and wrote over it can look damaged for one reading, so damage must be seen twice at the same place."""
         assert self._file is not None and self._path is not None
         suspect = -1
         while (tail := classify_tail(self._file, self._offset, self._opening.seed)).verdict in ("whole", "damaged"):

@@ -98,10 +98,8 @@ KEYS = _logged_config_keys()
 
 
 class SettingsOverride:
-    """Settings by their keys in a configuration, in place of those of a log.
-
-    Raises ConfigError for a key that no log has, or a value that a configuration would not take.
-    """
+    """Settings by their keys in a configuration, in place of those of a log. Raises ConfigError for a key that no log
+    has, or a value that a configuration would not take."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = {key: _check_value(key, value) for key, value in values.items()}
@@ -175,7 +173,6 @@ def verify_log(directory: Path, watch: Watch = iter) -> VerifyResult:
     """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk.
 
     Args:
-        directory: of the segments.
         watch: wraps the commits, to show progress; if it ends early, so does the comparison.
 
     Raises:
@@ -308,9 +305,7 @@ def compare_replays(
     """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
 
     Args:
-        directory: of the segments.
         other: the core's step, with other charts bound if there are any.
-        watch: wraps the commits, to show progress.
         supposed: settings in place of the log's.
 
     Raises:

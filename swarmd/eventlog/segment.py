@@ -179,10 +179,8 @@ class SegmentWriter:
 
     @classmethod
     def create(cls, directory: Path, header: SegmentHeader, reserve_bytes: int = RESERVE_BYTES) -> SegmentWriter:
-        """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead.
-
-        Raises NoSpaceLeft or LogWriteFailed.
-        """
+        """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead. Raises
+        NoSpaceLeft or LogWriteFailed."""
         path = directory / segment_name(header.first_seq)
         head = encode_header(header)
         write_durably(path, head)

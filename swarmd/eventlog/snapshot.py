@@ -33,11 +33,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What a snapshot file holds, as a msgpack map.
 
     Attributes:
-        node: peer id of the node.
         run: id of the process life that took it.
         seq: the first event that is not in it.
         rules: `swarmd.core.step.RULES` of the swarmd that made it.
-        state: the state itself.
     """
 
     node: str
@@ -85,11 +83,8 @@ def snapshot_seq(path: Path) -> int:
 
 
 def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
-    """Refuse a log that ends before one of its snapshots: events that were durable once are missing.
-
-    Raises:
-        LogDamaged: naming the snapshot.
-    """
+    """Refuse a log that ends before one of its snapshots: events that were durable once are missing. Raises LogDamaged:
+    naming the snapshot."""
     for path in list_snapshots(directory)[-1:]:
         if snapshot_seq(path) > next_seq:
             raise LogDamaged(

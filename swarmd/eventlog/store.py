@@ -177,7 +177,6 @@ class EventLog:
     """A node's event log, open for writing. Not for use from several threads at once.
 
     Attributes:
-        next_seq: sequence number that the next event will get.
         cut: what recovery removed, or None.
     """
 
@@ -208,9 +207,6 @@ class EventLog:
         """Lock the log, recover its end, and be ready to append. The segment of this life begins with the first append.
 
         Args:
-            directory: of the segments; created when missing.
-            node: this node's peer id.
-            run: id of this process's life.
             segment_bytes: a segment that has reached it is sealed.
             bytes_max: what the log may take on disk; see `swarmd.eventlog.store.remove_old_segments`.
 
@@ -302,10 +298,8 @@ class EventLog:
 
 
 def recover_log_end(directory: Path, node: str) -> LogEnd:
-    """Remove unfinished files, cut what one interrupted append left behind, and say where the log ends.
-
-    Only the last segment is read here; reading the log checks the others. Raises as `EventLog.open` does.
-    """
+    """Remove unfinished files, cut what one interrupted append left behind, and say where the log ends. Only the last
+    segment is read here; reading the log checks the others. Raises as `EventLog.open` does."""
     try:
         for path in (*directory.glob(f"*{TEMPORARY}"), *snapshot_directory(directory).glob(f"*{TEMPORARY}")):
             path.unlink(missing_ok=True)

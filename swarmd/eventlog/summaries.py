@@ -92,11 +92,8 @@ def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition,
 
 
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[LogPosition, list[memoryview]] | None:
-    """The place and the parts of a bookmark that fits; None if there is none.
-
-    Raises:
-        Unfit: there is one, and it cannot be used.
-    """
+    """The place and the parts of a bookmark that fits; None if there is none. Raises Unfit: there is one, and it cannot
+    be used."""
     try:
         content = read_regular(bookmark_path(directory, kind))
     except FileNotFoundError:

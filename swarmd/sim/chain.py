@@ -47,7 +47,6 @@ class ContractView:
     """What the contract says and would take, at some block.
 
     Args:
-        rules: the contract's.
         get: the value of a key at that block, or the second argument if there is none.
     """
 
@@ -274,9 +273,6 @@ def make_log_entry(said: AnyChainLog, ref: BlockRef, timed: bool) -> SimLogEntry
 
 class SimChain:
     """What all honest endpoints agree on.
-
-    Args:
-        on_receipt: called with each transaction that a block has.
 
     Attributes:
         blocks: the present branch; a block's number is its place.

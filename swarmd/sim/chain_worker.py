@@ -72,8 +72,7 @@ SELECTORS = {name: selector for selector, name in ERRORS.items()}
 
 class SimTransactionSigner:
     """A node's account, see `swarmd.chain.ports.TransactionSigner`: what it signs is readable, and no other makes the
-    same.
-    """
+    same."""
 
     def __init__(self, node: SimMachine, checks: SubmissionChecks) -> None:
         self._node = node
@@ -114,11 +113,6 @@ class SimEndpoint:
         refusals: the last error with which the contract refused each submission here.
 
     Args:
-        node: whose.
-        chain: behind it.
-        checks: are told what is sent.
-        runtime: of the process that asks.
-        is_alive: whether that process is.
         depth: blocks below the head at which the chain itself calls a block safe.
     """
 
@@ -364,13 +358,7 @@ class SimEndpoint:
 
 
 class SimHeadNotifier:
-    """See `swarmd.chain.ports.HeadNotifier`; a subscription that most processes have.
-
-    Args:
-        endpoint: that is asked.
-        later: of the process.
-        poll_s: seconds between two looks without a subscription.
-    """
+    """See `swarmd.chain.ports.HeadNotifier`; a subscription that most processes have."""
 
     def __init__(self, endpoint: SimEndpoint, later: Later, poll_s: float) -> None:
         self._endpoint = endpoint

@@ -265,11 +265,8 @@ class PartitionStore:
         return record if self.put_record(name, record) else None
 
     def find_records(self, name: str, now: float) -> Mapping[str, SimRecord]:
-        """owner → record that lives, also for a reader whose clock shows `now`.
-
-        Returns:
-            The same mapping as before where nothing has changed and all records live.
-        """
+        """owner → record that lives, also for a reader whose clock shows `now`. Returns the same mapping as before
+        where nothing has changed and all records live."""
         shown = self._shown.get(name)
         if shown is None:
             shown = self._shown[name] = make_key_snapshot(self.keys.get(name, {}))

@@ -39,12 +39,7 @@ class RunMetrics(msgspec.Struct, frozen=True):
 
 
 class MetricsCollector:
-    """Counts while a world goes on.
-
-    Args:
-        nodes: in the swarm.
-        wanted: peers that a node gathers from, at most.
-    """
+    """Counts while a world goes on."""
 
     def __init__(self, nodes: int, wanted: int) -> None:
         self._nodes = nodes

@@ -30,12 +30,7 @@ GROUPS = 16
 
 
 class HostileActor(ABC):
-    """One kind of attack, by one or many identities.
-
-    Args:
-        world: the swarm that it attacks.
-        random: its own.
-    """
+    """One kind of attack, by one or many identities."""
 
     kind: ClassVar[str]
     period_s: ClassVar[float] = 4.0

@@ -107,9 +107,6 @@ class SimMachine(ABC):
     """What the processes on a machine know of it; `swarmd.sim.node.SimNode` adds the daemon.
 
     Args:
-        world: its time.
-        index: number of the node.
-        settings: that its daemon is started with.
         pace_s: median time that a stage takes to train here.
         skew_s: this machine's clock minus the true time.
         events_max: a commit of more events is refused; None for no bound.

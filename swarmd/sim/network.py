@@ -91,12 +91,7 @@ T = TypeVar("T")
 
 
 class SimTopic:
-    """A gossip topic, see `swarmd.dht.ports.Topic`.
-
-    Args:
-        worker: who sends on it and listens to it.
-        name: of the topic.
-    """
+    """A gossip topic, see `swarmd.dht.ports.Topic`."""
 
     def __init__(self, worker: SimNetworkWorker, name: str) -> None:
         self._worker = worker
@@ -115,12 +110,7 @@ class SimTopic:
 
 
 class SimRecordComparison(EquivocationDetector):
-    """The shipped comparison, which sees each record that a worker reads or writes once.
-
-    Args:
-        coordinator, known, found: as of the shipped one.
-        signed: gives records as they travel.
-    """
+    """The shipped comparison, which sees each record that a worker reads or writes once."""
 
     def __init__(
         self, coordinator: str, known: PeerCheck, found: EvidenceSink, signed: IdentityCache[Record, DecodedRecord]
@@ -179,13 +169,7 @@ class SimFindings(NamedTuple):
 
 
 class SimRecords(RecordStore):
-    """Records as a worker reaches them.
-
-    Args:
-        worker: who reads.
-        view: of its swarm.
-        comparison: sees what was gossiped.
-    """
+    """Records as a worker reaches them."""
 
     def __init__(self, worker: SimNetworkWorker, view: SwarmView, comparison: EquivocationDetector) -> None:
         super().__init__(view)
@@ -446,12 +430,7 @@ class SimHintGossip:
 
 
 class SimSeniority(Seniority):
-    """What a node knows of who has been in the swarm for how long; nobody finds work here, it is written down.
-
-    Args:
-        works: bits of work of those that have not done what every node does.
-        boards: what is made of leaderboards.
-    """
+    """What a node knows of who has been in the swarm for how long; nobody finds work here, it is written down."""
 
     def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int], boards: LeaderboardCaches) -> None:
         super().__init__(always, secret)
@@ -466,12 +445,7 @@ class SimSeniority(Seniority):
 
 
 class SimSession:
-    """The parts of a simulated worker's network, wired. It is an `OwnNode`, too.
-
-    Attributes:
-        view, store, publisher, gossip: what decides is made of these.
-        bodies: of rollouts and leaderboards.
-    """
+    """The parts of a simulated worker's network, wired. It is an `OwnNode`, too."""
 
     def __init__(self, worker: SimNetworkWorker, random: Random) -> None:
         node, dht, runtime = worker.node, worker.dht, worker.runtime

@@ -52,10 +52,8 @@ class NetworkChecks:
         self._latest[node.index].clear()
 
     def on_record_signed(self, node: SimNode, record: Record) -> None:
-        """Each record of a node under a key expires later than those before: else peers would keep an old one.
-
-        A node need not remember all of them: it hears of the others from the peers that have them.
-        """
+        """Each record of a node under a key expires later than those before: else peers would keep an old one. A node
+        need not remember all of them: it hears of the others from the peers that have them."""
         content, latest = record.content, self._latest[node.index]
         check_shard(record.owner, content)
         kept = latest.pop(content.key, None)

@@ -88,9 +88,6 @@ class NodeLog:
 class SimNode(SimMachine):
     """One machine of the swarm and its daemon.
 
-    Args:
-        make_worker: makes the processes of its workers.
-
     Attributes:
         crash_point: where in the next commit the daemon dies.
         restored: from a backup, which the log does not know yet.

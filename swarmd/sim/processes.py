@@ -149,10 +149,6 @@ WorkerMaker = Callable[["SimSupervisor", Worker, int], SimWorker]
 class SimSupervisor:
     """The worker processes of one daemon life.
 
-    Args:
-        node: whose.
-        make_worker: makes a worker's process, given its pid.
-
     Attributes:
         running: the process of each worker; None, or a dead one, when there is none.
         refusals: how many of the next starts fail.

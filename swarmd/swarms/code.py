@@ -227,7 +227,6 @@ class CodePlan(SplitPlan):
     """Problems solved with programs that run in a sandbox while the model writes.
 
     Args:
-        swarm: with `CodeOptions` as its options, and without a file the mixture in `tasks`, by default `MIXTURE`.
         training: gives the weight of the form in the reward.
 
     Raises:

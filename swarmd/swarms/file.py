@@ -68,9 +68,6 @@ class QuestionRow(NamedTuple):
 class FilePlan(SplitPlan):
     """One's own questions and answers from a JSONL file, with named rewards.
 
-    Args:
-        training: gives the weight of the form if no rewards are named.
-
     Raises:
         SwarmError: the options are wrong, the file is missing, malformed or not the swarm's, it cannot be made of its
             data set, or a reward function cannot be imported.
@@ -163,10 +160,8 @@ class FilePlan(SplitPlan):
         return self._make_question(reference.index, reference.seed)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """The named rewards and what the reward functions give, added up by weight.
-
-        Accuracy is the first of the named ones that compare with the answer; without one, the first reward there is.
-        """
+        """The named rewards and what the reward functions give, added up by weight. Accuracy is the first of the named
+        ones that compare with the answer; without one, the first reward there is."""
         expected = str(question.entry["answer"])
         if self._functions is None:
             return [self._score_completion(expected, completion, {}, {}) for completion in completions]

@@ -252,10 +252,8 @@ class GymTask(msgspec.Struct, frozen=True):
 
 
 def make_dataset_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
-    """An item of a data set, the same on every node. Raises whatever the task raises.
-
-    `list_functions` also draws from Python's own random numbers, so these are seeded for each item.
-    """
+    """An item of a data set, the same on every node. Raises whatever the task raises. `list_functions` also draws from
+    Python's own random numbers, so these are seeded for each item."""
     state = random.getstate()
     random.seed(hash_number("item", dataset.seed, index))
     try:
@@ -438,10 +436,8 @@ def is_safe_to_score(task: str, answer: str) -> bool:
 
 
 def is_wrong_but_paid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether a harmless answer is wrong although the scorer of `task` may pay for it in full.
-
-    `entry` holds the question and its truth, as reasoning-gym gives them.
-    """
+    """Whether a harmless answer is wrong although the scorer of `task` may pay for it in full. `entry` holds the
+    question and its truth, as reasoning-gym gives them."""
     is_right = _RIGHT.get(task)
     return is_right is not None and not is_right(answer.strip(), entry)
 

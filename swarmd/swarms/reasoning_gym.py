@@ -81,7 +81,6 @@ class ReasoningGymPlan(SplitPlan):
 
     Args:
         swarm: with the mixture in `tasks`, by default `MIXTURE`.
-        training: gives the weight of the form in the reward.
 
     Raises:
         SwarmError: an unknown task, or wrong settings of one.
@@ -270,10 +269,8 @@ class ReasoningGymPlan(SplitPlan):
 
 
 class DigitsPlan(ReasoningGymPlan):
-    """Four tasks on digits that the embedded model learns in minutes.
-
-    Without `swarm.tasks` all four, evenly. Raises SwarmError for any other task.
-    """
+    """Four tasks on digits that the embedded model learns in minutes. Without `swarm.tasks` all four, evenly. Raises
+    SwarmError for any other task."""
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         for task in swarm.tasks:

@@ -95,11 +95,8 @@ def list_kinds() -> tuple[SwarmKind, ...]:
 
 
 def find_kind(name: str) -> SwarmKind:
-    """The kind of this name.
-
-    Raises:
-        SwarmError: there is none (names the nearest), or it is a plug-in that cannot be used (names its package).
-    """
+    """The kind of this name. Raises SwarmError: there is none (names the nearest), or it is a plug-in that cannot be
+    used (names its package)."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     points = _list_plug_ins()
@@ -116,12 +113,8 @@ def find_kind(name: str) -> SwarmKind:
 
 
 def check_kind(swarm: SwarmConfig) -> SwarmKind:
-    """The kind that a configuration asks for.
-
-    Raises:
-        SwarmError: there is none, it has other stages, or its options are wrong (a plug-in checks its own when its plan
-            is made).
-    """
+    """The kind that a configuration asks for. Raises SwarmError: there is none, it has other stages, or its options are
+    wrong (a plug-in checks its own when its plan is made)."""
     kind = find_kind(swarm.kind)
     if swarm.stages != kind.stages:
         raise SwarmError(
@@ -159,11 +152,8 @@ def fill_in_default_tasks(swarm: SwarmConfig) -> SwarmConfig:
 
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:
-    """The plan that a configuration asks for; imports only that kind's module.
-
-    Raises:
-        SwarmError: as `check_kind`, or the settings of the kind are wrong.
-    """
+    """The plan that a configuration asks for; imports only that kind's module. Raises SwarmError: as `check_kind`, or
+    the settings of the kind are wrong."""
     kind = check_kind(swarm)
     make: type[Plan] = EntryPoint(kind.name, kind.target, GROUP).load()
     if kind.origin == OWN:

@@ -114,12 +114,8 @@ def encode_rollouts(rollouts: Rollouts) -> bytes:
 
 
 def decode_rollouts(body: bytes) -> Rollouts:
-    """Read a body from anyone.
-
-    Raises:
-        RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without completions, or with a cut
-            mark for one that does not exist) or `duplicate` (a question occurs twice).
-    """
+    """Read a body from anyone. Raises RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without
+    completions, or with a cut mark for one that does not exist) or `duplicate` (a question occurs twice)."""
     if len(body) > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"a rollouts body has {len(body)} bytes, the limit is {BODY_BYTES_MAX}")
     try:

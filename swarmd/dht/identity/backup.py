@@ -81,11 +81,8 @@ def read_backup(path: Path) -> bytes:
 
 
 def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
-    """Open what `seal_backup` made; `origin` names the file in errors.
-
-    Raises:
-        IdentityError: it is not a backup, a newer one, or damaged, or the passphrase is wrong.
-    """
+    """Open what `seal_backup` made; `origin` names the file in errors. Raises IdentityError: it is not a backup, a
+    newer one, or damaged, or the passphrase is wrong."""
     try:
         return msgspec.msgpack.decode(unseal(raw, passphrase, origin), type=Backup)
     except DECODE_ERRORS as error:

@@ -118,10 +118,6 @@ class BodyServer:
     """Serves bodies from the blob store, or chunks of weights, to admitted peers.
 
     Args:
-        node: gets the stream's handler.
-        blobs: what is served.
-        admits: whether a peer may ask.
-        bounds: the protocol, and how much is given.
         part_of: digest → what it is a part of: a peer that was given one part is named for all of them.
     """
 
@@ -145,11 +141,8 @@ class BodyServer:
         node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; the stream keeps its slot until the whole answer was taken.
-
-        Raises:
-            RecordRejected: "idle" if nothing is asked for, "slow" if the body is not taken.
-        """
+        """Answer one request; the stream keeps its slot until the whole answer was taken. Raises RecordRejected: "idle"
+        if nothing is asked for, "slow" if the body is not taken."""
         try:
             with anyio.move_on_after(SERVE_S):
                 if await self._answer_request(stream.peer_id.to_base58(), reader, writer):
@@ -220,10 +213,8 @@ async def _write_chunk(writer: asyncio.StreamWriter, chunk: bytes) -> None:
 
 
 async def _wait_until_peer_closes(reader: asyncio.StreamReader) -> None:
-    """Wait until the peer has closed the stream, which it does when it has everything; at most `CHUNK_S`.
-
-    p2pd resets a stream that this side closes first, sometimes before the last 32 KiB are sent.
-    """
+    """Wait until the peer has closed the stream, which it does when it has everything; at most `CHUNK_S`. p2pd resets a
+    stream that this side closes first, sometimes before the last 32 KiB are sent."""
     with anyio.move_on_after(CHUNK_S):
         await reader.read(1)
 

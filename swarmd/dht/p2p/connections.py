@@ -40,8 +40,6 @@ class ConnectionLimiter:
     """Checks the connections for as long as p2pd runs.
 
     Args:
-        node: whose p2pd is asked.
-        peer_limits: told where peers connect from; knows which peers are unwanted.
         connections_max: in total; one address prefix has half of them at most.
     """
 
@@ -136,10 +134,7 @@ class LinkReporter:
     """Reports to the daemon whether the DHT link is up, degraded or down.
 
     Args:
-        node: watched.
-        rejoin: whether peers have been searched for at all.
         alone: whether the link is up without peers, as the coordinator's is.
-        emit: takes the events.
         isolation: number of peers → why the node counts as cut off, empty if it does not.
     """
 

@@ -116,9 +116,7 @@ class RateBudget:
     """Bounds what is used over time: calls, bytes, seconds of processor time.
 
     Args:
-        per_s: amount that comes back each second.
         burst_s: seconds' worth that may be used at once.
-        now: a monotone clock in seconds.
     """
 
     def __init__(self, per_s: PeerBounds, burst_s: float, now: TimeSource = time.monotonic) -> None:
@@ -174,7 +172,6 @@ class PeerLimits:
         out: peer → until when it is kept out, seconds of the event loop's clock.
 
     Args:
-        count: called with (peer, reason, detail) of every refusal.
         known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
         is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
     """
@@ -310,13 +307,7 @@ HINTS, ALL_HINTS = Rate(20.0, 5.0), Rate(4096.0, 256.0)  # of one sender, and of
 
 
 class GossipLimits:
-    """Limits on the messages of a gossip topic.
-
-    Args:
-        sender: of one sender.
-        everybody: of all senders together.
-        now: a monotone clock in seconds.
-    """
+    """Limits on the messages of a gossip topic."""
 
     def __init__(self, sender: Rate, everybody: Rate, now: TimeSource = time.monotonic) -> None:
         self._senders = RateLimiter(*sender, now)
@@ -362,10 +353,8 @@ class RejectionCounter:
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
     def take_due_events(self) -> list[RecordsRejected]:
-        """Events to report now: each (peer, reason) at once if new, then once a minute with the count since.
-
-        If too many peers are refused, the rest is reported without a peer.
-        """
+        """Events to report now: each (peer, reason) at once if new, then once a minute with the count since. If too
+        many peers are refused, the rest is reported without a peer."""
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
         for place in [place for place in self.waiting if place[0] and place not in self._told_at]:

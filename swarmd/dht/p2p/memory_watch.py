@@ -90,8 +90,6 @@ class MemoryWatch:
     """Watches memory, files and tasks of the network worker and p2pd, and frees or replaces them in time.
 
     Args:
-        node: whose p2pd is watched too.
-        marks: the thresholds.
         disconnect_strangers: disconnects unknown peers, also those that are being served if True; returns how many.
         fills_process: whether this process is counted, or p2pd only.
     """
@@ -114,11 +112,7 @@ class MemoryWatch:
         self._trimmed_bytes = 0  # what was left
 
     async def run(self) -> None:
-        """Check usage at intervals until cancelled.
-
-        Raises:
-            OutOfRoom: this process has to be replaced.
-        """
+        """Check usage at intervals until cancelled. Raises OutOfRoom: this process has to be replaced."""
         while True:
             await anyio.sleep(LOOK_S)
             run = self._node.p2pd_run
@@ -157,10 +151,8 @@ class MemoryWatch:
             raise WorkerLimitExceeded(f"the network worker makes room for a fresh process: it holds {own}")
 
     def _is_over_threshold(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
-        """Record a share of a threshold.
-
-        Returns whether it has been above 1 for `patience_s` although memory was freed; at once if far above.
-        """
+        """Record a share of a threshold. Returns whether it has been above 1 for `patience_s` although memory was
+        freed; at once if far above."""
         if share < 1.0:
             self._over_since.pop(whose, None)
             return False

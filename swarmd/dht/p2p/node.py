@@ -85,12 +85,6 @@ class DhtNode:
         streams: protocol id → stream handler of hivemind's kind.
         port: the TCP port that was given instead of 0; kept from run to run.
         p2pd_run: the present run of p2pd; None while it is down.
-
-    Args:
-        settings: how it listens and calls.
-        validator: judges every record.
-        down: called with the reason when p2pd is lost or does not start.
-        peer_limits: bounds what peers may ask.
     """
 
     def __init__(
@@ -125,11 +119,7 @@ class DhtNode:
         return self.p2pd_run
 
     async def run(self) -> None:
-        """Keep the node alive until cancelled.
-
-        Raises:
-            AddressInUse: a port of `listen` is taken.
-        """
+        """Keep the node alive until cancelled. Raises AddressInUse: a port of `listen` is taken."""
         ends = 0
         self._sockets.open()
         try:
@@ -310,11 +300,8 @@ async def _await_while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T])
 
 
 def check_identity(settings: NodeSettings) -> None:
-    """Check that the node's key is where p2pd reads it: hivemind makes another one if it is gone.
-
-    Raises:
-        NotFoundError, IdentityError: it is not there.
-    """
+    """Check that the node's key is where p2pd reads it: hivemind makes another one if it is gone. Raises NotFoundError,
+    IdentityError: it is not there."""
     path, peer = settings.identity, settings.peer_id
     found = read_identity(path).peer_id
     if found != peer:

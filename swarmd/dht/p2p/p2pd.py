@@ -203,11 +203,8 @@ class SocketDirectory:
 
 
 async def wait_for_free_ports(listen: Sequence[str], patience_s: float) -> None:
-    """Wait until the listening ports are free: p2pd itself would silently share a port with another p2pd.
-
-    Raises:
-        AddressInUse: a port is still taken after `patience_s`.
-    """
+    """Wait until the listening ports are free: p2pd itself would silently share a port with another p2pd. Raises
+    AddressInUse: a port is still taken after `patience_s`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     for address in listen:

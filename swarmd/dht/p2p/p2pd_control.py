@@ -178,10 +178,8 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                 _release_queued(self.peer_limits, self._pending_messages.get_nowait())
 
     async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
-        """hivemind's own, except that a peer that was not reached lately is not searched for again at once.
-
-        Peers that the configuration lists, and those that are connected and only slow, are called in any case.
-        """
+        """hivemind's own, except that a peer that was not reached lately is not searched for again at once. Peers that
+        the configuration lists, and those that are connected and only slow, are called in any case."""
         peer, began = peer_id.to_base58(), time.monotonic()
         if self.unreached.is_backing_off(peer) and not self.peer_limits.is_configured(peer):
             raise P2PDaemonError(f"{peer} was not reached lately")
@@ -304,10 +302,8 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         ]
 
     async def disconnect(self, peer_id: PeerID) -> None:
-        """hivemind's own, or over the kept connection if no other can be opened.
-
-        It takes seconds if the peer reads nothing, and all requests over the same connection wait for it.
-        """
+        """hivemind's own, or over the kept connection if no other can be opened. It takes seconds if the peer reads
+        nothing, and all requests over the same connection wait for it."""
         try:
             await super().disconnect(peer_id)
             return

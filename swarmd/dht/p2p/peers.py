@@ -70,10 +70,8 @@ class HostNameResolver:
         self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def resolve_address(self, place: str) -> list[str]:
-        """The multiaddr with each of its host name's addresses instead, or unchanged if it has no such name.
-
-        Empty if the name is unknown, or was not resolved within `LOOKUP_S`.
-        """
+        """The multiaddr with each of its host name's addresses instead, or unchanged if it has no such name. Empty if
+        the name is unknown, or was not resolved within `LOOKUP_S`."""
         kind, name, *rest = [*place.strip("/").split("/"), ""]
         family = _FAMILIES.get(kind)
         if family is None or not name:
@@ -113,9 +111,6 @@ class AddressBook:
         port: the TCP port that this node had when the file was saved; 0 if unknown.
 
     Args:
-        path: the cache file.
-        bootstrap: configured addresses, never dropped.
-        own: this node's peer id, never dialled.
         local: whether peers may be on this machine, so that loopback addresses are dialled, too.
     """
 
@@ -191,11 +186,7 @@ class AddressBook:
 
 
 class RejoinLoop:
-    """The loop that finds peers and keeps them.
-
-    Attributes:
-        rounds: that were completed.
-    """
+    """The loop that finds peers and keeps them."""
 
     def __init__(self, node: DhtNode, book: AddressBook) -> None:
         self._node = node

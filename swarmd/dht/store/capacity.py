@@ -55,7 +55,6 @@ class KeyCapacity(Generic[K]):
     """Sizes and ranks of records by name, and which of them give way.
 
     Args:
-        bytes_max: of all records.
         newcomers_bytes_max: of those of newcomers, even if more is free; None for no such bound.
     """
 
@@ -178,11 +177,7 @@ class TotalCapacity:
         return self._room.find_displaced((key, signed.owner), _memory_bytes(signed), rank) != []
 
     def find_displaced(self, key: bytes, signed: SignedRecord, rank: Rank) -> list[Place]:
-        """The records that have to be dropped for this one.
-
-        Raises:
-            RecordRejected: "full" if it is refused itself.
-        """
+        """The records that have to be dropped for this one. Raises RecordRejected: "full" if it is refused itself."""
         older = self._oldest_key_to_drop(key, signed)
         gone = self._room.find_displaced((older or key, signed.owner), _memory_bytes(signed), rank)
         if gone is None:

@@ -89,11 +89,8 @@ def add_filter(request: Any, wanted: FindFilter) -> None:
 
 
 def read_filter(request: Any) -> FindFilter | None:
-    """The filter of a `FindRequest`; None if it has none, as hivemind's own.
-
-    Raises:
-        RecordRejected: "malformed" if it cannot be read, or there is more than one key.
-    """
+    """The filter of a `FindRequest`; None if it has none, as hivemind's own. Raises RecordRejected: "malformed" if it
+    cannot be read, or there is more than one key."""
     found = [field.data for field in UnknownFieldSet(request) if field.field_number == FILTER_FIELD]
     if not found:
         return None
@@ -187,7 +184,6 @@ class AnswerMemory:
         peer is asked for them again.
 
         Args:
-            genuine: the records that count.
             asked: how far answers had come when the look-up began.
         """
         known = self._keys[key] = self._keys.get(key) or _RememberedKey(next(self._numbers))

@@ -130,16 +130,8 @@ def pick_by_rank(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> lis
 
 
 class PeerSlots:
-    """How many peers of each kind may still take part in something.
-
-    Peers that have not worked have few slots of their own: however many and however early they come, they leave the
-    slots of the others free.
-
-    Args:
-        known: slots of credited peers.
-        newcomers: of others that have worked.
-        idle: of those that have not.
-    """
+    """How many peers of each kind may still take part in something. Peers that have not worked have few slots of their
+    own: however many and however early they come, they leave the slots of the others free."""
 
     def __init__(self, known: int, newcomers: int, idle: int) -> None:
         self._left = {"known": known, "newcomer": newcomers, "idle": idle}
@@ -163,9 +155,6 @@ def choose_trusted_peers(
 
     Args:
         own: this node's peer id, which is never chosen.
-        coordinator: empty if there is none.
-        elders: long credited peers, see `Seniority.elders`.
-        sample: as `random.sample`.
     """
     others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
     chosen = sample(others, min(len(others), TRUSTED_PEERS - 1))

@@ -44,11 +44,7 @@ class ChangeNumbers:
         self._numbers: dict[Hashable, dict[str, int]] = {}  # key → owner → number, the latest behind
 
     def number_change(self, key: Hashable, owner: str, held: Collection[str]) -> None:
-        """Number a record that was stored.
-
-        Args:
-            held: owners whose records are held under the key.
-        """
+        """Number a record that was stored."""
         self.last += 1
         numbers = self._numbers.setdefault(key, {})
         numbers.pop(owner, None)
@@ -104,11 +100,8 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else None
 
     def store_record(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Store a checked record. True if it is stored or was there already.
-
-        Raises:
-            RecordRejected: "stale" if a later one of the owner is held, "full" at a bound.
-        """
+        """Store a checked record. True if it is stored or was there already. Raises RecordRejected: "stale" if a later
+        one of the owner is held, "full" at a bound."""
         value = signed.value
         before = self.held_entry(key, signed.owner)
         if before is not None and before[1] >= signed.expiration:
@@ -260,15 +253,8 @@ class RecordForwarding:
         self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S)
 
     def records_to_forward(self, protocol: Any, node_id: Any) -> list[Entry]:
-        """The records that a peer should keep that is not in the routing table yet.
-
-        As in hivemind, they are those of keys to which this node is the nearest that it knows, and of which the peer
-        would be a replica.
-
-        Args:
-            protocol: has storage, routing table, own id and number of replicas.
-            node_id: of the peer, in the DHT.
-        """
+        """The records that a peer should keep that is not in the routing table yet. As in hivemind, they are those of
+        keys to which this node is the nearest that it knows, and of which the peer would be a replica."""
         if not len(protocol.storage) or not self._meetings.try_charge():
             return []
         found: list[Entry] = []

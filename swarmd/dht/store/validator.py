@@ -96,10 +96,7 @@ def install_serializer_guard() -> None:
 
 def check_nesting(encoded: bytes) -> None:
     """Bound what msgpack is to decode: it allocates each array before it reads it, a thousand inside one another.
-
-    Raises:
-        RecordRejected: as `check_plain`.
-    """
+    Raises RecordRejected: as `check_plain`."""
     check_plain_msgpack(encoded, elements_max=ELEMENTS_MAX, extensions=True)
 
 
@@ -143,11 +140,7 @@ def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) 
 
 
 async def filter_valid_records(protocol: Any, sender: str, key: Any, entries: Iterable[Entry]) -> list[SignedRecord]:
-    """The records of an answer that count; the others are counted under the sender.
-
-    Args:
-        protocol: judges each, see `GuardedProtocol.verify_shown_record`.
-    """
+    """The records of an answer that count; the others are counted under the sender."""
     kept, forged = list[SignedRecord](), 0
     for number, entry in enumerate(entries):
         if number % YIELD_EVERY == YIELD_EVERY - 1:
@@ -163,12 +156,8 @@ async def filter_valid_records(protocol: Any, sender: str, key: Any, entries: It
 
 
 def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], storage: BoundedStorage) -> None:
-    """Check whether this peer may have all that is held under these keys.
-
-    Raises:
-        RecordRejected: "doubled" if a key is named twice, "oversized" above p2pd's frame, "bytes-out" if the peer has
-            had too much already.
-    """
+    """Check whether this peer may have all that is held under these keys. Raises RecordRejected: "doubled" if a key is
+    named twice, "oversized" above p2pd's frame, "bytes-out" if the peer has had too much already."""
     if len(set(keys)) < len(keys):
         raise peer_limits.count_refusal(sender, "doubled", "a key is named twice in one call")
     held = [storage.get(DHTID.from_bytes(key)) for key in keys]
@@ -239,15 +228,10 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     """hivemind's validator: `check_record`, with a memory of what was checked. It signs nothing, records come signed.
 
     Attributes:
-        remembered: what peers have shown.
         promptness: which peers answer late.
 
     Args:
-        policy: whose records count.
-        rejections: where refusals are counted.
         accepted: called with every record that a peer has stored here.
-        seniority: whose records are kept if there is not room for all.
-        trusted_peers: peers to ask in each search, besides those nearest to the key.
         awaits: whether a report under a key id is wanted of an owner, whether or not there is room to keep it.
         verified: called with every record that was verified for the first time.
     """
@@ -290,10 +274,8 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         return signed
 
     def recheck_record(self, known: SignedRecord) -> SignedRecord:
-        """A record that was verified before, if it still counts. Raises RecordRejected.
-
-        Its signature is not checked again, only its age and whether its owner is still admitted.
-        """
+        """A record that was verified before, if it still counts. Raises RecordRejected. Its signature is not checked
+        again, only its age and whether its owner is still admitted."""
         check_admitted(self.policy, known.owner)
         check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
@@ -485,11 +467,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         spawn_in_background(self.update_routing_table(node_id, peer, responded=responded))
 
     def verify_shown_record(self, key: DHTID, owner: object, value: bytes, expiration: float) -> SignedRecord:
-        """A record that a peer shows, if it counts. Raises RecordRejected.
-
-        One that is held here was verified when it came: a key may have thousands of records, and is read every few
-        seconds.
-        """
+        """A record that a peer shows, if it counts. Raises RecordRejected. One that is held here was verified when it
+        came: a key may have thousands of records, and is read every few seconds."""
         validator, peer_id = self.record_validator, check_owner(owner)
         if self.storage.held_entry(key, peer_id) == (value, expiration):
             return validator.recheck_record(split_value(peer_id, value, expiration))
@@ -546,10 +525,8 @@ async def send_find_request(
 
 
 def peers_named_in(result: Any) -> dict[DHTID, PeerID]:
-    """The peers that an answer names, by the DHT id that follows from each peer id.
-
-    Only the first `NEARBY_MAX`: one message has room for tens of thousands, and every search would sort them all.
-    """
+    """The peers that an answer names, by the DHT id that follows from each peer id. Only the first `NEARBY_MAX`: one
+    message has room for tens of thousands, and every search would sort them all."""
     named = result.nearest_peer_ids[:NEARBY_MAX]
     peers = [PeerID(peer) for peer in named if len(peer) <= PEER_ID_BYTES_MAX]  # base58 is quadratic
     return {dht_id_of(peer): peer for peer in peers}

@@ -51,11 +51,8 @@ ZONE = "ip6zone/"  # before an address that is valid on one interface of a machi
 
 
 def check_addresses(config: Config) -> None:
-    """Check every peer id and address of a configuration.
-
-    Raises:
-        ConfigError: one is wrong; the message names the key.
-    """
+    """Check every peer id and address of a configuration. Raises ConfigError: one is wrong; the message names the
+    key."""
     if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
         _check_peer_id("swarm.coordinator", config.swarm.coordinator)
     for peer in config.dht.members:
@@ -103,14 +100,7 @@ def check_dialable(key: str, addresses: Iterable[str]) -> None:
 
 
 def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
-    """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>.
-
-    Args:
-        key: where it was given, for the error.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>. Raises ConfigError: it does not."""
     place, _, peer = address.rpartition("/p2p/")
     if not place.startswith("/") or not is_peer_id(peer):
         fix = "It must end in /p2p/ and the peer id that `swarmd identity show` prints"

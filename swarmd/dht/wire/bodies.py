@@ -67,11 +67,8 @@ def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
 
 
 def inflate(packed: bytes, size_bytes: int) -> bytes:
-    """Decompress the body in a record.
-
-    Raises:
-        RecordRejected: "malformed" if it is not a zlib stream or does not have the stated size.
-    """
+    """Decompress the body in a record. Raises RecordRejected: "malformed" if it is not a zlib stream or does not have
+    the stated size."""
     stream = zlib.decompressobj()
     try:
         body = stream.decompress(packed, size_bytes + 1)
@@ -83,11 +80,8 @@ def inflate(packed: bytes, size_bytes: int) -> bytes:
 
 
 def check_body(body: bytes, digest: str, size_bytes: int) -> None:
-    """Check that this is the announced body, and plain msgpack.
-
-    Raises:
-        RecordRejected: "oversized", "wrong-digest", "nested" or "malformed".
-    """
+    """Check that this is the announced body, and plain msgpack. Raises RecordRejected: "oversized", "wrong-digest",
+    "nested" or "malformed"."""
     if len(body) != size_bytes or size_bytes > BODY_BYTES_MAX:
         raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
     if hashlib.sha256(body).hexdigest() != digest:
@@ -145,9 +139,6 @@ def read_standings(path: Path, swarm: str) -> SavedStandings | None:
 
 class LeaderboardCheck:
     """Adds up standings from signed reports, leaderboard by leaderboard.
-
-    Args:
-        before: standings that the first one starts from.
 
     Attributes:
         standings: sums of the reports so far, by peer.

@@ -76,8 +76,6 @@ def contradiction_kind(one: Payload, other: Payload, one_expires: float, other_e
     Args:
         one: the record that expires first.
         other: the later one.
-        one_expires: expiration of the first, POSIX seconds.
-        other_expires: of the second.
     """
     if one.swarm != other.swarm:
         return None
@@ -123,11 +121,8 @@ SignatureCheck = Callable[[SignedRecord, bytes], bool]  # of a record under a ke
 
 
 def prove_equivocation(evidence: Evidence, check_signature: SignatureCheck = is_signature_valid) -> ProvenEquivocation:
-    """What a pair proves by itself; its signatures are checked.
-
-    Raises:
-        RecordRejected: "no-evidence", "bad-signature", or what a payload is refused for.
-    """
+    """What a pair proves by itself; its signatures are checked. Raises RecordRejected: "no-evidence", "bad-signature",
+    or what a payload is refused for."""
     first, second = evidence.first, evidence.second
     if first.owner != second.owner or make_evidence(first, second) != evidence:
         raise RecordRejected(NO_EVIDENCE, "they are not two records of one owner, in their order")
@@ -155,11 +150,8 @@ def decode_evidence(first: bytes, second: bytes) -> tuple[Evidence, ProvenEquivo
 def check_evidence(
     policy: RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = is_signature_valid
 ) -> ProvenEquivocation:
-    """What a pair proves in this swarm, now.
-
-    Raises:
-        RecordRejected: as `prove_equivocation`; "wrong-swarm", "not-a-member", "not-the-coordinator", "far-expiration".
-    """
+    """What a pair proves in this swarm, now. Raises RecordRejected: as `prove_equivocation`; "wrong-swarm",
+    "not-a-member", "not-the-coordinator", "far-expiration"."""
     check_admitted(policy, evidence.first.owner)
     if is_too_far_ahead(evidence.second.expiration, policy.now()):
         raise RecordRejected("far-expiration", "it was signed while a clock was wrong, or is to last too long")

@@ -69,8 +69,6 @@ def make_invitation(
     """Make an encoded invitation.
 
     Args:
-        identity: the host's.
-        creator: peer id of the swarm's creator.
         own: the host's own invitation; not used if it is the creator.
 
     Raises:
@@ -93,10 +91,7 @@ def make_invitation(
 
 def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: float, depth: int = CHAIN_MAX) -> float:
     """Check an invitation of this guest, except whether it was withdrawn. Returns until when it holds, or infinity.
-
-    Raises:
-        RecordRejected: "not-invited".
-    """
+    Raises RecordRejected: "not-invited"."""
     if not encoded or len(encoded) > INVITATION_BYTES_MAX or not depth:
         raise RecordRejected("not-invited", "no invitation by the creator, or by one of the creator's guests")
     try:
@@ -163,15 +158,7 @@ def _check_not_withdrawn(encoded: bytes, guest: str, withdrawn: Callable[[Invita
 
 
 class AdmissionRule:
-    """The rule by which a swarm without a list of members takes records.
-
-    Args:
-        rule: of the swarm.
-        swarm: its id.
-        creator: peer id of its creator.
-        bits: of work that rule "work" asks for.
-        withdrawn: whether an invitation has been withdrawn.
-    """
+    """The rule by which a swarm without a list of members takes records."""
 
     def __init__(
         self,
@@ -265,8 +252,6 @@ class Withdrawals:
 
     Args:
         creator: may withdraw all invitations of the swarm.
-        told: what hosts said in earlier runs.
-        now: a monotone clock in seconds.
     """
 
     def __init__(self, creator: str, told: Iterable[HostWithdrawals] = (), now: TimeSource = time.monotonic) -> None:
@@ -284,7 +269,6 @@ class Withdrawals:
         """Take over a host's list. True if it changes anything; changes of a guest are limited in rate.
 
         Args:
-            packed: the ids, from a record that was checked.
             expiration: of this record; one that is older than the last does not count.
             latest: expiration beyond which no record counts, so that one of a clock that was ahead is replaced.
         """
@@ -366,7 +350,6 @@ class OwnInvitations:
         """Withdraw one.
 
         Args:
-            id_: of the invitation.
             everybodys: whether this host is the creator, who may withdraw invitations of others.
 
         Raises:

@@ -16,10 +16,8 @@ _SCALAR, _BLOB, _BRANCH, _EXTENSION, _BAD = range(5)
 
 
 def _decode_first_byte(byte: int) -> tuple[int, int, int]:
-    """(kind, size of the value or of its length field, children per unit or in total) for a first byte.
-
-    For an extension without a length field the last is its size.
-    """
+    """(kind, size of the value or of its length field, children per unit or in total) for a first byte. For an
+    extension without a length field the last is its size."""
     if byte <= 0x7F or byte >= 0xE0 or byte in (0xC0, 0xC2, 0xC3):
         return (_SCALAR, 0, 0)
     if byte <= 0x8F:

@@ -67,15 +67,8 @@ ADDRESSES_MAX = 8
 
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
-    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it.
-
-    Args:
-        payload: as it was received.
-        content: the decoded payload.
-
-    Raises:
-        RecordRejected: "oversized".
-    """
+    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it. Raises
+    RecordRejected: "oversized"."""
     kind: Any = content.__struct_config__.tag
     if len(payload) > PAYLOAD_BYTES_MAX[kind]:
         raise RecordRejected(
@@ -275,11 +268,8 @@ def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) ->
 
 
 def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecord:
-    """Make a record of `identity`, valid until `expiration` (POSIX seconds).
-
-    Raises:
-        RecordRejected: "oversized" if the payload is larger than a record may be.
-    """
+    """Make a record of `identity`, valid until `expiration` (POSIX seconds). Raises RecordRejected: "oversized" if the
+    payload is larger than a record may be."""
     payload = msgspec.msgpack.encode(content)
     check_payload_size(payload, content)
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
@@ -370,13 +360,8 @@ class RecordPolicy:
     """Whose records count in this swarm.
 
     Args:
-        swarm: swarm id.
         coordinator: peer id whose clock and leaderboard count.
         members: peer ids that may write; empty admits all. The coordinator and `own` always may.
-        own: peer id of this node.
-        now: the clock, POSIX seconds.
-        admission: the swarm's rule for peers that are not on a list.
-        shards: of stages and memberships; none are announced if not given.
     """
 
     def __init__(
@@ -400,11 +385,8 @@ class RecordPolicy:
         self._members = self._configured
 
     def admit_only(self, peers: Iterable[str]) -> None:
-        """Allow only these peers, the coordinator and this node to write from now on.
-
-        Raises:
-            RecordRejected: "oversized" if they are too many; nothing changes then.
-        """
+        """Allow only these peers, the coordinator and this node to write from now on. Raises RecordRejected:
+        "oversized" if they are too many; nothing changes then."""
         listed = frozenset((*peers, self.coordinator, self.own))
         if len(listed) > ADMITTED_MAX:
             raise RecordRejected("oversized", f"a members list of {len(listed)} peers, the limit is {ADMITTED_MAX}")
@@ -493,11 +475,8 @@ def check_expiration(expiration: float, now: float) -> None:
 
 
 def decode_owner(subkey: bytes) -> str:
-    """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner.
-
-    Raises:
-        RecordRejected: "oversized" or "unowned".
-    """
+    """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner. Raises
+    RecordRejected: "oversized" or "unowned"."""
     if len(subkey) > SUBKEY_BYTES_MAX:
         raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
     try:
@@ -530,11 +509,8 @@ def is_signature_valid(signed: SignedRecord, key: bytes) -> bool:
 
 
 def decode_payload(payload: bytes) -> Payload:
-    """Decode a payload and check every value in it.
-
-    Raises:
-        RecordRejected: "nested", "malformed", "oversized" or "non-finite".
-    """
+    """Decode a payload and check every value in it. Raises RecordRejected: "nested", "malformed", "oversized" or
+    "non-finite"."""
     check_plain_msgpack(payload)
     try:
         content = _decoder.decode(payload)

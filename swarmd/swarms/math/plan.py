@@ -99,12 +99,8 @@ class MathPlan(SplitPlan):
         ]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`.
-
-        Raises:
-            RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's questions), `source` (not
-                known here, or one that the question cannot have).
-        """
+        """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's
+        questions), `source` (not known here, or one that the question cannot have)."""
         item = self._find_item(reference, place)
         if not reference.sources:
             return self._make_first_question(item, place)
@@ -124,8 +120,7 @@ class MathPlan(SplitPlan):
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
         """See `Plan.true_spans`: the last pair of answer tags, if the data's answer is between them on its own line, as
-        in the template. None at stage 1, where several students may be named.
-        """
+        in the template. None at stage 1, where several students may be named."""
         answer = question.entry.get("answer")
         if question.stage == 1 or not isinstance(answer, str):
             return ()

@@ -173,10 +173,8 @@ class QuestionBank(abc.ABC):
 
 
 class GeneratedBank(QuestionBank):
-    """Questions made by reasoning-gym's tasks.
-
-    Raises SwarmError for a task that is unknown, does not take its settings, or has questions without one right answer.
-    """
+    """Questions made by reasoning-gym's tasks. Raises SwarmError for a task that is unknown, does not take its
+    settings, or has questions without one right answer."""
 
     def __init__(self, swarm: str, size: int, characters_max: int, tasks: Sequence[TaskConfig]) -> None:
         super().__init__(swarm, size, characters_max)

@@ -123,10 +123,8 @@ def extract_students(prompt: str) -> list[str]:
 
 
 def extract_answers(prompt: str, stage: int) -> dict[str, str]:
-    """Answers by student's id, stripped; the last if an id occurs twice. At stage 2, those before the feedback.
-
-    At stage 1 there is no feedback, and an answer that holds its leading sentence must not cut off the others.
-    """
+    """Answers by student's id, stripped; the last if an id occurs twice. At stage 2, those before the feedback. At
+    stage 1 there is no feedback, and an answer that holds its leading sentence must not cut off the others."""
     answers = {}
     shown = prompt.split(f"  \n{FEEDBACK_IS} \n")[0] if stage == 2 else prompt
     for part in shown.split("<student>")[1:]:

@@ -76,7 +76,6 @@ class ProposerSolverPlan(SplitPlan):
 
     Args:
         swarm: with `ProposerOptions` as its options; it takes no tasks.
-        training: gives the weight of the form in the reward.
 
     Raises:
         SwarmError: an option is wrong, or there are tasks.

@@ -203,8 +203,6 @@ class JudgeClient:
 
     Args:
         url: including the version, as in http://127.0.0.1:11434/v1.
-        model: its name at the endpoint.
-        answer_s: longest wait for one answer.
     """
 
     def __init__(self, url: str, model: str, answer_s: float) -> None:
