@@ -11,8 +11,6 @@
   checked. As long as `.restoring` is there, no node starts in that directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -12,8 +12,6 @@
   (`swarmd.core.rounds`). Only the backup of a node that moved has no such gap.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -5,8 +5,6 @@
 - Every file is searched for every known secret; if one is found, no bundle is made.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import re

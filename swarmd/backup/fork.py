@@ -9,8 +9,6 @@
   fork begins with is the checkpoint of the last stage that was trained up to the event. Without that it is refused.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -4,8 +4,6 @@ Logs near the head are asked for by the block's hash. There are often several no
 not have the block yet then says so; asked for a range of numbers it would answer with nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left
 from collections import Counter

@@ -5,8 +5,6 @@
 - Standings are added up from the contract's logs and compared with the sums that it keeps.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +36,7 @@ SEARCH_RANGES_MAX = 500  # of logs read backwards to find the beginning of a sta
 
 
 class CoordinatorContract:
-    """Reads one contract: a `swarmd.chain.ports.ContractReader`, with more reads for the command line and the observer."""
+    """Reads one contract: a `swarmd.chain.ports.ContractReader`, with more for the command line and the observer."""
 
     def __init__(self, rpc: RpcPool, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
         self._chain = EthereumClient(rpc)

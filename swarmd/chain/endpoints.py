@@ -9,8 +9,6 @@ have no bound on what an endpoint may send, and put the URL, with the key in it,
 - No message shows more of a URL than scheme, host and port.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import re

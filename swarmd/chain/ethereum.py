@@ -4,8 +4,6 @@ web3.py knows what each JSON-RPC method takes and gives. Its own providers are n
 an `RpcPool`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar, cast
 

@@ -7,8 +7,6 @@
   cannot pay. Nothing depends on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from time import monotonic, time
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ The key leaves this module only inside a `LocalAccount`. No error names the key 
 to one that might.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from contextlib import suppress

@@ -7,8 +7,6 @@
   counted; it is never an error.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache

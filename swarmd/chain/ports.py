@@ -11,8 +11,6 @@ Every async method may raise:
 - ChainMismatch: all endpoints that answer serve another chain.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 

@@ -9,8 +9,6 @@
   token.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

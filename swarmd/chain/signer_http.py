@@ -1,7 +1,5 @@
 """The signer's HTTP server, with the interface of RL Swarm's login server: it checks requests and calls the signer."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator

@@ -7,8 +7,6 @@
 - So everything follows from `Submit` and the chain, and this process may be killed at any point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any

@@ -8,8 +8,6 @@
 - The allow-list (`MembershipReader`) is computed from logs at the confirmed depth, because the contract keeps no list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple

@@ -5,8 +5,6 @@ process ends by itself only if no retry can help: another chain or contract than
 or a configuration that makes no sense.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

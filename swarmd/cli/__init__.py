@@ -6,8 +6,6 @@
 - A wrong command line is explained with what was given and the form that the command takes.
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import io

@@ -1,7 +1,5 @@
 """`swarmd backup` makes or checks a backup of a node, `swarmd restore` makes a node's directory from one."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`swarmd config`: check a configuration file, or show what is in force and where each value comes from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

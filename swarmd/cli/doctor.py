@@ -3,8 +3,6 @@
 The checks are in swarmd.doctor; here is what is examined, how the findings are printed, and the exit code.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@
 - `--evidence` shows peers that signed two different records for one stage, and checks the signatures offline.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import time

@@ -1,7 +1,5 @@
 """`swarmd fork`: a node of another identity from the log of one, up to an event."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

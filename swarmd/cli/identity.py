@@ -4,8 +4,6 @@ A key file is never overwritten. A backup is sealed with a passphrase, and notes
 restore can warn: a node that signs a round twice loses its place.
 """
 
-from __future__ import annotations
-
 import stat
 import time
 from contextlib import suppress

@@ -7,8 +7,6 @@
 - Sums over a log are kept beside it (swarmd.eventlog.summaries), so that the next call reads only what is new.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 The nodes are daemons as anywhere (swarmd.cli.local_swarm); here is what is shown, and how all of it ends.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

@@ -3,8 +3,6 @@
 All but compacting can be done while the daemon runs.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterable

@@ -5,8 +5,6 @@
 - A call that was interrupted is taken up by the same call. A manifest that is there is never changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import time

@@ -4,8 +4,6 @@
 - A passphrase comes from a terminal, without echo, or from a file, never from the command line.
 """
 
-from __future__ import annotations
-
 import difflib
 import getpass
 import inspect

@@ -1,7 +1,5 @@
 """`swarmd report`: the results of training, from event logs alone: a picture, JSON, or the model's card."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

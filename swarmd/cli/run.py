@@ -1,7 +1,5 @@
 """A node that runs: `swarmd run` in the foreground, `swarmd service` as a service of systemd."""
 
-from __future__ import annotations
-
 import difflib
 import subprocess
 from typing import Annotated

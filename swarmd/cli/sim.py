@@ -1,7 +1,5 @@
 """`swarmd sim`: run simulated swarms with faults, and check invariants after every commit."""
 
-from __future__ import annotations
-
 import difflib
 import sys
 from collections.abc import Iterator

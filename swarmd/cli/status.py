@@ -1,7 +1,5 @@
 """`swarmd status`: how a node is, from its daemon or, if that does not run, from its log."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """`swarmd stop`: stop a running node in order, at once or as soon as that costs no round."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

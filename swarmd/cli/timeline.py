@@ -1,7 +1,5 @@
 """`swarmd timeline`: what happened between several nodes, from their logs, in causal order."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tempfile

@@ -5,8 +5,6 @@ Whether the events come from a live node, a log, a snapshot onwards, or a simula
 become one fact, recorded before the event that showed it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 

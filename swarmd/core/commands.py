@@ -4,8 +4,6 @@ Every command carries an id made of what it is about, so that doing it twice is 
 command may be issued again under the same id, and the port that receives it must recognise it.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from swarmd.core.values import (

@@ -4,8 +4,6 @@ The contract's round and stage count above all else. While the chain cannot be r
 coordinator mirrors into the DHT, trains on and keeps what it wants to submit (submissions.py).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ It keeps count of a bounded number of members: which of them makes room for anot
 into how many shards the records of a stage are divided, and announces that with the clock.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, takewhile

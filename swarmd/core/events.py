@@ -5,8 +5,6 @@ never renamed or reused (``CONTRIBUTING.md``, law 7). Times are POSIX seconds (f
 from 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -5,8 +5,6 @@ A member's reports are not counted, nor its rollouts trained on, from the round 
 reported that it signed twice, and the node follows the later place and the later deadline of the two.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.core.commands import NoteEvidence

@@ -4,8 +4,6 @@ A name is its kind, or its kind and what it is about: "gather", "ready/chain", "
 is never renamed.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NewType, cast
 
 from swarmd.core.values import SubmissionKind

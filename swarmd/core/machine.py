@@ -4,8 +4,6 @@
 - After the clock was set, no wait may lie further away than it ever does.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.core import contract_clock, rounds

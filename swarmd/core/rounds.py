@@ -5,8 +5,6 @@ a contract keeps the rounds it knows what was submitted. The signed reports in t
 takes part only from the round after the first one that it saw open (`raise_round_floor`).
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.bounds import add_bounded, clamp_integer

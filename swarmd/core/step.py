@@ -1,7 +1,5 @@
 """(state, envelope) → (state, commands): the only place where state changes. Pure: time comes in the envelope."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ it is sent. Whatever happens in between, the worker is told what was tried and a
 Only one submission at a time is under way to the chain; how deep earlier ones lie is followed beside it.
 """
 
-from __future__ import annotations
-
 import math
 
 from msgspec.structs import replace

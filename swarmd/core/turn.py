@@ -4,8 +4,6 @@
 `StateFold` goes on with one `Turn` from event to event, and makes a `State` of it only when somebody asks for one.
 """
 
-from __future__ import annotations
-
 from operator import attrgetter, is_not
 from typing import Any, cast
 

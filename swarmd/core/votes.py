@@ -4,8 +4,6 @@ What a peer reports of itself proves nothing, so by default only those rollouts 
 arrive one stage after they were made: a round's last stage is judged in the first stage of the next round.
 """
 
-from __future__ import annotations
-
 import math
 
 from msgspec.structs import replace

@@ -7,8 +7,6 @@ been averaged with is not taken a second time, and nothing that is many rounds o
 pull back all others for ever.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.core.commands import FetchWeights

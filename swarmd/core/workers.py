@@ -1,7 +1,5 @@
 """Worker processes as the core sees them: started, ready, exited, started again within a budget."""
 
-from __future__ import annotations
-
 from typing import assert_never
 
 from msgspec.structs import replace

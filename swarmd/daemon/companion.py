@@ -4,8 +4,6 @@ The web process reads the log and the control socket like any other program. It 
 as a warning, and it ends with the node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping

@@ -5,8 +5,6 @@
 node's user may connect (mode 0600). The client is `swarmd.observe.control`.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 - The first SIGTERM or SIGINT asks for an orderly stop, a second one ends everything at once.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 

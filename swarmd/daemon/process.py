@@ -6,8 +6,6 @@
   the event log's lock, finds exactly these processes.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The interfaces of `swarmd.dht.ports`, implemented by hivemind and p2pd."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence

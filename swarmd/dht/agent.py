@@ -3,8 +3,6 @@
 A command that fails is answered with `CommandFailed`, and the daemon's core sends it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any
 

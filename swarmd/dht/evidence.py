@@ -9,8 +9,6 @@
   deadline, so all nodes that know of both continue alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -12,8 +12,6 @@
   their records, and looks again until all that it waits for are there.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -8,8 +8,6 @@
 - `Gossip` announces this node's own records on these topics.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

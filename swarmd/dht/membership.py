@@ -6,8 +6,6 @@
 - `Members` publishes this node's membership, and emits the others'.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -3,8 +3,6 @@
 `swarmd.dht.adapters` implements them by hivemind and p2pd, the simulator by a DHT of its own, without signatures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 

@@ -5,8 +5,6 @@
 - An expiration is later than all that were used under the same key before, also before a restart.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Hashable, Iterable
 from functools import partial

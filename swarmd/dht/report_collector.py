@@ -3,8 +3,6 @@
 Does not import hivemind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -6,8 +6,6 @@
 - `LeaderboardFetcher`: fetches the leaderboard of the previous round.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Builds the parts of one run of the network worker and connects them."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager

@@ -6,8 +6,6 @@
 - `WeightsOffers` holds the weights that members offer, as their memberships say.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable

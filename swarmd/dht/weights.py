@@ -1,7 +1,5 @@
 """Weights between peers: serving this node's own and fetched weights, and fetching those that other peers offer."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set

@@ -4,8 +4,6 @@
 node with the same identity, an address that is taken, a wrong configuration.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from contextlib import ExitStack

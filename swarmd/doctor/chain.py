@@ -1,7 +1,5 @@
 """Checks of the chain: its endpoints, the contract that keeps the rounds, and the account that pays."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

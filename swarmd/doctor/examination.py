@@ -8,8 +8,6 @@
 - Secrets that the configuration names are redacted in everything that is reported.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """Checks of the machine: Python, accelerator and memory, the model, the sandbox, disk and clock."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

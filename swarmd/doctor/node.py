@@ -1,7 +1,5 @@
 """Checks of the node: configuration, data directory, identity, event log, daemon and unit."""
 
-from __future__ import annotations
-
 import contextlib
 import stat
 from collections.abc import Callable, Iterator

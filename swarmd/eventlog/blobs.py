@@ -1,7 +1,5 @@
 """Bodies too large for the log, each under the SHA-256 of its content; shared by the daemon and its workers."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Events, commands and changes of state as text: JSON lines and Parquet for programs, short lines for people."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """The fold: from commits to states and commands, without doing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 

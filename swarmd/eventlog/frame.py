@@ -8,8 +8,6 @@ were made durable together with a digest of the commands that they caused. `docs
   damage, for only somebody who wrote such lengths on purpose gets there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ charts or settings have made of it?
 - `compare` folds twice, as it was and with other charts, or with other settings in every start of the log.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from collections import Counter

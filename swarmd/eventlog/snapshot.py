@@ -4,8 +4,6 @@
 cache: while the log is whole, all of them may be deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import struct

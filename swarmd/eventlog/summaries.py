@@ -9,8 +9,6 @@ made of what lies before. It is a cache, and written whole or not at all.
 - One that was made by another version of its kind, or does not fit the log, is made again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 The contract says who may say what and when, as docs/CONTRACT.md has it; a block of it can be taken back.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Everything is counted from events and commands; the core's own books are only compared with that.
 """
 
-from __future__ import annotations
-
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command, Gather, PublishReport
 from swarmd.core.events import Event, RolloutsGathered

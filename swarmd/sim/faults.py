@@ -1,7 +1,5 @@
 """What goes wrong in the simulated world, and when."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from swarmd.core.events import StopRequested

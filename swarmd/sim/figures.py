@@ -1,7 +1,5 @@
 """How quick a simulated swarm is, and what a round costs it, counted while it is played."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 

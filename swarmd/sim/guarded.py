@@ -1,7 +1,5 @@
 """The simulated network worker among hostile peers: what they do to it, and what the shipped bounds leave of that."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping
 from random import Random
 

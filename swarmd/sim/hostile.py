@@ -1,7 +1,5 @@
 """Hostile actors in a simulated swarm: what each kind does, by a stream of chance of its own."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from random import Random
 from typing import ClassVar

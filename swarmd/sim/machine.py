@@ -1,7 +1,5 @@
 """A simulated machine: its clock, its account, and its disk, which stays when every process on it dies."""
 
-from __future__ import annotations
-
 import io
 from abc import ABC, abstractmethod
 from collections import deque

@@ -3,8 +3,6 @@
 An honest node is never accused, whatever befalls it: what nodes sign is compared as real nodes compare it.
 """
 
-from __future__ import annotations
-
 from swarmd.core.commands import Gather
 from swarmd.core.events import (
     Event,

@@ -8,8 +8,6 @@
   averaged with before (`WeightsChecks`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import assert_never

@@ -1,7 +1,5 @@
 """What a simulated swarm is like: its size, its rules, and how bad its world is."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any, Literal
 

@@ -5,8 +5,6 @@
   the `on_...` methods here, which `swarmd.sim.world` fills.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A simulated swarm: its nodes, the network between them and the chain, if there is one, made from a profile."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 

@@ -2,8 +2,6 @@
 reports and goes on.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

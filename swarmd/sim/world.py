@@ -1,7 +1,5 @@
 """The simulated world: a swarm, what goes wrong in it, who attacks it, and the checks; played from one seed."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import math

@@ -3,8 +3,6 @@
 Authors of swarms import from `swarmd.plugin`; everything else here is private.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from importlib.util import find_spec

@@ -7,8 +7,6 @@
   scorer instead of math_verify.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@
 - The file is written whole or not at all, and what does not fit is named by row and column.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -7,8 +7,6 @@
 docs/swarms/file.md describes the options.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

@@ -7,8 +7,6 @@
   `is_safe_to_score` and `is_wrong_but_paid` stand before them.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import difflib

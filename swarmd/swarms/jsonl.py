@@ -1,7 +1,5 @@
 """Files of questions: JSONL, one JSON object a line, bounded, checked, and with a digest to compare files by."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 They stand apart from the kinds and import little, so that options are checked without making a plan.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping

@@ -10,8 +10,6 @@
   `StageTrained.scored`. Only views read them.
 """
 
-from __future__ import annotations
-
 import abc
 import hashlib
 import math

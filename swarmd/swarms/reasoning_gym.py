@@ -4,8 +4,6 @@ Seeds are hashed from (swarm, peer, round, stage, task, chunk). An item of reaso
 so consecutive seeds would give chunks, rounds and nodes each other's questions, shifted by one.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ subclass of `swarmd.plugin.Plan`. Only the kind that is asked for is imported, a
 plan is made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import re

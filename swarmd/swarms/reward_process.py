@@ -7,8 +7,6 @@
 The two ends speak over a pipe: the modules to import, then for each call the function's name and its arguments.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import difflib

@@ -6,8 +6,6 @@
   node's own configuration; no manifest and no peer can name one.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -3,8 +3,6 @@
 Beside the key file is a note about the last backup that was made here (`identity.key.saved`), for `swarmd doctor`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

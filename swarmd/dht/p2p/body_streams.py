@@ -6,8 +6,6 @@
   few peers to which it has given the body (`encode_peer_ids`), and these are asked instead.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import random

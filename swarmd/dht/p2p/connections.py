@@ -7,8 +7,6 @@
   number of peers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 

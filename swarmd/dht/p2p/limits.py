@@ -13,8 +13,6 @@
   that it is not connected to for as long as the caller waits.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -5,8 +5,6 @@ hangs. So every run of p2pd is watched here, and every operation goes through `D
 there is no p2pd or if it dies meanwhile. What the node holds for others survives, in memory, from run to run.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path

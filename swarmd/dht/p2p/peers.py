@@ -5,8 +5,6 @@ it is pinged again. So every few seconds each node pings the bootstrap peers, an
 table.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Where p2pd's sockets lie: the path of a socket must be short, that of a data directory may be long."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

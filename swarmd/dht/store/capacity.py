@@ -12,8 +12,6 @@
   key do.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar

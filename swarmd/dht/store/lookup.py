@@ -8,8 +8,6 @@ asked at once, the nearer ones that they name are followed, and the answers of t
 - Trusted peers are asked in each search, wherever they are: a crowd beside a key cannot hide what lies under it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -7,8 +7,6 @@
 - `Promptness` knows which peers answer too late: a peer that answers slowly could otherwise delay every read.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict

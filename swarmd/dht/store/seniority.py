@@ -4,8 +4,6 @@ Among peers without credit a tie-breaker decides last, which each node draws for
 choose identities that win it everywhere, and none loses it for ever.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@
 - `RecordForwarding` says which records are sent to a peer that is met for the first time.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Collection, Hashable, Iterator

@@ -8,8 +8,6 @@
   one range of addresses has few places in the routing table.
 """
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import re

@@ -4,8 +4,6 @@
 - A leaderboard's body contains the signed reports of its round, so anyone can check that its standings are their sums.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import zlib

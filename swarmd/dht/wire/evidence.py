@@ -13,8 +13,6 @@ Memberships are not evidence: two hosts with one identity by mistake are told ap
 be: a report names their digest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@
   invite` writes and the network worker reads.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -4,8 +4,6 @@ The check walks the encoding without building any object, so a few hostile bytes
 that believes the lengths of arrays allocates each before it reads its elements.
 """
 
-from __future__ import annotations
-
 from swarmd.bounds import DECODE_ERRORS as DECODE_ERRORS
 from swarmd.errors import RecordRejected
 

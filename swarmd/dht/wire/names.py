@@ -8,8 +8,6 @@
   arithmetic.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import lru_cache
 from typing import Annotated, NamedTuple

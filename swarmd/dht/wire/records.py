@@ -7,8 +7,6 @@
 - `RecordPolicy` says whose records count in a swarm, `AnnouncedShards` in which shards they have to be.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable

@@ -5,8 +5,6 @@ without a closing line; "None" pays most if the answers are right, and compares 
 completions; an answer must be equal letter by letter. `swarmd.swarms.math.fixed` does without them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

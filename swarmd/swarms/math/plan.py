@@ -6,8 +6,6 @@
   that has nothing of the stage before continues with stage 0's questions.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

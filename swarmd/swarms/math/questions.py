@@ -5,8 +5,6 @@
   set are named by their index, under seed 0.
 """
 
-from __future__ import annotations
-
 import abc
 import hashlib
 import json

@@ -4,8 +4,6 @@ The delimiters of the user's messages are those of RL Swarm v0.4, character by c
 parse prompts. In a stage's template each tag is on a line of its own.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import Counter

@@ -5,8 +5,6 @@
   finds it invalid, refuses the question.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

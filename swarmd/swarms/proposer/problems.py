@@ -4,8 +4,6 @@ A built-in problem takes a few steps on a number, a list of numbers or a text, o
 problems are solved if there is no valid proposal, and some of them are held out.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import itertools

@@ -3,8 +3,6 @@
 Tests decide; a judge adds a part.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time
