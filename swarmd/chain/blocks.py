@@ -221,17 +221,14 @@ class RecentBlocks:
         return self._blocks[-1]
 
     def find_block(self, number: int) -> BlockRef | None:
-        """The block of that number, if it is remembered."""
         place = bisect_left(self._blocks, number, key=lambda block: block.number)
         found = self._blocks[place] if place < len(self._blocks) else None
         return found if found is not None and found.number == number else None
 
     def append_block(self, block: BlockRef) -> None:
-        """Append the block that follows the tip."""
         self._blocks = [*self._blocks[1 - KEPT_MAX :], block]
 
     def drop_blocks_after(self, number: int) -> None:
-        """Forget the blocks after this one."""
         self._blocks = [block for block in self._blocks if block.number <= number]
 
     async def find_fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
@@ -269,7 +266,6 @@ class BlockReporter:
         self.rejected: Counter[str] = Counter()
 
     def resume_after(self, block: BlockRef) -> None:
-        """Continue after this block, which has been reported."""
         self._last = block
 
     def report_block(self, block: BlockRef, entries: Sequence[LogEntry]) -> tuple[AnyChainLog, ...]:

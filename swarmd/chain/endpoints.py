@@ -593,7 +593,6 @@ class RpcPool:
                 health.pause(f"has no block {farthest} yet, others have")
 
     async def call_endpoint(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """A call to one endpoint. Raises as `ask` does."""
         endpoint = health.endpoint
         try:
             if not health.is_chain_verified:

@@ -73,7 +73,6 @@ class EthereumClient:
         return bytes(await _await_typed_answer(self._eth.call(asked, cast(BlockIdentifier, block)), bytes, "result"))
 
     async def has_code(self, address: str, block: Block = "latest") -> bool:
-        """Whether there is a contract at an address."""
         return bool(
             await _await_typed_answer(
                 self._eth.get_code(_checksum_address(address), cast(BlockIdentifier, block)), bytes, "code"

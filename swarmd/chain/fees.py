@@ -129,7 +129,6 @@ class DailyBudget:
         raise BudgetSpent(f"{why}, chain.fees.day_coins_max, is spent", "Wait until 00:00 UTC, or raise it and restart")
 
     def record_spending(self, cost_wei: int, counted_wei: int) -> None:
-        """Count a signed transaction against the day's budget."""
         today = utc_day_of(self._clock())
         if today > self._day:
             self._day, self._spent_wei = today, 0
@@ -142,7 +141,6 @@ class DailyBudget:
 
     @property
     def is_nearly_spent(self) -> bool:
-        """Whether the day's budget is nearly spent."""
         return 0 < self._coins_max * COIN_WEI * BUDGET_TOLD_SHARE <= self.spent_wei
 
     def metrics(self) -> dict[str, float]:

@@ -71,7 +71,6 @@ class AbiReader:
         return self._encoded[at + WORD : at + WORD + length]
 
     def read_text(self, at: int, most: int = TEXT_BYTES_MAX) -> str:
-        """A text of at most `most` bytes."""
         return self.read_bytes(at, most).decode("utf-8", "backslashreplace")
 
     def read_count(self, at: int, most: int = ITEMS_MAX) -> int:
@@ -118,7 +117,6 @@ def _decode_value(content: AbiReader, kind: str, base: int, at: int) -> Any:
 
 @lru_cache(maxsize=8192)
 def address_from_word(number: int) -> str:
-    """The checksummed address in a 32-byte word."""
     return to_checksum_address((number & ((1 << 160) - 1)).to_bytes(20, "big"))
 
 
@@ -166,7 +164,6 @@ class BlockHeader(msgspec.Struct, rename="camel", gc=False):
 
 
 def event_topic(signature: str) -> str:
-    """The first topic of an event, by its signature."""
     return "0x" + keccak(text=signature).hex()
 
 

@@ -147,7 +147,6 @@ async def set_round_policy(
 async def add_bootnodes(
     orders: OperatorTransactions, coordinator: CoordinatorContract, addresses: tuple[str, ...]
 ) -> OrderReceipt | None:
-    """Append the addresses that the contract does not have yet."""
     known = await coordinator.bootnodes()
     missing = [address for address in addresses if address not in known]
     if not missing and not orders.has_attempts("bootnodes"):
@@ -158,7 +157,6 @@ async def add_bootnodes(
 async def remove_bootnode(
     orders: OperatorTransactions, coordinator: CoordinatorContract, address: str
 ) -> OrderReceipt | None:
-    """Remove an address from the contract's list."""
     known = await coordinator.bootnodes()
     if address not in known:
         return None
@@ -303,7 +301,6 @@ class OrderJournal:
         self._save_file()
 
     def remove_attempts(self, name: str) -> None:
-        """Remove all attempts of an order."""
         assert self.record is not None
         self.record.steps.pop(name, None)
         self._save_file()

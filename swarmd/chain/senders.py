@@ -184,7 +184,6 @@ class AccountSigner:
 
 
 def encode_submission_call(command: Submit, peer: str, drive: Drive) -> bytes:
-    """The contract call that makes a submission."""
     if command.kind == "register":
         return encode_call("registerPeer(string)", peer)
     if command.kind == "reward":
@@ -314,7 +313,6 @@ class AccountTransactions:
 
 
 def make_wallet(config: ChainConfig, rpc: RpcPool, account: LocalAccount, budget: DailyBudget | None = None) -> Wallet:
-    """The wallet of an account, over the chain that `rpc` reaches."""
     from swarmd.chain.ethereum import EthereumClient
 
     return Wallet(config, EthereumClient(rpc), AccountSigner(account, config.chain_id, config.drive), budget)

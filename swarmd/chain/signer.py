@@ -119,7 +119,6 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def posix_time(self) -> float:
-        """The line's time in POSIX seconds."""
         return datetime.fromisoformat(self.at).timestamp()
 
     def to_request(self) -> SignerRequest:
@@ -231,7 +230,6 @@ class AuditLog:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
         os.close(self._lock)
 
@@ -285,7 +283,6 @@ class SignedSubmission(TrackedSubmission):
         return self.hash or self.attempts[-1].hash
 
     def apply_line(self, line: AuditLine) -> None:
-        """Apply a line about this submission."""
         if line.what == "signed":
             self.add_attempt(line.to_prepared(), line.posix_time)
             self.lines.append(line)
@@ -310,7 +307,6 @@ class SignerLedger:
             self.apply_line(line)
 
     def apply_line(self, line: AuditLine) -> None:
-        """Apply one more line of the audit log."""
         if line.what == "spent":
             self.spent = (utc_day_of(line.posix_time), int(line.cost_wei or 0))
         if line.what == "ended":

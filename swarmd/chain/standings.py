@@ -45,7 +45,6 @@ class PeerTotals(msgspec.Struct, array_like=True):
         return msgspec.structs.replace(self, rounds=set(self.rounds))
 
     def to_standing(self, peer: str) -> PeerStanding:
-        """The sums as a standing."""
         return PeerStanding(peer, self.account, int(self.reward), len(self.rounds), self.stages, self.wins, self.votes)
 
 

@@ -228,7 +228,6 @@ class TrackedSubmission:
         return any(each.hash == hash and (each.raw or not hash) for each in self.attempts)
 
     def newest_released(self) -> SubmissionAttempt | None:
-        """The newest attempt that may be sent."""
         return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
 
     def newest_released_by_nonce(self) -> list[SubmissionAttempt]:
@@ -259,7 +258,6 @@ class TrackedSubmission:
         return not self.attempts or self.missing_checks >= MISSING_CHECKS
 
     def mark_included(self, block: BlockRef, hash: str) -> None:
-        """Record the block in which the submission was mined."""
         self.block, self.hash, self.is_unannounced, self.was_alive = block, hash, False, True
 
     def forget_block(self) -> None:
@@ -464,7 +462,6 @@ class Submitter:
     # --- attempts, each of which is sent only after it is in the log ---
 
     async def _prepare_first_attempt(self, tracked: TrackedSubmission) -> None:
-        """Make this process's first attempt."""
         try:
             prepared = await self._sender.prepare_attempt(self._peer, tracked.command, tracked.attempts)
         except ContractRefused as error:
@@ -568,7 +565,6 @@ class Submitter:
     # --- refusals and reverts ---
 
     async def _resolve_refused(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
-        """Resolve a submission whose attempt the contract would not take."""
         verdict = await self._resolver.resolve_refusal(tracked.command, error)
         if isinstance(verdict, ContractRefusal):
             self._emit_refused(tracked, verdict)
@@ -602,7 +598,6 @@ class Submitter:
     # --- events ---
 
     def _emit_prepared(self, tracked: TrackedSubmission, attempt: SubmissionAttempt) -> None:
-        """Emit the next attempt, which waits to be in the log."""
         tracked.add_attempt(attempt, self._runtime.now())
         self._emit(SubmissionPrepared(tracked.submission, attempt))
 
@@ -669,7 +664,6 @@ class ChainCommandDispatcher:
             watcher.on_head = submitter.on_head
 
     def start_tasks(self) -> None:
-        """Start the tasks that run until the end."""
         self._begin(self._watcher.membership.run)
         if self._submitter is not None:
             self._begin(self._submitter.run)

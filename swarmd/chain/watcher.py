@@ -182,7 +182,6 @@ class MembershipReader:
         self._due = runtime.make_signal()
 
     def record_change(self, number: int) -> None:
-        """Record that a log in this block changes membership."""
         self._changes.append(number)
         if len(self._changes) > CHANGES_MAX:
             del self._changes[1]  # what it changed is read with a later one
@@ -466,7 +465,6 @@ class ChainWatcher:
         await self._runtime.sleep(PAUSE.after(self._failures))
 
     async def _read_new_blocks(self, order: WatchChain, header: BlockRef | None) -> None:
-        """Read new blocks."""
         if not self._checked:
             await self._check_chain()
         if self._branch is None:

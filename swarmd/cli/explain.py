@@ -119,7 +119,6 @@ def latest_stories(directory: Path, now: float | None = None) -> list[Story]:
 
 
 def render_story(story: Story) -> RenderableType:
-    """A story for a person."""
     colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
     table = Table(box=None, padding=(0, 1), show_header=False)
     for style in ("dim", "dim"):

@@ -146,7 +146,6 @@ def get_or_make_peer_id(place: LocalNode) -> str:
 
 
 def count_closed_rounds(place: LocalNode) -> int:
-    """Rounds that the coordinator's log has closed."""
     if not place.events.is_dir():
         return 0
     state, _ = load_state(place.events)
@@ -276,7 +275,6 @@ class DaemonProcess:
 
     @property
     def command(self) -> list[str]:
-        """The daemon's command line."""
         return [sys.executable, "-m", "swarmd", "run", "--config", str(self.place.config)]
 
     @property
@@ -492,7 +490,6 @@ class LocalSwarm:
 
 
 def make_node_row(name: str, status: Status, note: str = "") -> NodeRow:
-    """A node's status as a row of the live table."""
     training, round_status, kept = status.training, status.round, status.submissions
     latest = [reward.held_out for reward in status.rewards if reward.held_out is not None]
     return NodeRow(

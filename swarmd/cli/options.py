@@ -30,7 +30,6 @@ from swarmd.secret_files import Secret, SecretKind, read_secret
 
 
 def print_json(value: Any) -> None:
-    """Print a value made of Structs, as `encode_json` has it."""
     typer.echo(encode_json(value))
 
 
@@ -116,7 +115,6 @@ class LocatedNode(NamedTuple):
 
     @property
     def start_command(self) -> str:
-        """The command that starts a node that never ran."""
         if self.config is None:
             return f"swarmd run --config FILE --data {quote_for_shell(self.data)}"
         if self.config.name != CONFIG:
@@ -214,7 +212,6 @@ def no_node_error(place: Path, lack: str) -> NotFoundError:
 
 
 def find_similar_node(place: Path) -> Path | None:
-    """A node beside the place with a similar name."""
     names = [path.parent.name for path in place.parent.glob(f"*/{CONFIG}")]
     near = difflib.get_close_matches(place.name, names, n=1)
     return place.parent / near[0] if near else None

@@ -171,7 +171,6 @@ def resolve_event_type(name: str) -> str:
 
 
 def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
-    """Commits that begin at or before `last`."""
     return commits if last is None else takewhile(lambda commit: commit.seq <= last, commits)
 
 

@@ -161,7 +161,6 @@ def parse_profile_fields(
 
 
 def summary_line(summary: RunSummary) -> str:
-    """One run in one line."""
     chain = f"{summary.blocks} blocks, {summary.reorgs} reorganisations, {summary.confirmed} submissions confirmed, "
     chain += f"{summary.refused} refused, "
     kinds, held = " ".join(parse_hostile_kinds(summary.profile.hostile)), ""

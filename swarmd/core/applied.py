@@ -39,7 +39,6 @@ class AppliedEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def event(self) -> Event:
-        """The event itself."""
         return self.envelope.event
 
 

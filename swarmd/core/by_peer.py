@@ -97,7 +97,6 @@ class ValuesByPeer(Generic[T]):
         return made
 
     def without_peer(self, peer: str) -> Self:
-        """Without the value of a peer."""
         if peer not in self:
             return self
         made = self._copy_for_change()
@@ -159,7 +158,6 @@ class ValuesByPeer(Generic[T]):
         """Count that a peer's value was one and is another."""
 
     def get(self, peer: str) -> T | None:
-        """The value of a peer."""
         place = self._entries.latest.get(peer, -1)
         if place < self.size:
             return self._entries.values[place] if place >= 0 else None

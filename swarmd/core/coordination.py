@@ -35,7 +35,6 @@ REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with a
 
 
 def settings_of(turn: StepContext) -> CoordinatorSettings:
-    """The coordinator's part of the settings."""
     settings = turn.settings.coordination
     assert settings is not None
     return settings

@@ -638,7 +638,6 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 def tag_of(event: Event) -> str:
-    """The event's ``type`` tag."""
     return str(type(event).__struct_config__.tag)
 
 

@@ -400,7 +400,6 @@ def on_training_cancelled(turn: StepContext, event: TrainingCancelled) -> None:
 
 
 def is_training(turn: StepContext, train: str) -> bool:
-    """Whether the trainer is at this `Train`."""
     return turn.state.trainer.chart == "busy" and turn.state.trainer.train == train
 
 
@@ -570,7 +569,6 @@ def context_for_round(turn: StepContext, before: StageWork | None, round: int) -
 
 
 def make_report_command(work: StageWork, result: StageResult) -> PublishReport:
-    """The command that publishes a stage's result."""
     return PublishReport(
         stage_command_id("report", work.round, work.stage), work.round, work.stage, result.reward, result.rollouts
     )

@@ -99,12 +99,10 @@ def _trim_settled(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
 
 
 def find_submission(state: StateBase, submission_id: str) -> Submission | None:
-    """The submission with this id."""
     return next((each for each in state.submissions if each.id == submission_id), None)
 
 
 def submissions_on_chain(state: StateBase, kind: SubmissionKind) -> list[Submission]:
-    """Submissions of a kind that the chain has."""
     return [each for each in state.submissions if each.kind == kind and each.chart in ON_CHAIN]
 
 
@@ -232,7 +230,6 @@ def _record_cost(turn: StepContext, submission: Submission, attempt: SubmissionA
 
 
 def on_sent(turn: StepContext, event: SubmissionSent) -> None:
-    """The submission was sent."""
     submission = find_submission(turn.state, event.submission)
     if submission is not None and turn.fire_submission_trigger(submission, "send", hash=event.hash, reason=""):
         turn.update_chain(failures=0)

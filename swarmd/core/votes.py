@@ -45,7 +45,6 @@ def count_report(turn: StepContext, peer: str, round: int, stage: int, reward: f
 
 
 def _tally_with_score(tally: VoteTally | None, round: int, new: VoteScore) -> VoteTally | None:
-    """The tally with a new score, if it is that round's."""
     if tally is None or tally.round != round:
         return tally
     peer, stage = new.peer, new.stage

@@ -90,7 +90,6 @@ def on_node_forked(turn: StepContext, event: NodeForked) -> None:
 
 
 def workers_of(state: StateBase) -> tuple[Worker, ...]:
-    """The workers that a node has."""
     return ("network", "trainer") if state.chain is None else ("network", "trainer", "chain")
 
 
@@ -119,7 +118,6 @@ def start_worker(turn: StepContext, worker: Worker) -> None:
 
 
 def worker_state_of(state: StateBase, worker: Worker) -> WorkerState:
-    """The process state of a worker."""
     match worker:
         case "network":
             return state.network
@@ -132,7 +130,6 @@ def worker_state_of(state: StateBase, worker: Worker) -> WorkerState:
 
 
 def set_worker_state(turn: StepContext, worker: Worker, life: WorkerState) -> None:
-    """Replace the process state of a worker."""
     match worker:
         case "network":
             turn.state.network = life

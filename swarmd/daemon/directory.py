@@ -172,13 +172,11 @@ class SwarmIdentity(msgspec.Struct, frozen=True):
 
 
 def swarm_of_config(config: Config) -> SwarmIdentity:
-    """The swarm that a configuration names."""
     settings = make_core_settings(config, "")
     return SwarmIdentity(settings.swarm, settings.kind, settings.contract)
 
 
 def swarm_of_manifest(manifest: Manifest) -> SwarmIdentity:
-    """The swarm of a manifest."""
     chain = manifest.chain
     contract = "" if chain is None else contract_name(chain.chain_id, chain.contract)
     return SwarmIdentity(manifest.id, manifest.recipe.kind, contract)

@@ -314,7 +314,6 @@ class Node:
         )
 
     def status(self) -> Status:
-        """How the node is, now."""
         log_status = measure_log(self._data.events, self.engine.loop.next_seq)
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.failure_note)
         notes = tuple(note for note in amiss if note)

@@ -152,7 +152,6 @@ class HivemindReplicas:
         return took
 
     async def _store_at_peer(self, peer: PeerID, name: str, signed: SignedRecord) -> PeerID | None:
-        """Store a record at one peer. Returns the peer if it has taken the record."""
         key = DHTID.from_bytes(names.key_id(name))
         protocol = self._run.dht.protocol
         answer = await protocol.call_store(peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner])

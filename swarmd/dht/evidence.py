@@ -110,7 +110,6 @@ class EquivocationDetector:
         self._last = (-math.inf, BEFORE_ALL)  # greatest expiration and place of all clocks so far
 
     def compare_record(self, record: Record) -> None:
-        """Compare a record whose signature has been checked."""
         signed = as_signed(record)
         self.compare_decoded(DecodedRecord(signed, signed.content))
 
@@ -251,7 +250,6 @@ class EvidenceGossip:
             self._latest[signer] = max(each.round, self._latest.get(signer, each.round))
 
     def is_banned(self, peer: str, round: int) -> bool:
-        """Is this peer banned in a round, so that none of its records count?"""
         return bool(self._noted) and any(is_banned_by(each, peer, round) for each in self._noted)
 
     # --- what this node finds ---

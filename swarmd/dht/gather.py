@@ -190,7 +190,6 @@ class SampledShards:
         return self.read[-1]
 
     def has_too_few_peers(self, useless: int) -> bool:
-        """Whether too few peers were found, not counting `useless` of them."""
         return self.is_sample and len(self.sources.peers) - useless < self._wanted
 
     def is_exhausted(self, useless: int) -> bool:
@@ -198,7 +197,6 @@ class SampledShards:
         return self.has_too_few_peers(useless) and not self._unread
 
     def has_enough_rollouts(self, gathered: int) -> bool:
-        """Whether the rollouts of this many peers are enough."""
         return self.is_sample and gathered >= self._wanted
 
 

@@ -87,7 +87,6 @@ class HintGossip:
             raise self._peer_limits.count_refusal(sender, "malformed", f"not a hint: {error}") from error
 
     def publish(self, record: Record) -> None:
-        """Hint at an own record."""
         content = record.content
         kind = str(type(content).__struct_config__.tag)
         hint = Hint(kind, content.key, record.expiration, self._view.peer_id)

@@ -214,7 +214,6 @@ class MembershipWatcher:
             self._due[shard] = self._poll + self._waits[shard]
 
     def read_own_shard_now(self) -> None:
-        """Read the key of this node's own membership now."""
         watch = self._watches.get(self._own_shard())
         if watch is not None:
             watch.read_now()
@@ -257,7 +256,6 @@ class MembershipWatcher:
             self._due[shard] = self._poll
 
     def _polls_between_reads(self) -> float:
-        """Polls between two reads of a key."""
         dht = self._view.config.dht
         if not self._view.coordinating:
             return POLLS_BETWEEN_READS
@@ -308,7 +306,6 @@ class Members:
         self._view.emit(Registered(command.id))
 
     def watch_others(self) -> None:
-        """Watch the others' memberships without publishing one."""
         self._watching = True
         self._keys.watch()
 

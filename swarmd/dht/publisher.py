@@ -70,7 +70,6 @@ class OwnRecords:
         self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
 
     def __contains__(self, key: str) -> bool:
-        """Is there a record under a key?"""
         return key in self._kept
 
     def used_expirations(self, key: str) -> tuple[float, float]:

@@ -57,7 +57,6 @@ class KeyWatch:
         self._poll_s = poll_s
 
     def read_now(self) -> None:
-        """Read the key now."""
         self._woken.set()
 
     async def run(self, later: bool = False) -> None:

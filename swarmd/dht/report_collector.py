@@ -137,7 +137,6 @@ class ReportCollector:
             self._keys = {name: self._store.watch(name, self._seen.emit_new)}
 
     def _stop_collecting(self, next: CollectReports) -> None:
-        """Stop collecting the stage before `next`."""
         view, store, before = self._view, self._store, self._command
         for name in self._keys:
             store.unwatch(name)

@@ -155,7 +155,6 @@ class Session:
     def make_weights_fetcher(
         self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None
     ) -> WeightsFetcher:
-        """Create the part that fetches peers' weights."""
         fetch = partial(fetch_body, self.node, bounds=WEIGHTS)
         return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 
@@ -167,7 +166,6 @@ class Session:
         return choose_trusted_peers(view.peer_id, view.coordinator, bootstrap, elders, view.random.sample)
 
     def _configured_peers(self) -> set[str]:
-        """Peers that the configuration names."""
         members = self.view.config.dht.members
         named = {peer for _, peer in self._book.bootstrap} | set(members) | {self.view.coordinator}
         return named - {self.view.peer_id}

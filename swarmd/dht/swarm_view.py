@@ -67,7 +67,6 @@ class CoordinatorContact:
         self._deadline_at, self._final = deadline_at, final
 
     def record_stage_end(self, others_reported: bool, others: int) -> None:
-        """Record the end of a stage of this coordinator."""
         self._unanswered = 0 if others_reported or not others else self._unanswered + 1
 
     def isolation_reason(self, peers: int) -> str:
@@ -187,7 +186,6 @@ class SwarmView:
             require_invitation(*parts)
 
     def is_credited(self, peer: str) -> bool:
-        """Has the swarm credited this peer?"""
         return self.seniority.rounds_of(peer) > 0
 
     def set_member_count(self, count: int) -> None:

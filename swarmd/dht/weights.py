@@ -200,7 +200,6 @@ class _ChunkFetcher:
         self.failed: list[Exception] = []  # errors of the local disk, which end the fetch
 
     async def fetch_from_peer(self, peer: str) -> None:
-        """Fetch from a peer until nothing is missing, or the peer is dropped."""
         failures = 0
         self._gave_at[peer] = anyio.current_time()
         while self._into.missing and peer not in self._dropped and not self.failed:
@@ -307,7 +306,6 @@ class CountingFetch:
         self.received_bytes = 0
 
     def set_manifest(self, manifest: WeightsManifest) -> None:
-        """Set the manifest whose files are fetched next."""
         for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
             self._files |= {file.chunk_digest(index): file for index in range(len(file))}
 

@@ -190,7 +190,6 @@ class Subject:
 
     @cached_property
     def daemon(self) -> DaemonReply:
-        """The daemon's status."""
         return ask_status(self.data.control) if self.data is not None else DaemonReply()
 
     async def _ask_torch(self) -> ProbeAnswer:

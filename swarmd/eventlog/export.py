@@ -134,7 +134,6 @@ def format_event(seq: int, at: float, event: Event) -> str:
 
 
 def format_command(command: Command) -> str:
-    """A command and its fields."""
     return f"{type(command).__struct_config__.tag} {format_fields(command)}"
 
 
@@ -152,7 +151,6 @@ def format_fields(struct: msgspec.Struct) -> str:
 
 
 def shorten_value(value: Any) -> str:
-    """A value shortened for one line."""
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float):

@@ -156,5 +156,4 @@ def peer_id_of_log(directory: Path) -> str:
 
 
 def commits_from(directory: Path, base: FoldBase) -> Iterator[Commit]:
-    """The commits that follow on a base."""
     return read_commits(directory, base.seq)

@@ -73,7 +73,6 @@ class LogReader:
             self._open_segment(successor, digest=_check_sealed_segment(self._file, self._path, self._offset))
 
     def close(self) -> None:
-        """Close the file that is being read."""
         if self._file:
             self._file.close()
             self._file = None

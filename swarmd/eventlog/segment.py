@@ -41,7 +41,6 @@ class LogPosition(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
     def segment_path(self, directory: Path) -> Path:
-        """The segment's file."""
         return directory / segment_name(self.segment)
 
 
@@ -72,7 +71,6 @@ class ParsedHeader(msgspec.Struct, frozen=True):
 
 
 def segment_name(first_seq: int) -> str:
-    """The name of the segment that begins with this event."""
     return f"{first_seq:020d}{SUFFIX}"
 
 
@@ -99,7 +97,6 @@ def find_segment_directory(path: Path) -> Path:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The first bytes of a segment."""
     payload = msgspec.msgpack.encode(header)
     assert len(payload) <= HEADER_BYTES_MAX, "ids are short"
     checked = PREFIX.pack(MAGIC, FORMAT, len(payload), 0)[:CHECKED_BYTES]

@@ -58,12 +58,10 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(encoded: bytes) -> State:
-    """The state that `encode_state` encoded."""
     return _decoder.decode(encoded)
 
 
 def snapshot_directory(directory: Path) -> Path:
-    """The directory of a log's snapshots."""
     return directory / "snapshots"
 
 

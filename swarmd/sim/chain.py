@@ -56,7 +56,6 @@ class ContractView:
 
     @property
     def round_and_stage(self) -> Place:
-        """Round and stage."""
         place: Place = self._get("place", (0, 0))
         return place
 
@@ -193,7 +192,6 @@ class SimContract(ContractView):
         self._book[key] = value
 
     def undo_block(self, undo: Undo) -> None:
-        """Undo the changes of the last block."""
         for key, before in reversed(undo):
             if before is _NOTHING:
                 del self._book[key]
@@ -311,7 +309,6 @@ class SimChain:
 
     @property
     def head(self) -> BlockRef:
-        """The last block."""
         return self.blocks[-1].ref
 
     def has_block(self, block: BlockRef) -> bool:
@@ -325,7 +322,6 @@ class SimChain:
         return self.contract.view_before([block.undo for block in self.blocks[number + 1 :]])
 
     def balance_of(self, account: str) -> int:
-        """What an account has, in wei."""
         return self.balances.get(account, RICH_WEI)
 
     def has_transaction(self, transaction: str) -> bool:
@@ -358,7 +354,6 @@ class SimChain:
     # --- blocks ---
 
     def start_producing_blocks(self) -> None:
-        """Start producing blocks."""
         self.world.call_in(self.world.profile.block_s, self._produce_block)
         if self.world.profile.reorgs > 0 and self.world.profile.reorg_depth > 0:
             self._schedule_reorganisation()

@@ -373,7 +373,6 @@ class SimHeadNotifier:
         return "an endpoint" if self._subscribed and not self._endpoint.has_no_reachable_endpoint else ""
 
     def announce_head(self, head: BlockRef) -> None:
-        """There is a new block."""
         if self._subscribed:
             self._later(self._endpoint.draw_latency_s(), self._on_head, head)
 
@@ -478,6 +477,5 @@ def make_chain_config(node: SimMachine) -> ChainConfig:
 
 
 def decode_sim_log_entry(entry: LogEntry, rejected: Counter[str]) -> AnyChainLog | None:
-    """What an entry of the simulated chain says."""
     assert isinstance(entry, SimLogEntry), "there are no others"
     return entry.said

@@ -109,7 +109,6 @@ class WorldChecks:
             self._by_peer[receipt.tx.call.peer].on_transaction_mined(receipt)
 
     def check_at_end(self) -> None:
-        """Make the checks that belong to the end of a run."""
         self.recovery.check_at_end()
         if self.recovery.settled is not None:
             for each in self.submissions:

@@ -132,7 +132,6 @@ class SimRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 def estimate_record_bytes(content: Payload) -> int:
-    """Bytes that an honest record has, about."""
     match content:
         case Membership():
             return MEMBER_BYTES
@@ -306,7 +305,6 @@ class PartitionStore:
             self._capacities[name].drop(owner)
 
     def drop_record_kinds(self, kinds: tuple[str, ...]) -> None:
-        """Lose all records under keys of these kinds."""
         for name in [name for name in self.keys if name.split("/")[2] in kinds]:
             for owner in list(self.keys[name]):
                 self._drop_record(name, owner)
@@ -318,15 +316,12 @@ class PartitionStore:
         return record.content if record is not None and isinstance(record.content, ClockRecord) else None
 
     def has_report(self, place: Place, peer: str) -> bool:
-        """Whether there is a report of a stage by this peer."""
         return peer in self.keys.get(names.reports_key(SWARM, *place), {})
 
     def has_rollouts(self, place: Place, peer: str) -> bool:
-        """Whether there are rollouts of a stage by this peer."""
         return peer in self.keys.get(names.rollouts_key(SWARM, *place), {})
 
     def rollouts_of_stage(self, place: Place) -> list[RolloutsRef]:
-        """All rollouts of a stage."""
         found = self.find_records(names.rollouts_key(SWARM, *place), self.dht.world.now)
         named = [(owner, record.content) for owner, record in found.items()]
         return [
@@ -443,7 +438,6 @@ class SimDht(Generic[W]):
         return self._by_peer.get(peer)
 
     def linked_workers_at(self, side: int) -> list[W]:
-        """Linked workers at a side."""
         return [each for each in self.workers if self.sides[each.index] == side and each.linked]
 
     def split_network(self, share: float) -> None:
@@ -454,7 +448,6 @@ class SimDht(Generic[W]):
         self.stores[1] = self.stores[0].copy()
 
     def heal_network(self) -> None:
-        """Make the network whole again."""
         if not self.split:
             return
         self.split, self.lossy_at = False, self.world.now

@@ -69,7 +69,6 @@ class MetricsCollector:
             self._last_report[content.round, content.stage] = now
 
     def on_event(self, node: int, event: Event, now: float) -> None:
-        """A node has recorded an event."""
         if isinstance(event, RoundAnnounced):
             self._record_announcement_delay(node, (event.round, event.stage), now)
         elif isinstance(event, ReportPublished):

@@ -82,7 +82,6 @@ class AttackedNetworkWorker(SimNetworkWorker):
     # --- what strangers do ---
 
     def on_hint(self, key: str, owner: str, expiration: float) -> None:
-        """A hint: of an owner that may still say something."""
         if self.hints.try_charge_sender(owner) and self.hints.try_charge_all(self.session.view.is_credited(owner)):
             super().on_hint(key, owner, expiration)
 

@@ -305,7 +305,6 @@ ACTORS: dict[str, type[HostileActor]] = {
 
 
 def start_actors(world: SimSwarm) -> None:
-    """Start the hostile actors of a swarm."""
     for kind in parse_hostile_kinds(world.profile.hostile):
         actor = ACTORS[kind](world, Random(f"{world.seed}/{kind}"))
         world.call_in(actor.random.uniform(0.0, 60.0), actor.act_repeatedly)

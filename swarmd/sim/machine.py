@@ -84,7 +84,6 @@ class SimDisk:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether the disk is so full that a node pauses."""
         return self.free_bytes < LOW_BYTES
 
     def restore_backup(self, commits: int) -> None:
@@ -153,7 +152,6 @@ class SimMachine(ABC):
         """Put a fact into the inbox of this run of the daemon."""
 
     def local_time(self) -> float:
-        """This machine's idea of the time."""
         return self.world.now + self.skew_s
 
     def fail_run(self, what: str) -> NoReturn:

@@ -153,7 +153,6 @@ def to_sim_record(record: Record) -> SimRecord:
 
 
 def check_unsigned_evidence(policy: RecordPolicy, evidence: Evidence) -> ProvenEquivocation:
-    """See `swarmd.dht.wire.evidence.check_evidence`."""
     return check_evidence(policy, evidence, lambda signed, key: True)
 
 
@@ -289,7 +288,6 @@ def make_rollouts_body(digest: str) -> bytes:
 
 
 def is_rollouts_body(body: bytes) -> bool:
-    """Whether a body is what `body_of` makes."""
     return len(body) == ROLLOUTS_BYTES and body.endswith(b" ")
 
 
@@ -660,7 +658,6 @@ class SimNetworkWorker(SimWorker):
 
     @property
     def partition_side(self) -> int:
-        """Its side of a partition."""
         return self.dht.sides[self.index]
 
     @property
@@ -776,6 +773,5 @@ class SimNetworkWorker(SimWorker):
             self.session.store.handle_hint(key, owner, expiration)
 
     def on_gossip(self, topic: str, sender: str, message: bytes) -> None:
-        """Something was said on a gossip topic."""
         if self.joined:
             self.listeners[topic](sender, message)

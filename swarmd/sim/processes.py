@@ -135,7 +135,6 @@ class SimWorker(ABC):
             self.supervisor.end_process(self, 0)
 
     def on_daemon_gone(self) -> None:
-        """The daemon is gone, and the pipe with it."""
         self.terminate()
 
     def terminate(self) -> None:
@@ -265,7 +264,6 @@ class SimSupervisor:
             self.end_process(process, -signal.SIGKILL)
 
     def end_process(self, process: SimWorker, status: int) -> None:
-        """A process ends with this status."""
         if process.alive:
             process.terminate()
             process.status = status
@@ -323,7 +321,6 @@ class SimSupervisor:
     # --- what happens to its processes ---
 
     def on_message(self, process: SimWorker, message: FromWorker) -> None:
-        """A process has sent a message."""
         if self._is_daemon_gone() or not process.alive:
             return
         actions = self.supervision.on_message(process.kind, message)
@@ -333,7 +330,6 @@ class SimSupervisor:
         self.supervision.set_waiting_for_inbox(process.kind, bool(self.node.piped))
 
     def on_inbox_room(self) -> None:
-        """No fact waits for room in the inbox any more."""
         for worker in self.running:
             self.supervision.set_waiting_for_inbox(worker, False)
 
@@ -349,7 +345,6 @@ class SimSupervisor:
         self.end_process(process, -signal.SIGKILL if process.outside else 1)
 
     def _is_daemon_gone(self) -> bool:
-        """Whether the daemon that this supervisor belongs to is gone."""
         return self.node.life != self.life or not self.node.running
 
     def on_daemon_death(self) -> None:

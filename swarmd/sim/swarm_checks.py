@@ -93,7 +93,6 @@ class RecoveryChecks:
         return coordination
 
     def check_at_end(self) -> None:
-        """Check at the end of a run that every node recovered."""
         if self.settled is None or self.last is None:
             return
         coordination = None if self.world.chain is not None else self._get_coordination()
@@ -341,7 +340,6 @@ class CoordinatorModel:
             self.node.fail_run("the leaderboard is out of order")
 
     def _have_all_reported(self, now: Coordination) -> bool:
-        """Whether all have reported that may."""
         present = [each.peer for each in now.members if each.worked and not each.left]
         waited = [peer for peer in present if not self._is_banned(peer, now.round)]
         return bool(self.reports) and all(peer in self.reports for peer in (*waited, self.node.peer))
@@ -487,14 +485,12 @@ class HonestNodesChecks:
                 self.world.fail_run(f"{peer} joined in round {round} and is not credited by round {place[0]}")
 
     def _is_up_long_enough(self, node: SimNode) -> bool:
-        """Whether an honest node has been there for long enough to know everything."""
         link = node.state.link
         return node.running and link.chart == "up" and node.local_time() - link.since > NOTICE_S
 
     # --- the end ---
 
     def check_at_end(self) -> None:
-        """Check at the end of a run that honest nodes made progress."""
         if not self.world.has_strangers:
             return
         for node in self.world.nodes:

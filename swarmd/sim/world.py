@@ -230,7 +230,6 @@ class World(SimSwarm):
         return worker
 
     def summarize(self, cpu_s: float) -> RunSummary:
-        """The figures of the run."""
         self._trace.update(self._buffer)
         self._buffer.clear()
         coordination = self.nodes[0].state.coordination

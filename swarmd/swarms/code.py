@@ -78,7 +78,6 @@ def extract_program(text: str) -> str | None:
 
 
 def extract_just_closed_program(text: str) -> str | None:
-    """The program of a completion that has just closed one."""
     executions = find_executed_programs(text)
     start = executions[-1].span[1] if executions else 0
     return extract_program(text[start : text.rindex(PROGRAM_CLOSING)]) if PROGRAM_CLOSING in text[start:] else None

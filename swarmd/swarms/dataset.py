@@ -172,7 +172,6 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
 
 
 def _text_columns(source: DatasetSource) -> tuple[str, ...]:
-    """The columns whose cells are texts."""
     columns = source.columns
     return tuple(name for name in (columns.prompt, columns.answer, columns.task) if name)
 

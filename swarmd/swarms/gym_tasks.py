@@ -421,7 +421,6 @@ _SMALL_POWER = re.compile(
 
 
 def is_safe_to_score(task: str, answer: str) -> bool:
-    """Whether the scorer of `task` may see `answer`."""
     if task in EVALUATED:
         return not _CALLS_OR_GROWS.search(answer)
     if task in RAISED:

@@ -81,7 +81,6 @@ def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> 
 
 
 def _read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers."""
     try:
         body = read_regular(path, FILE_BYTES_MAX)
     except OSError as error:

@@ -109,7 +109,6 @@ class ReasoningGymPlan(SplitPlan):
         return (next(streams[random.choices(self.tasks, weights)[0]]) for _ in itertools.count())
 
     def _task_at_level(self, name: str) -> GymTask:
-        """The task at this node's level."""
         return self._levels[name][self._ladders[name].level if name in self._ladders else 0]
 
     def _stream_questions(self, task: GymTask, place: StageId) -> Iterator[Question]:

@@ -201,7 +201,6 @@ def _find_plan_fault(plan: object) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """An error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -122,7 +122,6 @@ class BackupNote(msgspec.Struct, frozen=True):
 
 
 def note_path_of(key: Path) -> Path:
-    """Path of the note about a key file."""
     return key.with_name(key.name + NOTE_SUFFIX)
 
 

@@ -113,7 +113,6 @@ class Ed25519Identity(Identity):
         return Ed25519PrivateKey.from_private_bytes(self._seed)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte Ed25519 signature of `message`."""
         return self._key.sign(message)
 
     def encode(self) -> bytes:

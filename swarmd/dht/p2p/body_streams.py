@@ -60,7 +60,6 @@ class BodyHolders:
         self._holders: FIFOCache[str, FIFOCache[str, None]] = FIFOCache(BODIES_MAX)
 
     def add_holder(self, digest: str, peer: str) -> None:
-        """Remember that a peer was given a body."""
         holders = self._holders.get(digest) or FIFOCache(HOLDERS_MAX)
         holders[peer] = None
         self._holders[digest] = holders

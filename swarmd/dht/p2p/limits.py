@@ -67,7 +67,6 @@ class PeerBounds(NamedTuple):
     all: float
 
     def bounds_for(self, caller: RemotePeer) -> tuple[float, float, float]:
-        """The bounds that hold for this caller."""
         return (self.peer, self.prefix, self.all if caller.known else self.all * (1 - RESERVE))
 
 
@@ -128,7 +127,6 @@ class RateBudget:
         return True
 
     def has_left(self, caller: RemotePeer, amount: float = 0.0) -> bool:
-        """Does a caller have this much left?"""
         return (
             self._peers.has(caller.peer, amount)
             and self._prefixes.has(caller.prefix, amount)
@@ -210,7 +208,6 @@ class PeerLimits:
         return peer in self._served
 
     def is_configured(self, peer: str) -> bool:
-        """Does the configuration name this peer?"""
         return peer in self._listed
 
     def mark_known(self, peer: str) -> None:
@@ -371,7 +368,6 @@ class UnreachablePeers:
         self._rests: FIFOCache[str, tuple[float, float]] = FIFOCache(PEERS_MAX)  # peer → seconds of rest, its end
 
     def is_backing_off(self, peer: str) -> bool:
-        """Is this peer not to be called now?"""
         _, until = self._rests.get(peer, (0.0, -math.inf))
         return self._now() < until
 

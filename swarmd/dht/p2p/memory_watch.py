@@ -50,7 +50,6 @@ class MemoryThresholds(NamedTuple):
     tasks: int
 
     def for_p2pd(self) -> MemoryThresholds:
-        """Thresholds of p2pd."""
         return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
 

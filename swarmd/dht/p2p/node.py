@@ -63,7 +63,6 @@ class NodeRun:
 
     @property
     def routing_table(self) -> Any:
-        """hivemind's routing table."""
         return self.dht.protocol.routing_table
 
     @property
@@ -111,7 +110,6 @@ class DhtNode:
         return self.p2pd_run.peer_count if self.p2pd_run else 0
 
     async def wait_until_up(self) -> NodeRun:
-        """Wait until p2pd runs."""
         while self.p2pd_run is None:
             await self._up.wait()
         return self.p2pd_run

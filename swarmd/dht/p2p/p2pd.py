@@ -125,7 +125,6 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         return response, reader, writer
 
     async def publish(self, topic: str, message: bytes) -> None:
-        """Gossip a message."""
         request = p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.PUBLISH, topic=topic, data=message)
         _, _, writer = await self._send_pubsub_request(request)
         writer.close()

@@ -332,7 +332,6 @@ def _release_queued(peer_limits: PeerLimits, queued: Any) -> None:
 
 
 def _set_call_result(pending: asyncio.Future[Any], message: Any) -> None:
-    """Set the result of an own call."""
     if pending.done():
         return
     if message.HasField("daemonError"):

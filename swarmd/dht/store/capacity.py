@@ -66,12 +66,10 @@ class KeyCapacity(Generic[K]):
 
     @property
     def size_bytes(self) -> int:
-        """Total size of all records in bytes."""
         return self._bytes[True] + self._bytes[False]
 
     @property
     def ranks(self) -> dict[K, Rank]:
-        """Rank of each owner."""
         return {owner: rank for owner, (_, rank) in self._kept.items()}
 
     def put(self, owner: K, size: int, rank: Rank) -> None:

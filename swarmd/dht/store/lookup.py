@@ -137,14 +137,12 @@ class KeySearch:
         self._own_id = run.dht.node_id
 
     def nearest_peers(self, count: int) -> list[tuple[DHTID, PeerID]]:
-        """The known peers nearest to the key, except this node."""
         ranked = sorted(self.known, key=self.key.xor_distance)
         return [(node_id, self.known[node_id]) for node_id in ranked[:count]]
 
     def add_peers(
         self, nearby: Mapping[DHTID, PeerID] | Iterable[tuple[DHTID, PeerID]], named_by: DHTID | None = None
     ) -> None:
-        """Add peers, and remember which peer named them."""
         for node_id, peer in dict(nearby).items():
             if named_by is not None and node_id not in self.known:
                 self.named_by[node_id] = named_by
@@ -198,7 +196,6 @@ class KeySearch:
         self._merge_verified(split_value(owner, *entry) for owner, entry in held.items())
 
     def _merge_verified(self, records: Iterable[SignedRecord]) -> None:
-        """Merge records whose signatures were verified before."""
         for signed in records:
             try:
                 self.merge_records([self._validator.recheck_record(signed)])

@@ -81,7 +81,6 @@ _part: msgspec.msgpack.Decoder[KeyPart] = msgspec.msgpack.Decoder(KeyPart)
 
 
 def add_filter(request: Any, wanted: FindFilter) -> None:
-    """Add a filter to a `FindRequest`."""
     encoded = msgspec.msgpack.encode(wanted)
     request.MergeFromString(encode_varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + encode_varint(len(encoded)) + encoded)
 
@@ -249,12 +248,10 @@ class Promptness:
         self._late: FIFOCache[str, int] = FIFOCache(LATE_PEERS_MAX)
 
     def record_answer(self, peer: str, took_s: float, answered: bool) -> None:
-        """Record that a peer has answered, or was given up, after this time."""
         if took_s > LATE_S:
             self._late[peer] = self._late.get(peer, 0) + 1
         elif answered:
             self._late.pop(peer, None)
 
     def is_late(self, peer: str) -> bool:
-        """Were the peer's latest answers late?"""
         return self._late.get(peer, 0) >= LATE_MAX

@@ -79,7 +79,6 @@ class Seniority:
         self.version += 1
 
     def compute_credited_rounds(self, standings: Iterable[Standing]) -> Mapping[str, int]:
-        """See `credited_rounds`."""
         return credited_rounds(standings)
 
     def rounds_of(self, peer: str) -> int:
@@ -95,15 +94,12 @@ class Seniority:
         return hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
-        """The rank of a genuine record among the others under its key."""
         return self.make_rank(record.owner, key, claimed_work(record, _work_bits), record.size_bytes)
 
     def make_rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
-        """The rank of a record with this work and size under a key."""
         return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._tie_breaker(key, owner))
 
     def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
-        """Owner → rank of each record."""
         return {owner: self.rank_of(record, key) for owner, record in records.items()}
 
 

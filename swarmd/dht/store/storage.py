@@ -56,7 +56,6 @@ class ChangeNumbers:
             self._numbers = {key: numbers for key, numbers in self._numbers.items() if key in keys}
 
     def is_known_cursor(self, cursor: Cursor) -> bool:
-        """Is a cursor one of these numbers?"""
         return cursor.life == self.life and cursor.last <= self.last
 
     def owners_changed_since(self, key: Hashable, cursor: Cursor) -> Iterator[str]:
@@ -162,7 +161,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return self._whole.find_displaced(key.to_bytes(), signed, rank)
 
     def _drop_record(self, key: DHTID, owner: str) -> None:
-        """Drop a record that has not expired."""
         self._whole.drop(key.to_bytes(), owner)
         if key in self._rooms:
             self._rooms[key].drop(owner)

@@ -182,7 +182,6 @@ def connection_origin(address: Any) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Is this multiaddr a loopback address?"""
     return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
@@ -268,12 +267,10 @@ class DialBackoff:
         )  # host → how often, until when it is left
 
     def may_dial(self, place: str) -> bool:
-        """Whether a place may be dialled now."""
         _, until = self._failed.get(host_of(place), (0, 0.0))
         return self._now() >= until
 
     def record_dial(self, place: str, reached: bool) -> None:
-        """Remember whether the peer was reached at a place that was dialled."""
         failures, until = self._failed.pop(host_of(place), (0, 0.0))
         if reached:
             return

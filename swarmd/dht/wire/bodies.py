@@ -96,7 +96,6 @@ class LeaderboardBody(msgspec.Struct, frozen=True):
 
 
 def encode_leaderboard(board: LeaderboardBody) -> bytes:
-    """The body of a `LeaderboardRecord`."""
     return msgspec.msgpack.encode(board)
 
 

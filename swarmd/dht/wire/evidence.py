@@ -88,7 +88,6 @@ def contradiction_kind(one: Payload, other: Payload, one_expires: float, other_e
 
 
 def _claim_of(report: ReportRecord) -> tuple[float, str, int, int]:
-    """What a report claims about its stage."""
     return (report.reward, report.digest, report.size_bytes, report.groups)
 
 

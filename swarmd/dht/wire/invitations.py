@@ -312,7 +312,6 @@ class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
     withdrawn_at: Real | None = None
 
     def is_expired(self, now: float) -> bool:
-        """Has it expired?"""
         return bool(self.until) and self.until <= now
 
 

@@ -188,7 +188,6 @@ Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | Leaderboard
 
 
 def is_sharded(content: Payload) -> bool:
-    """Is the record in a shard?"""
     return isinstance(content, Membership | ReportRecord | RolloutsRecord) and content.shards > 0
 
 
@@ -215,7 +214,6 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def content(self) -> Payload:
-        """The decoded payload."""
         return _decoder.decode(self.payload)
 
     def encode(self) -> bytes:
@@ -261,7 +259,6 @@ def decode_signed(encoded: bytes) -> SignedRecord:
 
 
 def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) -> bytes:
-    """The bytes that are signed."""
     return DOMAIN + bytes(msgpack.packb([key, owner, payload, expiration], use_bin_type=True))
 
 
@@ -305,11 +302,9 @@ class AnnouncedShards:
         return self._members_sharded and self._round < 0
 
     def set_members_moved_listener(self, moved: Callable[[], None]) -> None:
-        """Have `moved` called when memberships are in other shards."""
         self._moved = moved
 
     def apply_clock(self, clock: ClockRecord) -> None:
-        """Take over the shards in a clock record."""
         if clock.round < self._round:
             return
         self._round = clock.round

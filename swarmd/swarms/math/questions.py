@@ -349,5 +349,4 @@ def make_sources(stage: int, choices: Mapping[str, int]) -> tuple[Source, ...]:
 
 
 def make_entry(item: QuestionItem, **more: Any) -> dict[str, Any]:
-    """The entry of a question of any stage."""
     return {"question": item.text, "answer": item.answer, **more}

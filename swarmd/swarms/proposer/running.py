@@ -171,7 +171,6 @@ class ProposerRewards:
 
 
 def hidden_pass_share(marks: TestResults | None) -> float:
-    """The share of the hidden tests that were passed."""
     hidden = marks.passed[SHOWN:] if marks is not None else ()
     return sum(hidden) / len(hidden) if hidden else 0.0
 
