@@ -36,6 +36,7 @@ ANOTHER = "Name a node's account.json, or make one with `swarmd account new FILE
 PASSPHRASE_FIX = "Write the passphrase into it, on one line, and nothing else"
 _REIMPORT = "Export the key from the wallet that made it, and import it with `swarmd account import FILE`"
 
+
 class Keystore(msgspec.Struct):
     """What swarmd itself reads in a keystore. `address` is optional, and untrusted without the key."""
 

@@ -16,15 +16,7 @@ import msgspec
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from swarmd.core.events import (
-    AnyChainLog,
-    OtherLog,
-    PolicyLog,
-    RegistrationLog,
-    RewardLog,
-    StageLog,
-    VoteLog,
-)
+from swarmd.core import events
 from swarmd.core.values import BlockRef
 
 WORD = 32
@@ -176,7 +168,7 @@ def parse_block_time(quantity: str) -> float:
     return float(seconds) if 0 <= seconds < 1 << 40 else 0.0
 
 
-def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
+def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> events.AnyChainLog | None:
     """The event in an entry; None if it holds none, or nothing new.
 
     Args:
@@ -195,36 +187,36 @@ def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> A
     return None
 
 
-def _decode_stage(entry: LogEntry, content: AbiReader) -> StageLog:
-    return StageLog(
+def _decode_stage(entry: LogEntry, content: AbiReader) -> events.StageLog:
+    return events.StageLog(
         *_index_and_transaction(entry),
         _check_round_or_stage(_topic_as_int(entry, 1)),
         _check_round_or_stage(content.read_unsigned(0)),
     )
 
 
-def _decode_registration(entry: LogEntry, content: AbiReader) -> RegistrationLog:
-    return RegistrationLog(
+def _decode_registration(entry: LogEntry, content: AbiReader) -> events.RegistrationLog:
+    return events.RegistrationLog(
         *_index_and_transaction(entry),
         address_from_word(_topic_as_int(entry, 1)),
         _read_peer(content, content.read_offset(0, 0)),
     )
 
 
-def _decode_reward(entry: LogEntry, content: AbiReader) -> RewardLog:
+def _decode_reward(entry: LogEntry, content: AbiReader) -> events.RewardLog:
     account, round, stage = (
         address_from_word(_topic_as_int(entry, 1)),
         _check_round_or_stage(_topic_as_int(entry, 2)),
         _check_round_or_stage(_topic_as_int(entry, 3)),
     )
     peer = _read_peer(content, content.read_offset(0, WORD))
-    return RewardLog(*_index_and_transaction(entry), account, peer, round, stage, str(content.read_signed(0)))
+    return events.RewardLog(*_index_and_transaction(entry), account, peer, round, stage, str(content.read_signed(0)))
 
 
-def _decode_vote(entry: LogEntry, content: AbiReader) -> VoteLog:
+def _decode_vote(entry: LogEntry, content: AbiReader) -> events.VoteLog:
     account, round = address_from_word(_topic_as_int(entry, 1)), _check_round_or_stage(_topic_as_int(entry, 2))
     peer = _read_peer(content, content.read_offset(0, 0))
-    return VoteLog(
+    return events.VoteLog(
         *_index_and_transaction(entry),
         account,
         peer,
@@ -233,15 +225,15 @@ def _decode_vote(entry: LogEntry, content: AbiReader) -> VoteLog:
     )
 
 
-def _decode_policy(entry: LogEntry, content: AbiReader) -> PolicyLog:
+def _decode_policy(entry: LogEntry, content: AbiReader) -> events.PolicyLog:
     values = content.read_unsigned(0), content.read_unsigned(WORD)
     if max(values) > SECONDS_MAX:
         raise MalformedAbi("out of range")
-    return PolicyLog(*_index_and_transaction(entry), *values)
+    return events.PolicyLog(*_index_and_transaction(entry), *values)
 
 
-def _other_event_decoder(name: str) -> Callable[[LogEntry, AbiReader], OtherLog]:
-    return lambda entry, content: OtherLog(*_index_and_transaction(entry), name)
+def _other_event_decoder(name: str) -> Callable[[LogEntry, AbiReader], events.OtherLog]:
+    return lambda entry, content: events.OtherLog(*_index_and_transaction(entry), name)
 
 
 def _index_and_transaction(entry: LogEntry) -> tuple[int, str]:
@@ -274,7 +266,7 @@ def _read_peers(content: AbiReader, at: int, most: int) -> tuple[str, ...]:
 
 
 # RoundAdvanced and CumulativeRewardsUpdated are left out: each repeats another event of its transaction.
-SAYINGS: dict[str, Callable[[LogEntry, AbiReader], AnyChainLog]] = {
+SAYINGS: dict[str, Callable[[LogEntry, AbiReader], events.AnyChainLog]] = {
     event_topic("StageAdvanced(uint256,uint256)"): _decode_stage,
     event_topic("PeerRegistered(address,string)"): _decode_registration,
     event_topic("RewardSubmitted(address,uint256,uint256,int256,string)"): _decode_reward,

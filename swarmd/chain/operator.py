@@ -18,6 +18,7 @@ import anyio
 import msgspec
 from eth_abi.abi import encode
 
+from swarmd import errors
 from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.chain.contract import call_view, encode_call
 from swarmd.chain.coordinator import CoordinatorContract
@@ -28,18 +29,6 @@ from swarmd.chain.ports import RoundPolicy
 from swarmd.chain.senders import AccountSigner, AccountTransactions, NonceSlot, TransactionCall
 from swarmd.config import FeesConfig
 from swarmd.core.values import SubmissionAttempt
-from swarmd.errors import (
-    ChainError,
-    ChainMismatch,
-    ConfigError,
-    ContractRefused,
-    EndpointFailed,
-    GasTooDear,
-    InsufficientFunds,
-    ManifestError,
-    NotFoundError,
-    PathUnusable,
-)
 from swarmd.files import advise_on_path_error, replace_durably
 
 if TYPE_CHECKING:
@@ -76,14 +65,16 @@ def read_creation_bytecode(name: str) -> bytes:
     try:
         return bytes.fromhex(json.loads(path.read_text(encoding="utf-8"))["bytecode"].removeprefix("0x"))
     except (OSError, ValueError, LookupError) as error:
-        raise NotFoundError(f"the built contract {path} cannot be read: {error}", "Install swarmd again") from error
+        raise errors.NotFoundError(
+            f"the built contract {path} cannot be read: {error}", "Install swarmd again"
+        ) from error
 
 
 def check_stage_count(stages: int) -> None:
     """Raise ConfigError unless the contract is built for this number of stages."""
     if stages not in STAGES_BUILT:
         built = " or ".join([", ".join(map(str, STAGES_BUILT[:-1])), str(STAGES_BUILT[-1])])
-        raise ConfigError(
+        raise errors.ConfigError(
             f"there is no contract for rounds of {stages} stages, only of {built}", "Choose another --stages"
         )
 
@@ -106,7 +97,7 @@ async def deploy_coordinator(orders: OperatorTransactions, plan: DeploymentPlan)
     coordinator = CoordinatorContract(orders.rpc, proxy.contract, proxy.block)
     await coordinator.check_contract()
     if await coordinator.stage_count() != plan.stages:
-        raise ChainMismatch(
+        raise errors.ChainMismatch(
             f"the contract {proxy.contract} has rounds of another number of stages than {plan.stages}",
             "It was begun with another --stages: give that, or begin in another directory",
         )
@@ -265,7 +256,7 @@ class OrderJournal:
                 self.record = msgspec.json.decode(path.read_bytes(), type=JournalContent)
             except DECODE_ERRORS as error:
                 fix = "It tells which transactions were sent; restore it, or begin in another directory"
-                raise ManifestError(f"the journal {path} is damaged: {error}", fix) from error
+                raise errors.ManifestError(f"the journal {path} is damaged: {error}", fix) from error
 
     def bind_to_account(self, chain_id: int, genesis: str, account: str) -> None:
         """Use the journal for this chain and account. Raises ChainMismatch if it is of others."""
@@ -273,13 +264,13 @@ class OrderJournal:
             self.record = JournalContent(chain_id, genesis, account)
             self._save_file()
         elif (self.record.chain_id, self.record.genesis) != (chain_id, genesis):
-            raise ChainMismatch(
+            raise errors.ChainMismatch(
                 f"{self._path} belongs to a swarm on chain {self.record.chain_id}, block 0 {self.record.genesis}: "
                 "this is another chain, or it was reset",
                 "Begin in another directory",
             )
         elif self.record.account != account:
-            raise ChainMismatch(
+            raise errors.ChainMismatch(
                 f"{self._path} was begun by the account {self.record.account}, not by {account}",
                 "Continue with that account, or begin in another directory",
             )
@@ -313,7 +304,7 @@ class OrderJournal:
             replace_durably(self._path, content, mode=0o600)
         except OSError as error:
             fix = advise_on_path_error(error, self._path) or "Make room for it, and run the same command again"
-            raise PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}", fix) from error
+            raise errors.PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}", fix) from error
 
 
 class OperatorTransactions:
@@ -357,9 +348,11 @@ class OperatorTransactions:
                 receipt = await self._find_receipt(name) or await self._send_until_mined(name)
                 if receipt is not None:
                     return receipt
-        except InsufficientFunds as poor:
-            raise ChainError(poor.message, "Send it some, then run the same command again") from None
-        raise ChainError(f"{name}: other programs use the account {self.account} all the time", "Stop them for a while")
+        except errors.InsufficientFunds as poor:
+            raise errors.ChainError(poor.message, "Send it some, then run the same command again") from None
+        raise errors.ChainError(
+            f"{name}: other programs use the account {self.account} all the time", "Stop them for a while"
+        )
 
     # --- one attempt ---
 
@@ -378,7 +371,7 @@ class OperatorTransactions:
         call = TransactionCall(said.to, said.content, said.gas)
         try:
             signed = await self._transactions.sign_next_attempt(attempts, NonceSlot(last.nonce, last), call, name)
-        except GasTooDear as dear:
+        except errors.GasTooDear as dear:
             self._tell(f"{name}: {dear.message}")
             return
         if signed is not None and len(attempts) < ATTEMPTS_MAX:
@@ -409,8 +402,10 @@ class OperatorTransactions:
                 receipt = await self._find_receipt(name)
                 if receipt is not None or await self._is_nonce_used(name):
                     return receipt
-            except ChainError as failed:  # what was sent may be mined all the same, and must not be ordered again
-                if tried == 0.0 and not isinstance(failed, EndpointFailed):
+            except (
+                errors.ChainError
+            ) as failed:  # what was sent may be mined all the same, and must not be ordered again
+                if tried == 0.0 and not isinstance(failed, errors.EndpointFailed):
                     raise
                 waits_for = failed.message
             if monotonic() - told > TELL_S:
@@ -418,7 +413,7 @@ class OperatorTransactions:
                 self._tell(f"{name}: {waits_for}, for {told - begun:.0f} s now")
             looks += 1
             await anyio.sleep(POLL.after(looks))
-        raise ChainError(
+        raise errors.ChainError(
             f"{name}: no block has the transaction {self._journal.attempts(name)[-1].hash} after {MINED_S:.0f} s",
             "Run the same command again: it goes on where it is"
             if self._journal.is_persistent
@@ -433,7 +428,7 @@ class OperatorTransactions:
                 continue
             if not found.succeeded:
                 self._journal.remove_attempts(name)
-                raise ContractRefused("", f"{name}: the transaction {attempt.hash} was mined and reverted")
+                raise errors.ContractRefused("", f"{name}: the transaction {attempt.hash} was mined and reverted")
             paid_wei = found.gas_used * (found.price_wei or int(attempt.fee_wei))
             return OrderReceipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)
         return None

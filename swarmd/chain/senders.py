@@ -23,6 +23,7 @@ import rlp  # type: ignore[import-untyped]
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
+from swarmd import errors
 from swarmd.chain.contract import ERRORS, advice_for_error, encode_call, refusal_from_revert
 from swarmd.chain.endpoints import RpcPool, is_url, url_without_secrets
 from swarmd.chain.fees import DailyBudget, counted_cost_wei, quote_gas_price, replacement_price
@@ -31,16 +32,6 @@ from swarmd.chain.ports import AccountClient, Block, Price, SignedTransaction, T
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Drive, SubmissionAttempt, SubmissionKind, Value
-from swarmd.errors import (
-    ChainError,
-    ConfigError,
-    ContractRefused,
-    EndpointFailed,
-    InsufficientFunds,
-    KeystoreError,
-    RpcRefused,
-    SignerError,
-)
 from swarmd.gas import format_coins
 from swarmd.http_client import read_body_start
 from swarmd.http_server import load_token
@@ -126,7 +117,7 @@ def make_sender(config: ChainConfig, data: NodeDirectory, rpc: RpcPool) -> Submi
     if config.sender == "proxy":
         url = config.proxy.url
         if not is_url(url, "http", "https") or urlsplit(url).username is not None or urlsplit(url).query:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "chain.proxy.url is not a plain URL of a signer proxy",
                 "Write it as http://host:port/api; a token has its own key",
             )
@@ -180,7 +171,7 @@ class AccountSigner:
             called = to_checksum_address(to) if to else ""
             return SignedTransaction(_int_from_bytes(nonce), price, _int_from_bytes(gas), called, bytes(content))
         except (IndexError, ValueError, TypeError, rlp.exceptions.RLPException):
-            raise ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
+            raise errors.ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
 
 
 def encode_submission_call(command: Submit, peer: str, drive: Drive) -> bytes:
@@ -192,7 +183,7 @@ def encode_submission_call(command: Submit, peer: str, drive: Drive) -> bytes:
     if command.kind == "winners":
         return encode_call("submitWinners(uint256,string[],string)", command.round, command.winners, peer)
     if drive not in STEPS:
-        raise ChainError('chain.drive is "never": this node does not move the contract on')
+        raise errors.ChainError('chain.drive is "never": this node does not move the contract on')
     return encode_call(STEPS[drive])
 
 
@@ -246,10 +237,10 @@ class AccountTransactions:
         """
         try:
             estimate = await self._chain.estimate_gas(self.account, to, content)
-        except RpcRefused as refused:
+        except errors.RpcRefused as refused:
             raise refusal_from_revert(refused, what) or refused from None
         if estimate > gas_max:
-            raise ChainError(
+            raise errors.ChainError(
                 f"{what} takes {estimate} gas, and no more than {gas_max} is ever signed for",
                 "Check chain.contract: a swarm's contract takes less",
             )
@@ -278,7 +269,7 @@ class AccountTransactions:
     async def _check_balance(self, needed_wei: int, what: str) -> None:
         balance_wei = await self._chain.balance_wei(self.account)
         if balance_wei < needed_wei:
-            raise InsufficientFunds(
+            raise errors.InsufficientFunds(
                 f"the account {self.account} has {format_coins(balance_wei)}, and the {what} may cost "
                 f"{format_coins(needed_wei)}",
                 "Send it some of the chain's coin; the node goes on by itself",
@@ -298,7 +289,7 @@ class AccountTransactions:
         """
         try:
             await self._chain.send_raw_transaction(prepared.raw)
-        except RpcRefused as refused:
+        except errors.RpcRefused as refused:
             if KNOWN.search(refused.message):
                 return True
             if UNTIMELY.search(refused.message):
@@ -379,7 +370,7 @@ class Wallet(AccountTransactions):
         for each in reversed(attempts):
             mined = await self._find_mined_attempt(each)
             if mined is not None and mined.succeeded:
-                raise ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
+                raise errors.ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
 
     async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
         return prepared.hash if await self.broadcast_attempt(prepared, command.kind) else None
@@ -422,7 +413,7 @@ async def rehearse(
     """Make a call that changes nothing. Raises ContractRefused if the contract would revert it, ChainError."""
     try:
         await chain.call_contract(contract, content, account, block)
-    except RpcRefused as refused:
+    except errors.RpcRefused as refused:
         raise refusal_from_revert(refused, what) or refused from None
 
 
@@ -447,7 +438,9 @@ HINTS = {
 }
 
 
-TOKEN = SecretKind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one")
+TOKEN = SecretKind(
+    "signer proxy's bearer token", errors.KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one"
+)
 
 
 class ProxySender:
@@ -477,7 +470,7 @@ class ProxySender:
     ) -> SubmissionAttempt | None:
         """Note that a request is about to be made. If the account is known, the contract is asked first."""
         if command.kind not in METHODS:
-            raise ContractRefused(
+            raise errors.ContractRefused(
                 "not-offered", f"a signer proxy does not offer to {command.kind}", 'Set drive = "never"'
             )
         if self.account:
@@ -508,7 +501,7 @@ class ProxySender:
             return replace_unprintable(str(said.get("hash") or "")[:HASH_CHARS_MAX])
         error = str(said.get("error", "") if isinstance(said, dict) else "")
         if error in NAMES:
-            raise ContractRefused(
+            raise errors.ContractRefused(
                 error, f"the contract refused it to the signer proxy: {error}", advice_for_error(error)
             )
         raise self._error_from_answer(status, error)
@@ -532,20 +525,22 @@ class ProxySender:
             ):
                 return answer.status, await read_body_start(answer.content, ANSWER_BYTES_MAX)
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL):
-            raise SignerError(f"the signer proxy {self._name} cannot be reached: is it running?") from None
+            raise errors.SignerError(f"the signer proxy {self._name} cannot be reached: is it running?") from None
         except TimeoutError:
-            raise EndpointFailed(f"the signer proxy {self._name} did not answer within {CALL_S:g} s") from None
+            raise errors.EndpointFailed(f"the signer proxy {self._name} did not answer within {CALL_S:g} s") from None
         except aiohttp.ClientError as error:
-            raise EndpointFailed(f"the signer proxy {self._name} broke off ({type(error).__name__})") from None
+            raise errors.EndpointFailed(f"the signer proxy {self._name} broke off ({type(error).__name__})") from None
 
-    def _error_from_answer(self, status: int, error: str) -> SignerError | EndpointFailed:
+    def _error_from_answer(self, status: int, error: str) -> errors.SignerError | errors.EndpointFailed:
         """The error for an answer: from 500 on, and for an answer that makes no sense, it may have been submitted."""
         words = replace_unprintable(error[:REASON_CHARS_MAX])
         said = f" ({words})" if words else ""
         if 300 <= status < 500:
             hint = HINTS.get(status, "it did not do as asked: check chain.proxy.url")
-            return SignerError(f"the signer proxy {self._name} answered {status}{said}; {hint}", status, words)
-        return EndpointFailed(f"the signer proxy {self._name} answered {status}{said} and may have submitted or not")
+            return errors.SignerError(f"the signer proxy {self._name} answered {status}{said}; {hint}", status, words)
+        return errors.EndpointFailed(
+            f"the signer proxy {self._name} answered {status}{said} and may have submitted or not"
+        )
 
 
 def _parse_json(answer: bytes) -> Any:

@@ -8,17 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, restore_backup
-from swarmd.cli.options import (
-    RULE,
-    BackupPassphraseFile,
-    ConfigFile,
-    LocatedNode,
-    find_log_of_node,
-    locate_node,
-    read_passphrase,
-    record_backup,
-    utc,
-)
+from swarmd.cli import options
 from swarmd.errors import ConfigError
 from swarmd.observe.words import format_duration
 from swarmd.paths import NodeDirectory, quote_for_shell
@@ -48,10 +38,11 @@ def make(
     places: Annotated[
         list[Path],
         typer.Argument(
-            metavar="[DIR] OUT", help=f"{RULE} The node may run. And the file to write, .tar.gz or .tar, a new one."
+            metavar="[DIR] OUT",
+            help=f"{options.RULE} The node may run. And the file to write, .tar.gz or .tar, a new one.",
         ),
     ],
-    passphrase_file: BackupPassphraseFile = None,
+    passphrase_file: options.BackupPassphraseFile = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave out keys, passphrases and all else that may be secret.")
     ] = False,
@@ -59,7 +50,7 @@ def make(
         bool,
         typer.Option("--without-checkpoints", help="Leave out the model: the node then begins with its first one."),
     ] = False,
-    config: ConfigFile = None,
+    config: options.ConfigFile = None,
     for_move: Annotated[
         bool,
         typer.Option("--for-move", help="The node, which is stopped, moves to another host: it will not start here."),
@@ -69,7 +60,9 @@ def make(
     node, out = _parse_backup_arguments(places, config)
     directory = node.data
     outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
-    secret = None if without_keys else read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    secret = (
+        None if without_keys else options.read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    )
     data = NodeDirectory(directory)
     manifest = make_backup(
         data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
@@ -78,13 +71,13 @@ def make(
     if secret is None or not data.identity.exists():
         typer.echo("the identity is not in it: `swarmd identity backup` keeps that", err=True)
     else:
-        record_backup(data.identity, manifest.peer, manifest.made_at, out)
+        options.record_backup(data.identity, manifest.peer, manifest.made_at, out)
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
         typer.echo(f"swarmd restore {quote_for_shell(out.name)} DIR --moved")
 
 
-def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[LocatedNode, Path]:
+def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[options.LocatedNode, Path]:
     """The node that is meant, and the file to write. Raises ConfigError, NeverStarted, NotFoundError."""
     if len(places) > 2:
         raise ConfigError(
@@ -94,18 +87,18 @@ def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[Lo
     *named, out = places
     if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
         raise ConfigError(f"{out} is not a file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
-    node = locate_node(named[0] if named else None, config)
-    find_log_of_node(node, not named and config is None)
+    node = options.locate_node(named[0] if named else None, config)
+    options.find_log_of_node(node, not named and config is None)
     return node, out
 
 
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
-    passphrase_file: BackupPassphraseFile = None,
+    passphrase_file: options.BackupPassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
-    secret = read_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
+    secret = options.read_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
     manifest = check_backup(file, secret)
     _print_backup(file, manifest)
     if manifest.sealed:
@@ -114,7 +107,7 @@ def check(
 
 def _print_backup(file: Path, manifest: BackupManifest) -> None:
     size = sum(member.size_bytes for member in manifest.members) / MIB
-    made = f"made {utc(manifest.made_at, '%H:%M:%S')} by swarmd {manifest.version}"
+    made = f"made {options.utc(manifest.made_at, '%H:%M:%S')} by swarmd {manifest.version}"
     typer.echo(f"{file}: {manifest.peer} of swarm {manifest.swarm}, {made}")
     checkpoint = f"checkpoint {manifest.checkpoint}" if manifest.checkpoint else "no checkpoint"
     keys = "keys sealed" if manifest.sealed else "no keys"
@@ -131,7 +124,7 @@ def _print_backup(file: Path, manifest: BackupManifest) -> None:
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup that `swarmd backup` made.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; new or empty.")],
-    passphrase_file: BackupPassphraseFile = None,
+    passphrase_file: options.BackupPassphraseFile = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave the sealed part closed; keys come from elsewhere.")
     ] = False,
@@ -144,7 +137,7 @@ def restore(
 ) -> None:
     """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
     sealed = check_backup(file).sealed and not without_keys
-    secret = read_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
+    secret = options.read_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)
     typer.echo(f"{directory}: {manifest.peer}, {verified.events} events replayed, all commands as they were")
     if secret is None:

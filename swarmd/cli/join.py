@@ -18,14 +18,8 @@ import msgspec
 import typer
 
 from swarmd.animals import animal_name
+from swarmd.cli import handed_out
 from swarmd.cli.directory import NodeCreator, OwnAccount
-from swarmd.cli.handed_out import (
-    copy_questions,
-    find_manifest_model,
-    find_questions,
-    print_untried_reason,
-    refuse_missing_files,
-)
 from swarmd.cli.options import (
     Announce,
     PayerOptions,
@@ -127,7 +121,7 @@ def join(
     existing = NodeCreator(root, data).read_existing_config(swarm_of_manifest(read))
     node = NodeCreator(root, existing.data if existing else data)
     if existing is None:
-        refuse_missing_files(read.recipe, manifest, node.data.root)
+        handed_out.refuse_missing_files(read.recipe, manifest, node.data.root)
     options = JoinOptions(
         path=manifest,
         name=name,
@@ -140,8 +134,10 @@ def join(
         org=org,
         signer_account=signer_account,
         token=token,
-        questions=find_questions(read.recipe.options, manifest, node.data.root, download_bytes),
-        model=existing.training.model if existing else find_manifest_model(read.recipe, manifest, node.data.root),
+        questions=handed_out.find_questions(read.recipe.options, manifest, node.data.root, download_bytes),
+        model=existing.training.model
+        if existing
+        else handed_out.find_manifest_model(read.recipe, manifest, node.data.root),
         invitation=invitation,
     )
     _check(read, options)
@@ -155,7 +151,7 @@ def _check(manifest: Manifest, options: JoinOptions) -> None:
     swarm = _make_swarm_config(manifest)
     check_kind(swarm)
     if options.questions is not None:
-        print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
+        handed_out.print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
     check_name(options.name, "--name")
     check_multiaddrs(options.listen, options.announce)
     if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
@@ -202,7 +198,7 @@ def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, exis
         choice = anyio.run(_join_chain, node, manifest, options, choice, existing)
     config = existing or make_node_config(manifest, choice)
     if options.questions is not None:
-        copy_questions(options.questions, node.data.root)
+        handed_out.copy_questions(options.questions, node.data.root)
     for cut in find_reduced_limits(existing.swarm if existing else _make_swarm_config(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:

@@ -10,18 +10,9 @@ import math
 from msgspec.structs import replace
 
 from swarmd.bounds import INTEGER_MAX, clamp_integer
-from swarmd.core import workers
+from swarmd.core import events, workers
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Broadcast, Submit
-from swarmd.core.events import (
-    CommandFailed,
-    SubmissionConfirmed,
-    SubmissionIncluded,
-    SubmissionLost,
-    SubmissionPrepared,
-    SubmissionRefused,
-    SubmissionSent,
-)
 from swarmd.core.ids import command_id, submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, StateBase, Submission
 from swarmd.core.turn import StepContext
@@ -203,7 +194,7 @@ def on_overdue(turn: StepContext) -> None:
 # --- news ---
 
 
-def on_prepared(turn: StepContext, event: SubmissionPrepared) -> None:
+def on_prepared(turn: StepContext, event: events.SubmissionPrepared) -> None:
     """The attempt is in the log: have it sent."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
@@ -229,14 +220,14 @@ def _record_cost(turn: StepContext, submission: Submission, attempt: SubmissionA
     turn.update_chain(spent_day=day, spent_wei=str(before_wei + more_wei))
 
 
-def on_sent(turn: StepContext, event: SubmissionSent) -> None:
+def on_sent(turn: StepContext, event: events.SubmissionSent) -> None:
     submission = find_submission(turn.state, event.submission)
     if submission is not None and turn.fire_submission_trigger(submission, "send", hash=event.hash, reason=""):
         turn.update_chain(failures=0)
         _set_resend_deadline(turn)
 
 
-def on_included(turn: StepContext, event: SubmissionIncluded) -> None:
+def on_included(turn: StepContext, event: events.SubmissionIncluded) -> None:
     """The chain has it: the next one may go."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
@@ -258,7 +249,7 @@ def _record_mark(turn: StepContext, submission: Submission, block: int) -> None:
         turn.update_chain(vote_mark=submission.round, vote_block=block)
 
 
-def on_confirmed(turn: StepContext, event: SubmissionConfirmed) -> None:
+def on_confirmed(turn: StepContext, event: events.SubmissionConfirmed) -> None:
     """The submission is confirmed: what was signed for it is dropped, its hashes are kept."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
@@ -269,14 +260,14 @@ def on_confirmed(turn: StepContext, event: SubmissionConfirmed) -> None:
         _set_resend_deadline(turn)
 
 
-def on_lost(turn: StepContext, event: SubmissionLost) -> None:
+def on_lost(turn: StepContext, event: events.SubmissionLost) -> None:
     """The attempt is lost: try again after a while."""
     submission = find_submission(turn.state, event.submission)
     if submission is not None and turn.fire_submission_trigger(submission, "lose", reason=event.reason, block=None):
         _schedule_retry(turn)
 
 
-def on_failed(turn: StepContext, event: CommandFailed) -> None:
+def on_failed(turn: StepContext, event: events.CommandFailed) -> None:
     """The worker could not do it now. A step of the contract is left for a later turn, so that it blocks nothing."""
     submission = find_submission(turn.state, event.command.partition("/")[2].rpartition("/")[0])
     if submission is None or submission.chart in SETTLED:
@@ -298,7 +289,7 @@ def _schedule_retry(turn: StepContext) -> None:
     turn.set_deadline_if_sooner("submission", turn.at + wait_s)
 
 
-def on_refused(turn: StepContext, event: SubmissionRefused) -> None:
+def on_refused(turn: StepContext, event: events.SubmissionRefused) -> None:
     """The contract will never take it: record that and go on. If it will never take any, stop the node."""
     submission = find_submission(turn.state, event.submission)
     if submission is None or not turn.fire_submission_trigger(

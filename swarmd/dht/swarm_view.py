@@ -14,13 +14,7 @@ from random import Random
 from swarmd.config import Config
 from swarmd.dht.p2p.limits import PeerCheck, RefusalCounter, RejectionCounter
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.wire.invitations import (
-    AdmissionRule,
-    HostWithdrawals,
-    Withdrawals,
-    invitation_from_text,
-    require_invitation,
-)
+from swarmd.dht.wire import invitations
 from swarmd.dht.wire.records import AnnouncedShards, Membership, RecordPolicy
 from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import WeightsOffer, decode_offer
@@ -145,7 +139,7 @@ class SwarmView:
         runtime: Runtime,
         random: Random,
         emit: EventSink,
-        withdrawn: Iterable[HostWithdrawals] = (),
+        withdrawn: Iterable[invitations.HostWithdrawals] = (),
         knows: PeerCheck | None = None,
         seniority: Callable[[PeerCheck], Seniority] = Seniority,
     ) -> None:
@@ -167,8 +161,8 @@ class SwarmView:
         follows = bool(self.coordinator) and not self.coordinating
         self.contact = CoordinatorContact(follows, runtime.time, runtime.now)
         self.shards = AnnouncedShards(None if config.chain is None else config.chain.shards, dht.admission)
-        self.withdrawals = Withdrawals(self.coordinator, withdrawn, runtime.now)
-        admission = AdmissionRule(
+        self.withdrawals = invitations.Withdrawals(self.coordinator, withdrawn, runtime.now)
+        admission = invitations.AdmissionRule(
             dht.admission, self.swarm, self.coordinator, dht.work_bits, self.withdrawals.is_withdrawn
         )
         self.policy = RecordPolicy(
@@ -176,14 +170,14 @@ class SwarmView:
         )
         self.seniority = seniority(self.policy.is_listed)
         self.knows = knows or self.is_credited
-        self.invitation = invitation_from_text(dht.invitation)
+        self.invitation = invitations.invitation_from_text(dht.invitation)
 
     def require_own_invitation(self) -> None:
         """Raise ConfigError if the swarm asks for an invitation, and this node has no valid one."""
         dht = self.config.dht
         if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
             parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.is_withdrawn)
-            require_invitation(*parts)
+            invitations.require_invitation(*parts)
 
     def is_credited(self, peer: str) -> bool:
         return self.seniority.rounds_of(peer) > 0

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from swarmd import errors
 from swarmd.bounds import Backoff
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, WeightsFetched, WeightsRefused
@@ -22,15 +23,6 @@ from swarmd.dht.record_store import RecordStore
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
-from swarmd.errors import (
-    LogWriteFailed,
-    NetworkDown,
-    NoSpaceLeft,
-    RecordRejected,
-    SwarmdError,
-    WeightsUnavailable,
-    WeightsUnfinished,
-)
 from swarmd.files import make_write_error
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
@@ -89,15 +81,17 @@ async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: Weigh
             manifest = decode_manifest(encoded, offer.manifest.hex())
             said = (offer.architecture.hex(), offer.tokenizer.hex(), offer.round)
             if (manifest.architecture, manifest.tokenizer, manifest.round) != said:
-                raise RecordRejected("malformed", "it says another architecture, tokenizer or round than its offer")
+                raise errors.RecordRejected(
+                    "malformed", "it says another architecture, tokenizer or round than its offer"
+                )
             return manifest
-        except (NetworkDown, RecordRejected) as error:
+        except (errors.NetworkDown, errors.RecordRejected) as error:
             reason = f"{peer}: {error}"
             log.info("no manifest of weights from %s", reason)
-            if isinstance(error, RecordRejected):
+            if isinstance(error, errors.RecordRejected):
                 liars.add(peer)
             slow[peer] += anyio.current_time() - asked_at > SLOW_S
-    raise WeightsUnavailable(f"the manifest of the weights of round {offer.round} cannot be fetched: {reason}")
+    raise errors.WeightsUnavailable(f"the manifest of the weights of round {offer.round} cannot be fetched: {reason}")
 
 
 def _manifest_request_order(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
@@ -159,14 +153,14 @@ async def _fetch_file(
     fetch: ChunkFetch, peers: Collection[str], file: ChunkedFile, path: Path, timeout_s: float, bytes_max: int
 ) -> Path:
     if file.size_bytes > bytes_max:
-        raise WeightsUnavailable(
+        raise errors.WeightsUnavailable(
             f"the weights have {file.size_bytes} bytes, no more than {bytes_max} are fetched", "Allow more"
         )
     partial = await to_thread.run_sync(PartialFile, path, file)
     with anyio.move_on_after(timeout_s):
         await fetch_chunks(fetch, peers, partial)
     if partial.missing:
-        raise WeightsUnfinished(
+        raise errors.WeightsUnfinished(
             f"{len(partial.missing)} of {len(file)} chunks of the weights cannot be fetched from {len(peers)} peers",
             "What has come is kept; try again when peers that offer them are there",
         )
@@ -258,13 +252,13 @@ class _ChunkFetcher:
                 await to_thread.run_sync(self._into.put, index, chunk)
             self._gave_at[peer] = anyio.current_time()
             return True
-        except NetworkDown as error:
+        except errors.NetworkDown as error:
             log.debug("chunk %d not from %s: %s", index, peer, error)
             return False
-        except RecordRejected as error:
+        except errors.RecordRejected as error:
             self._dropped.add(peer)
             log.warning("weights are no longer fetched from %s: %s", peer, error)
-        except SwarmdError as error:
+        except errors.SwarmdError as error:
             self.failed.append(error)
         return True
 
@@ -382,9 +376,9 @@ class WeightsFetcher:
                     manifest, damaged = await self._fetch_until_deadline(
                         source, holders_of(peer, offers), offer, command, kept
                     )
-                except SwarmdError as error:
+                except errors.SwarmdError as error:
                     refused = WeightsRefused(command.id, _refusal_cause_of(error), str(error), peer)
-                    if isinstance(error, WeightsUnfinished):
+                    if isinstance(error, errors.WeightsUnfinished):
                         unfinished.add(encode_without_accuracy(offer))
                     log.info("cannot fetch the weights of %s: %s", peer, error)
                     if refused.cause == "no-room":
@@ -411,7 +405,7 @@ class WeightsFetcher:
         shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]  # of a large swarm
         try:
             found = await self._store.find_records(names.members_key(view.swarm, *place, int(shard)))
-        except NetworkDown as error:
+        except errors.NetworkDown as error:
             log.info("the memberships cannot be read: %s", error)
             return dict(heard.by_member)
         for peer, record in found.records.items():
@@ -426,7 +420,7 @@ class WeightsFetcher:
         view = self._view
         named = dict.fromkeys((view.coordinator, *view.config.training.weights_from))
         for peer in [peer for peer in named if is_peer_id(peer)]:
-            with suppress(NetworkDown):
+            with suppress(errors.NetworkDown):
                 await self._must_be_member(peer)
 
     def _rank_peers(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
@@ -449,7 +443,7 @@ class WeightsFetcher:
         # Of several offers one that hangs must not make what has come too late.
         with anyio.move_on_after(left_s / 2 if command.average else left_s):
             return await self._fetch_offer(source, holders, offer, command, kept)
-        raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
+        raise errors.WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
     async def _fetch_offer(
         self, source: CountingFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
@@ -462,11 +456,11 @@ class WeightsFetcher:
         manifest = await fetch_manifest(source, holders, offer)
         spent = {each.digest for each in command.averaged} | {name.removesuffix(SUFFIX) for name in kept}
         if manifest.whole.digest in spent:
-            raise WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
+            raise errors.WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
         source.set_manifest(manifest)
         path = self._fetched.directory / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
-            raise WeightsUnavailable(
+            raise errors.WeightsUnavailable(
                 f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
                 f"{command.size_bytes_max}"
             )
@@ -497,10 +491,10 @@ class WeightsFetcher:
         try:
             await fetch(base)
             return ""
-        except (RecordRejected, WeightsUnavailable) as error:
+        except (errors.RecordRejected, errors.WeightsUnavailable) as error:
             if base is None:
                 raise
-            damaged = isinstance(error, RecordRejected)
+            damaged = isinstance(error, errors.RecordRejected)
             log.log(WARNING if damaged else INFO, "fetching all: the delta of %s failed: %s", holders[0], error)
         await fetch(None)
         return "delta" if damaged else ""
@@ -523,7 +517,7 @@ class WeightsFetcher:
         if delta is not None and free - manifest.whole.size_bytes - delta.file.size_bytes < least:
             whole = []  # no room for both the delta and the file made from it
         if free - manifest.whole.size_bytes < least:
-            raise NoSpaceLeft(
+            raise errors.NoSpaceLeft(
                 f"no room in {path.parent} for a peer's weights of {manifest.whole.size_bytes} bytes: {free} are free, "
                 f"{least} are kept free",
                 "Free space there or lower storage.free_bytes_min",
@@ -580,7 +574,9 @@ def _is_file_present(path: Path, file: ChunkedFile) -> bool:
     """Whether the file exists. Raises RecordRejected if its size is not that of the manifest."""
     size_bytes = path.stat().st_size if path.exists() else file.size_bytes
     if size_bytes != file.size_bytes:
-        raise RecordRejected("wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}")
+        raise errors.RecordRejected(
+            "wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}"
+        )
     return path.exists()
 
 
@@ -606,10 +602,10 @@ def _free_bytes(*paths: Path) -> int:
     return free
 
 
-def _refusal_cause_of(error: SwarmdError) -> WeightsCause:
-    if isinstance(error, NoSpaceLeft | LogWriteFailed):
+def _refusal_cause_of(error: errors.SwarmdError) -> WeightsCause:
+    if isinstance(error, errors.NoSpaceLeft | errors.LogWriteFailed):
         return "no-room"
-    return "damaged" if isinstance(error, RecordRejected) else "unavailable"
+    return "damaged" if isinstance(error, errors.RecordRejected) else "unavailable"
 
 
 def _remove_other_files(directory: Path, names_kept: set[str]) -> None:

@@ -18,17 +18,8 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
+from swarmd.core import events
 from swarmd.core.commands import Command, FetchWeights
-from swarmd.core.events import (
-    Event,
-    LinkDegraded,
-    LinkDown,
-    LinkUp,
-    ReportSeen,
-    RoundAnnounced,
-    WeightsFetched,
-    WeightsRefused,
-)
 from swarmd.core.values import AveragedOffer, PeerWeights, Standing
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.evidence import DecodedRecord, EquivocationDetector, EvidenceGossip
@@ -570,12 +561,12 @@ class SimNetworkWorker(SimWorker):
         reaches = others > 0 or self.node.coordinates
         if reaches and (not self.linked or self._is_peer_change_relevant(others)):
             self.linked, self.peers_told = True, others
-            self.send_event(LinkUp(others))
+            self.send_event(events.LinkUp(others))
         elif self.linked and not reaches:
             self.linked = False
-            self.send_event(LinkDegraded("no peer answers"))
+            self.send_event(events.LinkDegraded("no peer answers"))
         elif not reaches and self.random.random() < 0.2:
-            self.send_event(LinkDegraded("no peer answers"))
+            self.send_event(events.LinkDegraded("no peer answers"))
         self.disturbance.set()
 
     def _is_peer_change_relevant(self, others: int) -> bool:
@@ -591,7 +582,7 @@ class SimNetworkWorker(SimWorker):
         self.epoch += 1
         self.linked = self.joined = False
         self.disturbance.set()
-        self.send_event(LinkDown("p2pd ended"))
+        self.send_event(events.LinkDown("p2pd ended"))
         self.call_later(self.random.uniform(0.3, 4.0), self._bring_up)
 
     def _poll_link(self) -> None:
@@ -630,7 +621,7 @@ class SimNetworkWorker(SimWorker):
         if self.random.random() < self.world.fault_chance("loss") or left_s <= 0:
             return
         if not self.joined or self.random.random() < WEIGHTS_MISSING_CHANCE:
-            self.send_event(WeightsRefused(command.id, "none-offered", "nobody offers any"))
+            self.send_event(events.WeightsRefused(command.id, "none-offered", "nobody offers any"))
             return
         digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
         others = [peer_id_of(index) for index in range(self.world.profile.nodes) if index != self.index]
@@ -643,15 +634,15 @@ class SimNetworkWorker(SimWorker):
             spent = self.random.choice(command.averaged)
             weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)
         seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
-        self.call_later(seconds, self.send_event, WeightsFetched(command.id, weights, size_bytes, seconds))
+        self.call_later(seconds, self.send_event, events.WeightsFetched(command.id, weights, size_bytes, seconds))
 
-    def emit_event(self, event: Event) -> None:
+    def emit_event(self, event: events.Event) -> None:
         """A fact of the shipped code; now and then one comes twice."""
         self.world.on_network_fact(self.index, event)
         self.send_event(event)
-        if isinstance(event, RoundAnnounced | ReportSeen) and self.random.random() < self.world.fault_chance(
-            "duplicate"
-        ):
+        if isinstance(
+            event, events.RoundAnnounced | events.ReportSeen
+        ) and self.random.random() < self.world.fault_chance("duplicate"):
             self.send_event(event)
 
     # --- what it reaches ---

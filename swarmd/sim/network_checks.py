@@ -3,15 +3,8 @@
 An honest node is never accused, whatever befalls it: what nodes sign is compared as real nodes compare it.
 """
 
+from swarmd.core import events
 from swarmd.core.commands import Gather
-from swarmd.core.events import (
-    Event,
-    LeaderboardPublished,
-    Registered,
-    ReportPublished,
-    RolloutsGathered,
-    RoundPublished,
-)
 from swarmd.dht.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
 from swarmd.dht.publisher import KEPT, RENEWALS, KeptRecord
 from swarmd.dht.wire import names
@@ -73,7 +66,7 @@ class NetworkChecks:
             node.fail_run(f"it announces {told} again, and has announced {self._announced}")
         self._announced = told
 
-    def on_network_fact(self, worker: SimNetworkWorker, event: Event) -> None:
+    def on_network_fact(self, worker: SimNetworkWorker, event: events.Event) -> None:
         """What counts as published can be found, unless those who held it are gone since."""
         if self.world.now < self.world.dht.lossy_at + PUBLISH_S:
             return
@@ -92,7 +85,7 @@ class NetworkChecks:
         """A node is told to gather."""
         self._gathers[worker, command.id] = (command, self.world.now)
 
-    def on_rollouts_gathered(self, worker: SimNetworkWorker, event: RolloutsGathered) -> None:
+    def on_rollouts_gathered(self, worker: SimNetworkWorker, event: events.RolloutsGathered) -> None:
         """A node has gathered: in time, what it was told to, with bodies that are what was announced."""
         node, asked = worker.node, self._gathers.pop((worker, event.command), None)
         if asked is None:
@@ -117,7 +110,7 @@ class NetworkChecks:
                 self._check_nothing_missing(worker, place, event, began)
 
     def _check_nothing_missing(
-        self, worker: SimNetworkWorker, place: tuple[int, int], event: RolloutsGathered, began: float
+        self, worker: SimNetworkWorker, place: tuple[int, int], event: events.RolloutsGathered, began: float
     ) -> None:
         """What honest peers that are there published long before is gathered, and then without delay."""
         profile, took_s = self.world.profile, self.world.now - began
@@ -188,20 +181,20 @@ class NetworkChecks:
                 node.fail_run("it has been there for long, and the coordinator does not know it as a member")
 
 
-def _published_keys(worker: SimNetworkWorker, event: Event) -> tuple[str, ...]:
+def _published_keys(worker: SimNetworkWorker, event: events.Event) -> tuple[str, ...]:
     """The keys of the records that a fact says are published; none for other facts."""
     match event:
-        case Registered():
+        case events.Registered():
             lies = worker.agent.members.place
             return (names.members_key(SWARM, *lies, member_shard_of(SWARM, worker.node.peer, lies)),)
-        case RoundPublished():
+        case events.RoundPublished():
             return (CLOCK,)
-        case ReportPublished():
+        case events.ReportPublished():
             shards = worker.session.view.shards.latest_shards_of(event.round)
             shard = shard_of(SWARM, worker.node.peer, event.round, event.stage, shards)
             place = (SWARM, event.round, event.stage, shards, shard)
             return names.reports_key(*place), names.rollouts_key(*place)
-        case LeaderboardPublished():
+        case events.LeaderboardPublished():
             return (names.leaderboard_key(SWARM, event.round),)
         case _:
             return ()
