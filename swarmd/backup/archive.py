@@ -26,19 +26,9 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import msgspec
 
-from swarmd import errors
+from swarmd import errors, files
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.file_kind import ARCHIVE, describe_file
-from swarmd.files import (
-    advise_on_path_error,
-    hash_file,
-    hold_directory_lock,
-    lock_exclusively,
-    open_regular,
-    remove_leftover,
-    sync_directory,
-    sync_tree,
-)
 from swarmd.paths import NodeDirectory
 
 FORMAT = 1
@@ -107,7 +97,7 @@ class ArchiveWriter:
         self.members.append(ArchiveMember(name, size_bytes, hashed.digest.hexdigest()))
 
     def add_file(self, name: str, path: Path) -> None:
-        with open_regular(path) as file:
+        with files.open_regular(path) as file:
             self.add(name, file, os.fstat(file.fileno()).st_size)
 
     def add_bytes(self, name: str, content: bytes) -> None:
@@ -123,7 +113,7 @@ class ArchiveWriter:
             if self._out.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             self._scratch.rename(self._out)
-        sync_directory(self._out.parent)
+        files.sync_directory(self._out.parent)
 
 
 class _HashingReader:
@@ -162,14 +152,14 @@ def write_archive(out: Path) -> Iterator[ArchiveWriter]:
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            lock_exclusively(descriptor, out)
+            files.lock_exclusively(descriptor, out)
             if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # another process has just given it its name
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             file.truncate()
             try:
                 yield ArchiveWriter(file, scratch, out)
             except BaseException:
-                remove_leftover(scratch)
+                files.remove_leftover(scratch)
                 raise
     except OSError as error:
         reason = error if error.filename or not error.strerror else error.strerror
@@ -204,14 +194,14 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
     incomplete or of another kind; OtherVersion; OSError if it cannot be unpacked there.
     """
     try:
-        opened = open_regular(path)
+        opened = files.open_regular(path)
     except FileNotFoundError as error:
         raise errors.NotFoundError(f"there is no {kind.NOUN} {path}", f"`{kind.MAKE}` makes one") from error
     except OSError as error:
         if path.is_dir():
             fix = f"Name the file that `{kind.MAKE}` wrote, before the directory that it goes to"
             raise errors.ArchiveError(f"{path} is a directory, not a {kind.NOUN}", fix) from error
-        fix = advise_on_path_error(error, path) if isinstance(error, PermissionError) else AGAIN
+        fix = files.advise_on_path_error(error, path) if isinstance(error, PermissionError) else AGAIN
         raise errors.ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
     fix = f"Name the file that `{kind.MAKE}` wrote"
     again = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
@@ -270,7 +260,7 @@ def _digest_member(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | Non
         assert content is not None, "plain files have contents"
         return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
     tar.extract(info, into, set_attrs=False, filter="data")
-    return hash_file(into / info.name)
+    return files.hash_file(into / info.name)
 
 
 def _decode_manifest(raw: bytes, kind: type[M], path: Path) -> M:
@@ -297,22 +287,22 @@ def unpack_atomically(root: Path) -> Iterator[Path]:
     making, moved = NodeDirectory(root).restoring, []
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with hold_directory_lock(root):
+        with files.hold_directory_lock(root):
             _refuse_nonempty(root, making)
             try:
                 if making.exists():  # a command that unpacked here was killed
                     shutil.rmtree(making)
                 making.mkdir(mode=0o700)
-                sync_directory(root)
+                files.sync_directory(root)
                 if not there:
-                    sync_directory(root.parent)
+                    files.sync_directory(root.parent)
                 yield making
-                sync_tree(making)
+                files.sync_tree(making)
                 for path in sorted(making.iterdir()):
                     moved.append(path.rename(root / path.name))
-                sync_directory(root)
+                files.sync_directory(root)
                 making.rmdir()
-                sync_directory(root)
+                files.sync_directory(root)
             except BaseException:
                 _remove_unpacked(making, moved)
                 if not there:

@@ -16,21 +16,8 @@ from msgspec.structs import replace
 
 from swarmd import errors
 from swarmd.bounds import Backoff
-from swarmd.chain import ports
+from swarmd.chain import logs, ports
 from swarmd.chain.blocks import BlockReporter, EntryDecoder, RecentBlocks, group_by_block
-from swarmd.chain.logs import (
-    ALLOWED_TOPIC,
-    DISALLOWED_TOPIC,
-    OPEN_TOPIC,
-    PEERS_MAX,
-    REWARD_TOPIC,
-    SAYINGS,
-    VOTE_TOPIC,
-    LogEntry,
-    decode_allow_list_change,
-    decode_log_entry,
-    parse_block_time,
-)
 from swarmd.config import ChainConfig
 from swarmd.core import events
 from swarmd.core.commands import WatchChain
@@ -122,7 +109,7 @@ class ChainRequirements:
 
 
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
-FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
+FILTERS = [[[logs.OPEN_TOPIC, logs.ALLOWED_TOPIC, logs.DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
 CHANGES_MAX = 4096  # blocks with changes that are remembered; of more, the first and the newest ones
 
@@ -203,7 +190,7 @@ class MembershipReader:
             if forgotten != self._forgotten:
                 raise ports.BlockNotFound("blocks were replaced while the allow-list was read")
             self._report_membership(
-                events.MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX]))
+                events.MembershipRead(open, () if open else tuple(sorted(self._allowed)[: logs.PEERS_MAX]))
             )
         self._changes = [number for number in self._changes if number > confirmed]
 
@@ -216,25 +203,25 @@ class MembershipReader:
                 self._apply_change(entry)
             self._read_to = span.last
 
-    def _apply_change(self, entry: LogEntry) -> None:
+    def _apply_change(self, entry: logs.LogEntry) -> None:
         try:
-            if entry.topics[0] == ALLOWED_TOPIC:
-                self._allowed.update(decode_allow_list_change(entry))
-            elif entry.topics[0] == DISALLOWED_TOPIC:
-                self._allowed.difference_update(decode_allow_list_change(entry))
+            if entry.topics[0] == logs.ALLOWED_TOPIC:
+                self._allowed.update(logs.decode_allow_list_change(entry))
+            elif entry.topics[0] == logs.DISALLOWED_TOPIC:
+                self._allowed.difference_update(logs.decode_allow_list_change(entry))
         except ValueError as error:
             log.warning("a change of the allow-list in block %s is left out: %s", entry.block_number, error)
 
     def _report_membership(self, read: events.MembershipRead) -> None:
-        if len(self._allowed) > PEERS_MAX:
-            log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), PEERS_MAX)
+        if len(self._allowed) > logs.PEERS_MAX:
+            log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), logs.PEERS_MAX)
         if read != self._told:
             self._told = read
             self._emit(read)
 
 
-EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # logs that every member causes in each round
-COMMON = tuple(topic for topic in SAYINGS if topic not in EACH_MEMBERS)
+EACH_MEMBERS = (logs.REWARD_TOPIC, logs.VOTE_TOPIC)  # logs that every member causes in each round
+COMMON = tuple(topic for topic in logs.SAYINGS if topic not in EACH_MEMBERS)
 
 
 class LogSelection:
@@ -365,7 +352,7 @@ class ChainWatcher:
         emit: EventSink,
         account: ports.AccountSource,
         runtime: Runtime = LOOP,
-        decode: EntryDecoder = decode_log_entry,
+        decode: EntryDecoder = logs.decode_log_entry,
     ) -> None:
         self._config = config
         self._terms = terms
@@ -545,7 +532,7 @@ class ChainWatcher:
         headers = {block.number: block for block in [*await self._blocks.get_blocks(untimed), end]}
         for number, entries in groups:
             block = headers.get(number) or BlockRef(
-                number, entries[0].block_hash, "", parse_block_time(entries[0].block_timestamp or "")
+                number, entries[0].block_hash, "", logs.parse_block_time(entries[0].block_timestamp or "")
             )
             if block.hash != entries[0].block_hash:
                 raise ports.BlockNotFound(f"block {number} changed while it was read")
@@ -569,8 +556,8 @@ class ChainWatcher:
             self.branch.append_block(block)
         return True
 
-    def _record_membership_changes(self, block: BlockRef, logs: tuple[events.AnyChainLog, ...]) -> None:
-        if any(isinstance(entry, events.OtherLog) and entry.name in CHANGES for entry in logs):
+    def _record_membership_changes(self, block: BlockRef, entries: tuple[events.AnyChainLog, ...]) -> None:
+        if any(isinstance(entry, events.OtherLog) and entry.name in CHANGES for entry in entries):
             self.membership.record_change(block.number)
 
     # --- state at the tip ---

@@ -19,18 +19,9 @@ from swarmd.dht.ports import Bodies, OwnNode
 from swarmd.dht.publisher import Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.bodies import LeaderboardBody, encode_leaderboard
 from swarmd.dht.wire.names import MemberSharding, shard_of
-from swarmd.dht.wire.records import (
-    BODY_BYTES_MAX,
-    ClockRecord,
-    LeaderboardRecord,
-    Record,
-    ReportRecord,
-    RolloutsRecord,
-    is_too_far_ahead,
-)
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 
@@ -62,7 +53,7 @@ class SwarmClock:
         self._name = names.clock_key(view.swarm)
         self._watch: KeyWatch | None = None  # set by `follow`
         self._deadline_at = math.inf  # of the stage announced last, POSIX seconds
-        self._latest: Record | None = None
+        self._latest: records.Record | None = None
         self._told: RoundAnnounced | None = None
         gossip.clock.set_listener(self._on_gossiped_record)
 
@@ -96,7 +87,7 @@ class SwarmClock:
             if view.shards.is_large_swarm and view.policy.now() > self._deadline_at:
                 watch.read_now()
 
-    def _on_gossiped_record(self, record: Record) -> None:
+    def _on_gossiped_record(self, record: records.Record) -> None:
         """Take a gossiped record. Raises RecordRejected if it is not valid."""
         view, store = self._view, self._store
         if record.owner != view.coordinator:
@@ -105,7 +96,7 @@ class SwarmClock:
 
     async def announce(self, command: Announce) -> None:
         """Publish the open stage. Raises NetworkDown."""
-        content = ClockRecord(
+        content = records.ClockRecord(
             swarm=self._view.swarm,
             round=command.round,
             stage=command.stage,
@@ -134,15 +125,15 @@ class SwarmClock:
         else:
             raise NetworkDown("no peer answered when the clock was read")
 
-    def _handle_records(self, records: Mapping[str, Record]) -> None:
-        if self._keep_if_later(records) and self._latest is not None and announcement_of(self._latest) != self._told:
+    def _handle_records(self, seen: Mapping[str, records.Record]) -> None:
+        if self._keep_if_later(seen) and self._latest is not None and announcement_of(self._latest) != self._told:
             self._emit_announcement(self._latest)
 
-    def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
+    def _keep_if_later(self, seen: Mapping[str, records.Record]) -> bool:
         """Keep the coordinator's record if it is later than the known one. Returns whether it was kept. A known record
         that lies far in the future does not count: it is from before a clock was set back."""
-        record, known = records.get(self._view.coordinator), self._latest
-        if known is not None and is_too_far_ahead(known.expiration, self._view.policy.now()):
+        record, known = seen.get(self._view.coordinator), self._latest
+        if known is not None and records.is_too_far_ahead(known.expiration, self._view.policy.now()):
             known = None
         if record is None or (known is not None and record.expiration <= known.expiration):
             return False
@@ -150,10 +141,10 @@ class SwarmClock:
         self._forward_record(record)
         return True
 
-    def _forward_record(self, record: Record) -> None:
+    def _forward_record(self, record: records.Record) -> None:
         """Store the record for peers that ask for it, and gossip it unless it came by gossip."""
         view, store, gossip, content = self._view, self._store, self._gossip, record.content
-        if isinstance(content, ClockRecord):
+        if isinstance(content, records.ClockRecord):
             view.contact.record_announcement(content.deadline_at, content.final)
             view.shards.apply_clock(content)
             self._deadline_at = math.inf if content.final else content.deadline_at
@@ -164,7 +155,7 @@ class SwarmClock:
         store.store_locally(self._name, record)
         gossip.clock.forward_record(record)
 
-    def _emit_announcement(self, record: Record) -> None:
+    def _emit_announcement(self, record: records.Record) -> None:
         self._told = announcement_of(record)
         self._view.policy.set_round(self._told.round)
         self._view.emit(self._told)
@@ -198,7 +189,7 @@ async def find_member_sharding(view: SwarmView, store: RecordStore) -> MemberSha
 async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None:
     found = await store.find_records(names.clock_key(view.swarm))
     clock = found.records.get(view.coordinator)
-    if clock is not None and isinstance(clock.content, ClockRecord):
+    if clock is not None and isinstance(clock.content, records.ClockRecord):
         view.shards.apply_clock(clock.content)
     elif not found.answered and not view.coordinating:
         raise NetworkDown(f"no peer answered when the clock was read {purpose}")
@@ -222,7 +213,7 @@ class StagePublisher:
         self._bodies = bodies
         self._node = node
         self._learn = learn
-        self._remembers = publisher.has_published(ReportRecord)
+        self._remembers = publisher.has_published(records.ReportRecord)
         self._too_large: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts no peer stored with their body
 
     async def publish_report(self, command: PublishReport) -> None:
@@ -242,7 +233,7 @@ class StagePublisher:
 
     async def _publish_report(self, command: PublishReport, place: StageShard) -> None:
         view, rollouts = self._view, command.rollouts
-        report = ReportRecord(
+        report = records.ReportRecord(
             swarm=view.swarm,
             round=command.round,
             stage=command.stage,
@@ -271,7 +262,7 @@ class StagePublisher:
         # asks every peer near the key, for this record only
         found = await self._store.find_records(name, {own: math.inf})
         standing = found.records[own].content if own in found.records else None
-        if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
+        if not isinstance(standing, records.ReportRecord) or standing.digest == command.rollouts.digest:
             return False
         log.warning("%s holds another report of this node; it stands, this directory's is not published", name)
         return True
@@ -284,7 +275,7 @@ class StagePublisher:
         _check_body_size(len(body))
         place = (command.round, command.stage)
         inline = b"" if place == self._too_large else await self._compress_inline_body(body, shard)
-        content = RolloutsRecord(
+        content = records.RolloutsRecord(
             swarm=self._view.swarm,
             round=command.round,
             stage=command.stage,
@@ -323,7 +314,7 @@ class StagePublisher:
         _check_body_size(len(body))
         digest = await self._bodies.put(body)
         assert digest == hashlib.sha256(body).hexdigest()
-        record = LeaderboardRecord(
+        record = records.LeaderboardRecord(
             swarm=self._view.swarm,
             round=command.round,
             digest=digest,
@@ -335,8 +326,8 @@ class StagePublisher:
 
 
 def _check_body_size(size_bytes: int) -> None:
-    if size_bytes > BODY_BYTES_MAX:
-        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {BODY_BYTES_MAX}")
+    if size_bytes > records.BODY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {records.BODY_BYTES_MAX}")
 
 
 class LeaderboardFetcher:
@@ -363,13 +354,13 @@ class LeaderboardFetcher:
         self._name = name
         store.watch(name, self._handle_records)
 
-    def _handle_records(self, records: Mapping[str, Record]) -> None:
-        record = records.get(self._view.coordinator)
-        if record is not None and isinstance(record.content, LeaderboardRecord):
+    def _handle_records(self, seen: Mapping[str, records.Record]) -> None:
+        record = seen.get(self._view.coordinator)
+        if record is not None and isinstance(record.content, records.LeaderboardRecord):
             self._store.unwatch(self._name)
             self._view.runtime.start(self._fetch_leaderboard(record.content))
 
-    async def _fetch_leaderboard(self, record: LeaderboardRecord) -> None:
+    async def _fetch_leaderboard(self, record: records.LeaderboardRecord) -> None:
         """Fetch a leaderboard's body. On failure it is skipped: the next round has another."""
         coordinator, bodies = self._view.coordinator, self._bodies
         try:

@@ -32,20 +32,9 @@ from swarmd.dht.publisher import OwnRecords, Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings
 from swarmd.dht.wire.evidence import Evidence, ProvenEquivocation, check_evidence
-from swarmd.dht.wire.records import (
-    ClockRecord,
-    LeaderboardRecord,
-    Payload,
-    Record,
-    RecordPolicy,
-    ReportRecord,
-    check_expiration,
-    is_sharded,
-    is_too_far_ahead,
-)
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import VirtualFuture, VirtualRuntime
 from swarmd.sim.dht import (
@@ -104,14 +93,18 @@ class SimRecordComparison(EquivocationDetector):
     """The shipped comparison, which sees each record that a worker reads or writes once."""
 
     def __init__(
-        self, coordinator: str, known: PeerCheck, found: EvidenceSink, signed: IdentityCache[Record, DecodedRecord]
+        self,
+        coordinator: str,
+        known: PeerCheck,
+        found: EvidenceSink,
+        signed: IdentityCache[records.Record, DecodedRecord],
     ) -> None:
         super().__init__(coordinator, known, found)
         self._signed = signed
-        self._seen: dict[tuple[str, type[object]], Record] = {}  # the latest of each owner and kind
-        self._read: dict[str, Mapping[str, Record]] = {}  # by key, what was found there last
+        self._seen: dict[tuple[str, type[object]], records.Record] = {}  # the latest of each owner and kind
+        self._read: dict[str, Mapping[str, records.Record]] = {}  # by key, what was found there last
 
-    def compare_found(self, name: str, found: Mapping[str, Record]) -> None:
+    def compare_found(self, name: str, found: Mapping[str, records.Record]) -> None:
         """Records that were found under a key; the same mapping as the last time holds nothing new."""
         if self._read.get(name) is found:
             return
@@ -122,9 +115,9 @@ class SimRecordComparison(EquivocationDetector):
         for record in found.values():
             self.compare_record(record)
 
-    def compare_record(self, record: Record) -> None:
+    def compare_record(self, record: records.Record) -> None:
         content = record.content
-        if not isinstance(content, ReportRecord | ClockRecord | LeaderboardRecord):
+        if not isinstance(content, records.ReportRecord | records.ClockRecord | records.LeaderboardRecord):
             return
         place = (record.owner, type(content))
         if self._seen.get(place) is not record:
@@ -135,7 +128,7 @@ class SimRecordComparison(EquivocationDetector):
         """What simulated leaderboards quote is not a record by itself, see `SimRecord.encode`."""
 
 
-def to_sim_record(record: Record) -> SimRecord:
+def to_sim_record(record: records.Record) -> SimRecord:
     """A record that came by gossip, as the simulated DHT keeps it."""
     if isinstance(record, SimRecord):
         return record
@@ -143,14 +136,14 @@ def to_sim_record(record: Record) -> SimRecord:
     return SimRecord(record.owner, content, record.expiration, estimate_record_bytes(content))
 
 
-def check_unsigned_evidence(policy: RecordPolicy, evidence: Evidence) -> ProvenEquivocation:
+def check_unsigned_evidence(policy: records.RecordPolicy, evidence: Evidence) -> ProvenEquivocation:
     return check_evidence(policy, evidence, lambda signed, key: True)
 
 
 class SimFindings(NamedTuple):
     """See `swarmd.dht.ports.LookupResult`."""
 
-    records: Mapping[str, Record]
+    records: Mapping[str, records.Record]
     answered: bool
 
     def has_all(self, wanted: Mapping[str, float]) -> bool:
@@ -174,8 +167,8 @@ class SimRecords(RecordStore):
         self._worker.dht.unwatch_key(self._worker, name)
         super().unwatch(name)
 
-    def check_gossiped_record(self, name: str, record: Record) -> Record:
-        check_expiration(record.expiration, self._worker.node.local_time())
+    def check_gossiped_record(self, name: str, record: records.Record) -> records.Record:
+        records.check_expiration(record.expiration, self._worker.node.local_time())
         record = to_sim_record(record)
         self._comparison.compare_record(record)
         return record
@@ -206,7 +199,7 @@ class SimRecords(RecordStore):
             record = worker.search_peers(name).get(owner)
         return SimFindings({} if record is None else {owner: record}, worker.has_peers_at_side)
 
-    def store_locally(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: records.Record) -> None:
         if self._worker.joined:
             self._worker.partition_store.put_record(name, to_sim_record(record))
 
@@ -296,7 +289,7 @@ class SimReplicas:
         self._worker = worker
         self._admitted: list[tuple[str, SimRecord]] = []
 
-    def store_locally(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: records.Record) -> None:
         own, held = self._worker.own, self._worker.own.get(name)
         if (
             held is not None
@@ -308,11 +301,11 @@ class SimReplicas:
         own[name] = to_sim_record(record)
         self._admitted.append((name, to_sim_record(record)))
 
-    def _is_expiration_plausible(self, held: Record) -> bool:
+    def _is_expiration_plausible(self, held: records.Record) -> bool:
         """Whether a record was not signed by a clock that was ahead."""
-        return not is_too_far_ahead(held.expiration, self._worker.node.local_time())
+        return not records.is_too_far_ahead(held.expiration, self._worker.node.local_time())
 
-    def get_local_record(self, name: str, owner: str) -> Record | None:
+    def get_local_record(self, name: str, owner: str) -> records.Record | None:
         return self._worker.own.get(name)
 
     def nearest_peers(self, name: str) -> list[Hashable]:
@@ -321,7 +314,7 @@ class SimReplicas:
     def trusted_peers(self, name: str) -> list[Hashable]:
         return list(self._worker.trusted_peers())
 
-    async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+    async def store_at_peers(self, name: str, record: records.Record, peers: Sequence[Hashable]) -> list[Hashable]:
         worker = self._worker
         worker.world.asked["store"] += 1
         await worker.wait_round_trip(fails=False)
@@ -332,11 +325,11 @@ class SimReplicas:
         if not worker.store_at_peers(name, to_sim_record(record)):
             return []
         worker.world.on_record_stored(record)
-        if is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
+        if records.is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
             worker.notify_replicas(took, record)
         return took
 
-    async def read_back(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+    async def read_back(self, peer: Hashable, name: str, record: records.Record) -> tuple[bool, records.Record | None]:
         worker = self._worker
         await worker.wait_round_trip(fails=False)
         if not worker.can_reach(peer) or worker.random.random() < worker.world.fault_chance("failure"):
@@ -352,7 +345,7 @@ class SimReplicas:
         for name, record in self._admitted:
             self._worker.store_at_peers(name, record)
 
-    def replicate_in_background(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+    def replicate_in_background(self, name: str, record: records.Record, stored: Collection[Hashable]) -> None:
         """All who could keep it at this side of a partition hold what they hold together."""
 
 
@@ -388,7 +381,7 @@ class SimNetwork:
             await worker.disturbance.wait(left_s)
         self._jumps = worker.node.jumps
 
-    def sign(self, content: Payload, expiration: float) -> SimRecord:
+    def sign(self, content: records.Payload, expiration: float) -> SimRecord:
         record = SimRecord(self._worker.peer, content, expiration, estimate_record_bytes(content))
         self._worker.world.on_record_signed(self._worker.index, record)
         return record
@@ -411,7 +404,7 @@ class SimHintGossip:
     def __init__(self, worker: SimNetworkWorker) -> None:
         self._worker = worker
 
-    def publish(self, record: Record) -> None:
+    def publish(self, record: records.Record) -> None:
         worker, key = self._worker, record.content.key
         for other in worker.dht.watchers_of_key(key, worker.partition_side):
             if other is not worker:
@@ -429,7 +422,7 @@ class SimSeniority(Seniority):
     def compute_credited_rounds(self, standings: Iterable[Standing]) -> Mapping[str, int]:
         return self._boards.rounds(standings)
 
-    def rank_of(self, record: Record, key: bytes) -> Rank:
+    def rank_of(self, record: records.Record, key: bytes) -> Rank:
         return self.make_rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
 
 
@@ -731,7 +724,7 @@ class SimNetworkWorker(SimWorker):
         """Give an own record to peers. False if it finds no room."""
         return self.partition_store.put_record(name, record)
 
-    def notify_replicas(self, peers: Sequence[Hashable], record: Record) -> None:
+    def notify_replicas(self, peers: Sequence[Hashable], record: records.Record) -> None:
         """Those who keep a record have it; who waits for it takes it, who watches its key looks."""
         for peer in peers:
             other = self.dht.worker_of_peer(peer)

@@ -19,24 +19,10 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from swarmd.bounds import add_bounded
+from swarmd.core import events
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import CollectReports, Command, PublishLeaderboard
-from swarmd.core.events import (
-    ClockSet,
-    Equivocated,
-    MemberLeft,
-    MemberSeen,
-    NodeStarted,
-    NodeStopped,
-    RecordsRejected,
-    Registered,
-    ReportSeen,
-    TimerFired,
-    TrainerReady,
-    members_in,
-    reports_in,
-)
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.state import Coordination, State
 from swarmd.core.waiting import is_expected
@@ -197,15 +183,15 @@ class CoordinatorModel:
         envelope, before, after = applied.envelope, applied.before, applied.after
         then, now = before.coordination, after.coordination
         self._check_time_to_train(applied)
-        self.clock_set = self.clock_set or isinstance(envelope.event, ClockSet)
+        self.clock_set = self.clock_set or isinstance(envelope.event, events.ClockSet)
         if now is None or then is now or then is None:
             return
         event = envelope.event
-        if isinstance(event, Equivocated) and event.kind == "report":
+        if isinstance(event, events.Equivocated) and event.kind == "report":
             self._ban_equivocator(event, now.round)
         closed = _round_and_stage(now) != _round_and_stage(then)
         counted = self._counted_report_records(then, now, after.pending) if closed else None
-        for report in reports_in(event):
+        for report in events.reports_in(event):
             if counted is None or report.record in counted:  # what comes after the one that closes it is too late
                 self._record_report(then, report, envelope.at)
         if now.members is not then.members and len(now.members) <= len(then.members):
@@ -234,7 +220,7 @@ class CoordinatorModel:
         boards = [each for each in pending if isinstance(each, PublishLeaderboard) and each.round == then.round]
         return {record for board in boards for record in board.reports}
 
-    def _ban_equivocator(self, event: Equivocated, round: int) -> None:
+    def _ban_equivocator(self, event: events.Equivocated, round: int) -> None:
         """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
         rounds = self.barred.setdefault(event.peer, [])
         if all(event.round >= known + APART_ROUNDS for known in rounds):
@@ -248,9 +234,9 @@ class CoordinatorModel:
     def _check_time_to_train(self, applied: AppliedEvent) -> None:
         """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
         envelope, before, after = applied.envelope, applied.before, applied.after
-        if isinstance(envelope.event, NodeStarted):
+        if isinstance(envelope.event, events.NodeStarted):
             self.can_train = False
-        elif isinstance(envelope.event, TrainerReady) and not self.can_train:
+        elif isinstance(envelope.event, events.TrainerReady) and not self.can_train:
             self.can_train = True
             then, now = before.coordination, after.coordination
             assert then is not None and now is not None and after.settings is not None, "a coordinator coordinates"
@@ -262,7 +248,7 @@ class CoordinatorModel:
                     f"stage {_round_and_stage(now)} ends at {now.deadline_at}, this node can train since {envelope.at}"
                 )
 
-    def _record_report(self, then: Coordination, event: ReportSeen, at: float) -> None:
+    def _record_report(self, then: Coordination, event: events.ReportSeen, at: float) -> None:
         current = then.chart in OPEN and (event.round, event.stage) == _round_and_stage(then)
         if not current or self._is_banned(event.peer, event.round) or event.peer in self.reports:
             return
@@ -283,7 +269,7 @@ class CoordinatorModel:
             self.node.fail_run(f"stage {_round_and_stage(then)} closed before anybody could train it")
         if envelope.at < then.deadline_at:
             self._check_early_close(then, now, before, envelope.at)
-        elif isinstance(envelope.event, TimerFired) and envelope.event.name != "stage":
+        elif isinstance(envelope.event, events.TimerFired) and envelope.event.name != "stage":
             self.node.fail_run(f"stage {_round_and_stage(then)} closed on {envelope.event}")
         missing = [member.peer for member in then.members if is_expected(then, member)]
         missing = [peer for peer in missing if peer not in self.reports]
@@ -407,35 +393,37 @@ class HonestNodesChecks:
         """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
         event = applied.event
         settled_at = self.world.calm_from + SETTLED_S  # from then on nobody stops any more but for an operator
-        if isinstance(event, Equivocated):
+        if isinstance(event, events.Equivocated):
             self._check_accusation(node, event)
         if not self.world.has_strangers:
             return
         collected = sum([isinstance(command, CollectReports) for command in applied.commands])
         self._collected[node.index] += collected
         self._begun += collected if node.coordinates else 0
-        told: list[MemberSeen | ReportSeen] = [*members_in(event), *reports_in(event)]
+        told: list[events.MemberSeen | events.ReportSeen] = [*events.members_in(event), *events.reports_in(event)]
         for each in told:
             self._count_hostile_event(node, each)
-        if isinstance(event, MemberLeft):
+        if isinstance(event, events.MemberLeft):
             self._count_hostile_event(node, event)
-        elif isinstance(event, Equivocated):
+        elif isinstance(event, events.Equivocated):
             self.told[node.index]["Equivocated"] += 1
-        elif isinstance(event, RecordsRejected):
+        elif isinstance(event, events.RecordsRejected):
             self.told[node.index]["RecordsRejected"] += 1
-        elif isinstance(event, Registered) and node is self.world.newcomer:
+        elif isinstance(event, events.Registered) and node is self.world.newcomer:
             coordination = self.world.nodes[0].state.coordination
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
-        elif isinstance(event, NodeStopped) and event.reason != "operator" and self.world.now > settled_at:
+        elif isinstance(event, events.NodeStopped) and event.reason != "operator" and self.world.now > settled_at:
             node.fail_run(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
 
-    def _check_accusation(self, node: SimNode, event: Equivocated) -> None:
+    def _check_accusation(self, node: SimNode, event: events.Equivocated) -> None:
         # A clock was set ahead, right and back: nothing that peers take then expires after all before.
         excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
         if not is_hostile(event.peer) and not excused:
             node.fail_run(f"{event.peer}, which is honest, is accused: {event}")
 
-    def _count_hostile_event(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
+    def _count_hostile_event(
+        self, node: SimNode, event: events.MemberSeen | events.MemberLeft | events.ReportSeen
+    ) -> None:
         if is_hostile(event.peer):
             kind = type(event).__name__
             self.told[node.index][kind] += 1

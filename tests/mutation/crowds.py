@@ -59,7 +59,7 @@ swarmd/dht/p2p/limits.py
     tests/dht/p2p/test_limits.py
 swarmd/dht/evidence.py
   evidence about rounds to come is kept
-    - charge.round > reached + ROUNDS_AHEAD
+    - charge.round > reached + records.ROUNDS_AHEAD
     + False
     tests/dht/test_evidence.py
   one message for each of a lie's pairs

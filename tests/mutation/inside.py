@@ -254,14 +254,14 @@ swarmd/dht/store/validator.py
     + if not validator.records_quota.try_charge(sender):
     tests/dht/store/test_validator.py
   a known record outlives its owner's membership
-    -         check_admitted(self.policy, known.owner)
+    -         records.check_admitted(self.policy, known.owner)
     tests/dht/store/test_validator.py
   a known record never expires
     - check_expiration(known.expiration, self.policy.now())
     + pass
     tests/dht/store/test_validator.py
   a record without room is verified first
-    -         self.storage.check_capacity(key_id, split_value(owner, value, expiration))
+    -         self.storage.check_capacity(key_id, records.split_value(owner, value, expiration))
     +         pass
     tests/dht/store/test_crowded_key.py
 swarmd/dht/wire/records.py

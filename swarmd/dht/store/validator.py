@@ -39,19 +39,8 @@ from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
 from swarmd.dht.store.parts import AnswerMemory, FindFilter, KeyPart, Promptness, ShownRecord, read_filter
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, message_size_bound
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.msgpack_guard import check_plain_msgpack
-from swarmd.dht.wire.records import (
-    RecordPolicy,
-    SignedRecord,
-    check_admitted,
-    check_expiration,
-    check_owner,
-    check_record,
-    check_value_size,
-    decode_owner,
-    split_value,
-)
 from swarmd.errors import RecordRejected
 from swarmd.worker.tasks import spawn_in_background
 
@@ -139,9 +128,11 @@ def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) 
         raise RecordRejected("unasked", f"{len(shown)} records of {len(owners)} owners, of whom {len(only)} were asked")
 
 
-async def filter_valid_records(protocol: Any, sender: str, key: Any, entries: Iterable[Entry]) -> list[SignedRecord]:
+async def filter_valid_records(
+    protocol: Any, sender: str, key: Any, entries: Iterable[Entry]
+) -> list[records.SignedRecord]:
     """The records of an answer that count; the others are counted under the sender."""
-    kept, forged = list[SignedRecord](), 0
+    kept, forged = list[records.SignedRecord](), 0
     for number, entry in enumerate(entries):
         if number % YIELD_EVERY == YIELD_EVERY - 1:
             await asyncio.sleep(0)
@@ -174,8 +165,8 @@ def select_key_part(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> 
     elif changes.is_known_cursor(wanted.cursor):
         owners = changes.owners_changed_since(key, wanted.cursor)
     entries = [(owner, entry) for owner in owners if (entry := held.get(owner)) is not None]
-    records = tuple(ShownRecord(owner, entry.value, entry.expiration_time) for owner, entry in entries)
-    return KeyPart(changes.life, changes.last, records)
+    found = tuple(ShownRecord(owner, entry.value, entry.expiration_time) for owner, entry in entries)
+    return KeyPart(changes.life, changes.last, found)
 
 
 def answer_find_request(protocol: Any, sender: str, request: Any) -> Any | None:
@@ -238,13 +229,13 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        policy: RecordPolicy,
+        policy: records.RecordPolicy,
         rejections: RejectionCounter,
-        accepted: Callable[[SignedRecord], None] = lambda signed: None,
+        accepted: Callable[[records.SignedRecord], None] = lambda signed: None,
         seniority: Seniority | None = None,
         trusted_peers: Callable[[], Iterable[str]] = tuple,
         awaits: Callable[[bytes, str], bool] = lambda key, owner: False,
-        verified: Callable[[SignedRecord], None] = lambda signed: None,
+        verified: Callable[[records.SignedRecord], None] = lambda signed: None,
     ) -> None:
         self.policy = policy
         self.rejections = rejections
@@ -258,26 +249,26 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.rewrites_quota = RateLimiter(REWRITES_BURST, REWRITES_PER_S, keys_max=REWRITTEN_MAX)
         self.remembered = AnswerMemory()
         self.promptness = Promptness()
-        self._checked: FIFOCache[tuple[bytes, str, float, bytes], SignedRecord] = FIFOCache(
+        self._checked: FIFOCache[tuple[bytes, str, float, bytes], records.SignedRecord] = FIFOCache(
             CHECKED_BYTES_MAX, lambda signed: max(len(signed.value), CHECKED_BYTES_MIN)
         )
 
-    def verify_record(self, key: bytes, owner: str, value: bytes, expiration: float) -> SignedRecord:
+    def verify_record(self, key: bytes, owner: str, value: bytes, expiration: float) -> records.SignedRecord:
         """The record, if it counts. Raises RecordRejected."""
         place = (key, owner, expiration, value[-64:] if isinstance(value, bytes) else b"")
         known = self._checked.get(place)
         if known is not None and known.value == value:
             return self.recheck_record(known)
-        signed = check_record(self.policy, key, owner, value, expiration)
+        signed = records.check_record(self.policy, key, owner, value, expiration)
         self._checked[place] = signed  # by a key of small order, one signature is good for many values
         self._verified(signed)
         return signed
 
-    def recheck_record(self, known: SignedRecord) -> SignedRecord:
+    def recheck_record(self, known: records.SignedRecord) -> records.SignedRecord:
         """A record that was verified before, if it still counts. Raises RecordRejected. Its signature is not checked
         again, only its age and whether its owner is still admitted."""
-        check_admitted(self.policy, known.owner)
-        check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
+        records.check_admitted(self.policy, known.owner)
+        records.check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
 
     def clear_caches(self) -> None:
@@ -288,7 +279,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     def validate(self, record: DHTRecord) -> bool:
         """Called by hivemind for the node's own records."""
         try:
-            self.verify_record(record.key, decode_owner(record.subkey), record.value, record.expiration_time)
+            self.verify_record(record.key, records.decode_owner(record.subkey), record.value, record.expiration_time)
         except RecordRejected as error:
             self.rejections.count("", error.reason, error.message)
             return False
@@ -376,7 +367,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             self._charge_sender(sender, len(value))
             if tag == self.IS_DICTIONARY:
                 return await self._store_dictionary(sender, key, value)
-            return self._store_record(sender, key, decode_owner(tag), value, expiration, replayed="duplicate")
+            return self._store_record(sender, key, records.decode_owner(tag), value, expiration, replayed="duplicate")
         except RecordRejected as error:
             self._count_rejection(sender, error)
             return False
@@ -395,7 +386,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             try:
                 if number:
                     self._charge_sender(sender, 0)
-                stored &= self._store_record(sender, key, check_owner(subkey), value, expiration, replayed="")
+                stored &= self._store_record(sender, key, records.check_owner(subkey), value, expiration, replayed="")
             except RecordRejected as error:
                 stored = False
                 if error.reason != STALE:  # what others hold may be behind
@@ -408,8 +399,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         key_id, validator = decode_dht_id(key), self.record_validator
         awaited = validator.awaits(key, sender) and sender == owner
         if not awaited:  # a record for which there is no room is not worth verifying
-            check_value_size(value)
-            self.storage.check_capacity(key_id, split_value(owner, value, expiration))
+            records.check_value_size(value)
+            self.storage.check_capacity(key_id, records.split_value(owner, value, expiration))
         signed = validator.verify_record(key, owner, value, expiration)
         held = self.storage.held_entry(key_id, owner)
         if held == (signed.value, signed.expiration):
@@ -466,12 +457,12 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     def _update_table_in_background(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
         spawn_in_background(self.update_routing_table(node_id, peer, responded=responded))
 
-    def verify_shown_record(self, key: DHTID, owner: object, value: bytes, expiration: float) -> SignedRecord:
+    def verify_shown_record(self, key: DHTID, owner: object, value: bytes, expiration: float) -> records.SignedRecord:
         """A record that a peer shows, if it counts. Raises RecordRejected. One that is held here was verified when it
         came: a key may have thousands of records, and is read every few seconds."""
-        validator, peer_id = self.record_validator, check_owner(owner)
+        validator, peer_id = self.record_validator, records.check_owner(owner)
         if self.storage.held_entry(key, peer_id) == (value, expiration):
-            return validator.recheck_record(split_value(peer_id, value, expiration))
+            return validator.recheck_record(records.split_value(peer_id, value, expiration))
         return validator.verify_record(key.to_bytes(), peer_id, value, expiration)
 
     async def call_store(
