@@ -51,11 +51,8 @@ class PendingRange(NamedTuple):
 
 
 class RpcBlockReader:
-    """Reads blocks, and the logs of one contract.
-
-    Args:
-        range_blocks: most blocks in one request for logs; halved while endpoints refuse.
-    """
+    """Reads blocks, and the logs of one contract. `range_blocks`: most blocks in one request for logs; halved while
+    endpoints refuse."""
 
     def __init__(self, rpc: RpcPool, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
         self._rpc = rpc
@@ -206,11 +203,8 @@ BlockCheck = Callable[[BlockRef], Awaitable[bool]]  # whether the chain still ha
 
 
 class RecentBlocks:
-    """Blocks in the order of their numbers, the last one being the tip; there may be gaps.
-
-    Args:
-        blocks: at least one, oldest first.
-    """
+    """Blocks in the order of their numbers, the last one being the tip; there may be gaps. `blocks`: at least one,
+    oldest first."""
 
     def __init__(self, blocks: Sequence[BlockRef]) -> None:
         self._blocks = sorted(blocks, key=lambda block: block.number)
@@ -313,11 +307,8 @@ _headers = msgspec.json.Decoder(BlockHeader)
 
 
 class HeadSubscription:
-    """Keeps a subscription open: see `swarmd.chain.ports.HeadNotifier`.
-
-    Args:
-        poll_s: seconds between two polls without a subscription.
-    """
+    """Keeps a subscription open: see `swarmd.chain.ports.HeadNotifier`. `poll_s`: seconds between two polls without a
+    subscription."""
 
     def __init__(self, rpc: RpcPool, contract: str, poll_s: float) -> None:
         self._rpc = rpc

@@ -107,12 +107,8 @@ class RpcEndpoint(ABC):
         self._numbers = itertools.count(1)
 
     async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """The result of one call, as `kind`.
-
-        Raises:
-            EndpointFailed: no answer in time, or none that makes sense; Throttled if it asks for a pause.
-            RpcRefused: the endpoint answered that the request cannot be done.
-        """
+        """The result of one call, as `kind`. Raises EndpointFailed: no answer in time, or none that makes sense;
+        Throttled if it asks for a pause; RpcRefused: the endpoint answered that the request cannot be done."""
         number = next(self._numbers)
         request = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)})
         try:
@@ -510,15 +506,9 @@ class EndpointHealth:
 
 
 class RpcPool:
-    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.EndpointPool`.
-
-    Args:
-        urls: best first.
-
-    Attributes:
-        has_base_fee: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs sets it
-            beforehand, unless the configuration says that the chain has none.
-    """
+    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.EndpointPool`. `urls`:
+    best first. `has_base_fee`: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs
+    sets it beforehand, unless the configuration says that the chain has none."""
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
         self._chain_id = chain_id

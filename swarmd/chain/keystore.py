@@ -79,11 +79,8 @@ def read_keystore(path: Path, passphrase: str) -> LocalAccount:
 
 
 def create_keystore(path: Path, passphrase: str, work: int | None = None) -> LocalAccount:
-    """A new random account in a new file. Raises KeystoreError; nothing is overwritten.
-
-    Args:
-        work: scrypt's n; by default 2**SCRYPT_COST.
-    """
+    """A new random account in a new file. Raises KeystoreError; nothing is overwritten. `work`: scrypt's n; by default
+    2**SCRYPT_COST."""
     account: LocalAccount = Account.create(extra_entropy="")
     _write_keystore(path, account, passphrase, work)
     return account

@@ -308,11 +308,8 @@ class OrderJournal:
 
 
 class OperatorTransactions:
-    """Carries out orders by transactions of one account, each order once.
-
-    Args:
-        journal: `begin` was called for this chain and account.
-    """
+    """Carries out orders by transactions of one account, each order once. `journal`: `begin` was called for this chain
+    and account."""
 
     def __init__(self, rpc: RpcPool, key: LocalAccount, fees: FeesConfig, journal: OrderJournal, tell: Tell) -> None:
         assert journal.record is not None
@@ -331,12 +328,8 @@ class OperatorTransactions:
         return bool(self._journal.attempts(name))
 
     async def execute_order(self, name: str, to: str, content: bytes) -> OrderReceipt:
-        """Have one transaction mined, once; `to` is empty if it creates a contract.
-
-        Raises:
-            ContractRefused: the contract reverts it.
-            ChainError: it costs too much, cannot be paid, or is not mined in time.
-        """
+        """Have one transaction mined, once; `to` is empty if it creates a contract. Raises ContractRefused: the
+        contract reverts it; ChainError: it costs too much, cannot be paid, or is not mined in time."""
         try:
             for _ in range(ATTEMPTS_MAX):
                 if not self.has_attempts(name):

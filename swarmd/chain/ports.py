@@ -238,11 +238,8 @@ class HeadNotifier(Protocol):
         """Name of the endpoint whose subscription works, empty for none."""
 
     async def wait_for_head(self, soon: bool = False) -> BlockRef | None:
-        """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced.
-
-        Args:
-            soon: poll after `poll_s` even if a subscription works.
-        """
+        """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced. `soon`: poll
+        after `poll_s` even if a subscription works."""
 
     def end_wait(self) -> None:
         """End the wait, so that the chain is polled now."""

@@ -74,12 +74,8 @@ class SubmissionSender(Protocol):
     async def prepare_attempt(
         self, peer: str, command: Submit, attempts: Sequence[SubmissionAttempt]
     ) -> SubmissionAttempt | None:
-        """The next attempt after these; None if the bounds on fees allow none that replaces them.
-
-        Raises:
-            ContractRefused: the contract would revert it.
-            ChainError: not now; the message says why.
-        """
+        """The next attempt after these; None if the bounds on fees allow none that replaces them. Raises
+        ContractRefused: the contract would revert it; ChainError: not now; the message says why."""
 
     async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
         """An attempt that replaces the last one and does nothing; None if there can be none."""
@@ -104,12 +100,8 @@ class SubmissionSender(Protocol):
 
 
 def make_sender(config: ChainConfig, data: NodeDirectory, rpc: RpcPool) -> SubmissionSender | None:
-    """The sender that the configuration asks for; None if nothing is to be submitted.
-
-    Raises:
-        KeystoreError: the account's key or the proxy's token cannot be read.
-        ConfigError: the proxy's URL is not valid.
-    """
+    """The sender that the configuration asks for; None if nothing is to be submitted. Raises KeystoreError: the
+    account's key or the proxy's token cannot be read; ConfigError: the proxy's URL is not valid."""
     if config.sender == "wallet":
         from swarmd.chain.keystore import load_account  # heavy, and only needed to sign
 
@@ -229,12 +221,8 @@ class AccountTransactions:
         self._key = key
 
     async def estimate_gas_limit(self, to: str, content: bytes, gas_max: int, what: str = "the call") -> int:
-        """Gas to allow, a quarter more than it takes now.
-
-        Raises:
-            ContractRefused: the contract would revert it.
-            ChainError: it takes more than `gas_max`, or the endpoints fail.
-        """
+        """Gas to allow, a quarter more than it takes now. Raises ContractRefused: the contract would revert it;
+        ChainError: it takes more than `gas_max`, or the endpoints fail."""
         try:
             estimate = await self._chain.estimate_gas(self.account, to, content)
         except errors.RpcRefused as refused:
@@ -250,11 +238,7 @@ class AccountTransactions:
         self, attempts: Sequence[SubmissionAttempt], place: NonceSlot, call: TransactionCall, what: str
     ) -> SubmissionAttempt | None:
         """Sign the next attempt after these; None if the bounds allow no price at which it replaces the one before.
-
-        Raises:
-            AccountPoor, BudgetSpent, GasTooDear: it must wait.
-            ChainError: the endpoints fail.
-        """
+        Raises AccountPoor, BudgetSpent, GasTooDear: it must wait; ChainError: the endpoints fail."""
         price: Price | None = await quote_gas_price(self._chain, self._fees)
         if price is not None and place.replaced is not None and place.replaced.raw:
             price = replacement_price(self._key.decode_signed(place.replaced).price, price, self._fees)
@@ -444,11 +428,7 @@ TOKEN = SecretKind(
 
 
 class ProxySender:
-    """A `Sender` through a signer proxy.
-
-    Args:
-        token: bearer token, empty for none.
-    """
+    """A `Sender` through a signer proxy. `token`: bearer token, empty for none."""
 
     repeatable = False
     budget = None  # the signer has its own

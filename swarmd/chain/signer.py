@@ -379,14 +379,8 @@ class SignerBusy(ChainError):
 
 
 class Signer:
-    """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed.
-
-    Attributes:
-        account: the address that all submissions come from.
-
-    Args:
-        ledger: has all lines of `audit` so far.
-    """
+    """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed. `account`: the
+    address that all submissions come from. `ledger`: has all lines of `audit` so far."""
 
     def __init__(
         self, config: ChainConfig, rpc: RpcPool, account: LocalAccount, audit: AuditLog, ledger: SignerLedger

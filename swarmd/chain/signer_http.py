@@ -184,12 +184,8 @@ class SignerSetup(NamedTuple):
 
 
 async def run_signer(order: SignerSetup) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Raises:
-        KeystoreError, ConfigError, ChainMismatch: it does not start.
-        LogInUse, LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more.
-    """
+    """Serve until SIGTERM or SIGINT. Raises KeystoreError, ConfigError, ChainMismatch: it does not start; LogInUse,
+    LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more."""
     http_server.check_listen(order.listen, order.access.token, "the signer")
     urls = read_endpoint_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)

@@ -44,11 +44,8 @@ class ContractRefusal(Value, frozen=True):
 
 
 class SubmissionResolver:
-    """Decides what the chain's state, or a revert, means for a submission.
-
-    Args:
-        account: that submissions come from; empty if unknown: then what the contract has counts as ours.
-    """
+    """Decides what the chain's state, or a revert, means for a submission. `account`: that submissions come from; empty
+    if unknown: then what the contract has counts as ours."""
 
     def __init__(self, coordinator: ports.ContractReader, peer: str, account: str) -> None:
         self._coordinator = coordinator
@@ -145,11 +142,7 @@ MISSING_CHECKS = 2  # an attempt is gone if two checks find it so: endpoints do 
 
 
 class TrackedSubmission:
-    """State of one submission.
-
-    Args:
-        command: the attempts that come with it are in the log, and may be sent.
-    """
+    """State of one submission. `command`: the attempts that come with it are in the log, and may be sent."""
 
     def __init__(self, command: Submit) -> None:
         self.command = command
@@ -620,12 +613,8 @@ def _reason_not_to_sign(command: Submit) -> ContractRefusal | None:
 
 
 class ChainCommandDispatcher:
-    """Dispatches the daemon's orders to watcher and submitter.
-
-    Args:
-        submitter: None if this node submits nothing.
-        budget: of the account; None if nothing is signed here.
-    """
+    """Dispatches the daemon's orders to watcher and submitter. `submitter`: None if this node submits nothing.
+    `budget`: of the account; None if nothing is signed here."""
 
     def __init__(
         self,

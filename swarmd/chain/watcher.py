@@ -31,11 +31,8 @@ log = get_logger(__name__)
 
 
 class ChainRequirements:
-    """What a node's configuration requires of chain and contract.
-
-    Attributes:
-        extensions: version of the contract's extensions, as reported last; None before.
-    """
+    """What a node's configuration requires of chain and contract. `extensions`: version of the contract's extensions,
+    as reported last; None before."""
 
     def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ports.ContractReader) -> None:
         self._config = config
@@ -78,12 +75,8 @@ class ChainRequirements:
         return found
 
     async def read_contract_state(self, head: BlockRef, genesis: str, account: str) -> events.ChainUp:
-        """Read the contract's state at a block.
-
-        Raises:
-            NotThere: the block was replaced meanwhile, so that some answers may be of another one.
-            ChainError: it cannot be read now.
-        """
+        """Read the contract's state at a block. Raises NotThere: the block was replaced meanwhile, so that some answers
+        may be of another one; ChainError: it cannot be read now."""
         block, contract = hex(head.number), self.coordinator
         extensions = await contract.extensions_version()  # first, because the other reads depend on it
         round, stage = await contract.round_and_stage(block)
@@ -225,12 +218,9 @@ COMMON = tuple(topic for topic in logs.SAYINGS if topic not in EACH_MEMBERS)
 
 
 class LogSelection:
-    """Chooses which log entries are read, and counts submissions instead of reading all of them.
-
-    Args:
-        shards: of the swarm; if it has none, all entries are read.
-        account: gives the account of this node; while it is empty, rewards and votes of all accounts are read.
-    """
+    """Chooses which log entries are read, and counts submissions instead of reading all of them. `shards`: of the
+    swarm; if it has none, all entries are read. `account`: gives the account of this node; while it is empty, rewards
+    and votes of all accounts are read."""
 
     def __init__(
         self, shards: int, contract: ports.ContractReader, account: ports.AccountSource, emit: EventSink

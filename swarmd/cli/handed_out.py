@@ -229,14 +229,9 @@ def _with_revision(training: TrainingConfig, commit: str) -> TrainingConfig:
 
 
 def find_manifest_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
-    """Find the model that a manifest names: in the data directory, or beside the manifest.
-
-    Returns:
-        A path, or the manifest's name of the model if it is not handed out.
-
-    Raises:
-        ManifestError: it is handed out, and is in neither place.
-    """
+    """Find the model that a manifest names: in the data directory, or beside the manifest. Returns a path, or the
+    manifest's name of the model if it is not handed out. Raises ManifestError: it is handed out, and is in neither
+    place."""
     if not recipe.model.startswith(HANDED_OUT):
         return recipe.model
     name = recipe.model.removeprefix(HANDED_OUT)

@@ -120,11 +120,7 @@ class LeaderboardSummary:
 
 def read_boards(directory: Path) -> VerifiedBoards:
     """The leaderboards of a coordinator's log, verified; for another node, the one that it read last, with `rounds` 0.
-
-    Raises:
-        NotFoundError: there are none.
-        LogDamaged: the log cannot be read.
-    """
+    Raises NotFoundError: there are none; LogDamaged: the log cannot be read."""
     log = find_segment_directory(directory)
     gathering = LeaderboardSummary()
     update_summary(log, BOARDS, gathering)
@@ -199,12 +195,8 @@ class ChainBoard(msgspec.Struct, frozen=True):
 
 
 def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
-    """The standings in a node's log; None for a node without a chain.
-
-    Raises:
-        NotFoundError: the node has not reached the chain yet.
-        LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another.
-    """
+    """The standings in a node's log; None for a node without a chain. Raises NotFoundError: the node has not reached
+    the chain yet; LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another."""
     log = find_segment_directory(directory)
     read = ChainSummary()
     update_summary(log, CHAIN, read)

@@ -57,12 +57,8 @@ def apply_event(state: State, envelope: Envelope, rule: StepRule = step) -> Appl
 
 
 def fold_envelopes(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[AppliedEvent]:
-    """Apply events one after the other.
-
-    Args:
-        envelopes: without gaps, from the event that `state` is the fold up to.
-        state: to start from, by default the empty state before event 0.
-    """
+    """Apply events one after the other. `envelopes`: without gaps, from the event that `state` is the fold up to.
+    `state`: to start from, by default the empty state before event 0."""
     now = State() if state is None else state
     for envelope in envelopes:
         after, commands = step(now, envelope)
@@ -71,12 +67,8 @@ def fold_envelopes(envelopes: Iterable[Envelope], state: State | None = None) ->
 
 
 def apply_facts(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[AppliedEvent]:
-    """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
-
-    Args:
-        seq: sequence number that the next event gets.
-        at: commit time of them all, POSIX seconds.
-    """
+    """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it. `seq`: sequence
+    number that the next event gets. `at`: commit time of them all, POSIX seconds."""
     journal: list[AppliedEvent] = []
     for fact in facts:
         applied = apply_event(state, Envelope(seq, at, fact))

@@ -56,12 +56,8 @@ class _Entries(Generic[T]):
 
 
 class ValuesByPeer(Generic[T]):
-    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one.
-
-    Attributes:
-        count: how many there are, as `len` says.
-        size: entries that are this version's: how many changes it is made of.
-    """
+    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one. `count`: how many
+    there are, as `len` says. `size`: entries that are this version's: how many changes it is made of."""
 
     __slots__ = ("_entries", "_open", "count", "size")
 

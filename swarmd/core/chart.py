@@ -223,12 +223,8 @@ def _sources_of(item: dict[str, Any]) -> list[str]:
 
 
 def load_chart(path: Path) -> AnyChart:
-    """Read and compile one chart.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ChartError: it is not YAML, has a wrong shape, or names states that do not exist.
-    """
+    """Read and compile one chart. Raises NotFoundError: there is no such file; ChartError: it is not YAML, has a wrong
+    shape, or names states that do not exist."""
     try:
         source = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

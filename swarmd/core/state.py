@@ -180,12 +180,8 @@ class Report(values.Value, frozen=True):
 
 
 class Members(ValuesByPeer[Member]):
-    """The members a coordinator keeps count of, in the order in which they changed last.
-
-    Attributes:
-        present: members that have not left.
-        idle: those that have not done the work that every node does.
-    """
+    """The members a coordinator keeps count of, in the order in which they changed last. `present`: members that have
+    not left. `idle`: those that have not done the work that every node does."""
 
     __slots__ = ("idle", "present")
 

@@ -52,10 +52,8 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
 class StateFold:
     """The state of a log that is folded in place, for those who want its end and not each state on the way.
 
-    It comes to the same states and commands as `step`, which copies the state at every event.
-
-    Args:
-        lasting: whether it is for many events, or, as in `step`, for one.
+    It comes to the same states and commands as `step`, which copies the state at every event. `lasting`: whether it is
+    for many events, or, as in `step`, for one.
     """
 
     __slots__ = ("_turn",)

@@ -37,12 +37,8 @@ def is_web_process_wanted(config: Config, environment: Mapping[str, str]) -> boo
 
 
 class WebProcess:
-    """Keeps the process running until cancelled.
-
-    Attributes:
-        url: of the page; empty while it is not served.
-        trouble: why the process does not run, empty while it does.
-    """
+    """Keeps the process running until cancelled. `url`: of the page; empty while it is not served. `trouble`: why the
+    process does not run, empty while it does."""
 
     def __init__(
         self,

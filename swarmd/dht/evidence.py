@@ -77,11 +77,8 @@ class DecodedRecord(NamedTuple):
 
 
 class EquivocationDetector:
-    """Remembers the first version of each record, a bounded number of them, and reports contradictions.
-
-    Args:
-        known: has the swarm credited this peer? Reports of other peers do not displace those of members.
-    """
+    """Remembers the first version of each record, a bounded number of them, and reports contradictions. `known`: has
+    the swarm credited this peer? Reports of other peers do not displace those of members."""
 
     def __init__(self, coordinator: str, known: PeerCheck, found: EvidenceSink) -> None:
         self._coordinator = coordinator
@@ -302,11 +299,8 @@ class EvidenceGossip:
     def _is_still_valid(self, charge: ProvenEquivocation) -> bool:
         """Whether evidence is about a round in which it still bans its signer.
 
-        Before this node knows the swarm's round, no evidence counts; it will be sent again.
-
-        Raises:
-            RecordRejected: "wrong-round" if its round is still to come: it would outlast all other evidence, and
-                displace it.
+        Before this node knows the swarm's round, no evidence counts; it will be sent again. Raises RecordRejected:
+        "wrong-round" if its round is still to come: it would outlast all other evidence, and displace it.
         """
         reached = self._policy.round
         if reached is not None and charge.round > reached + records.ROUNDS_AHEAD:

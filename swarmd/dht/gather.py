@@ -120,11 +120,8 @@ class WaitPolicy:
 
 
 class RolloutSources:
-    """The peers that one stage's rollouts are taken from. Others are neither fetched from nor waited for.
-
-    Args:
-        fill: whether newcomers with proof of work may take places that credited peers leave free.
-    """
+    """The peers that one stage's rollouts are taken from. Others are neither fetched from nor waited for. `fill`:
+    whether newcomers with proof of work may take places that credited peers leave free."""
 
     def __init__(
         self,
@@ -167,9 +164,7 @@ class SampledShards:
     """The shards of a stage that are read: a random one, and more while too few peers are found.
 
     Each node draws its own, so that nobody can predict where it will look. A stage without shards is read whole.
-
-    Args:
-        shards: number of shards of the stage, 0 for none.
+    `shards`: number of shards of the stage, 0 for none.
     """
 
     def __init__(self, shards: int, wanted: int, sample: Sample) -> None:

@@ -45,10 +45,7 @@ class HintGossip:
     """Sends and receives hints.
 
     Own hints come back and are ignored, except hints at memberships: another node with the same identity may have sent
-    those.
-
-    Args:
-        hinted: called with (key, owner, expiration) of a hint that may count.
+    those. `hinted`: called with (key, owner, expiration) of a hint that may count.
     """
 
     def __init__(
@@ -142,14 +139,8 @@ class ClockGossip:
 
 
 class Gossip:
-    """Announces own records on the gossip topics.
-
-    Attributes:
-        comparison: finds evidence among the records that this node sees.
-
-    Args:
-        accepted: takes each own record, as if a peer had stored it here.
-    """
+    """Announces own records on the gossip topics. `comparison`: finds evidence among the records that this node sees.
+    `accepted`: takes each own record, as if a peer had stored it here."""
 
     def __init__(
         self,

@@ -72,12 +72,9 @@ class MemberPresences:
         return rank.is_credited or (self._newcomers if rank.has_proof_of_work else self._idle).try_charge()
 
     def record_presence(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
-        """Note a member's record.
-
-        Returns:
-            True to emit an arrival, False to emit a departure, None for neither: nothing has changed, or the member
-            comes back too often. In the latter case its arrival is emitted later if the record is still there.
-        """
+        """Note a member's record. Returns True to emit an arrival, False to emit a departure, None for neither: nothing
+        has changed, or the member comes back too often. In the latter case its arrival is emitted later if the record
+        is still there."""
         before = self.known.get(peer)
         if before is None and not (here and self._make_room(rank())):
             return None
@@ -269,11 +266,8 @@ log = get_logger(__name__)
 
 
 class Members:
-    """Publishes this node's membership, and emits the others'.
-
-    Attributes:
-        place: where the latest membership of this node is stored.
-    """
+    """Publishes this node's membership, and emits the others'. `place`: where the latest membership of this node is
+    stored."""
 
     def __init__(self, view: SwarmView, store: RecordStore, publisher: Publisher, node: OwnNode) -> None:
         self._view = view

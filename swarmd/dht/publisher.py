@@ -47,12 +47,8 @@ log = get_logger(__name__)
 
 
 class KeptRecord(NamedTuple):
-    """One own record.
-
-    Attributes:
-        expiration: that it was published with last, POSIX seconds.
-        before: the latest that was used under its key before, which may lie further ahead: a clock was ahead then.
-    """
+    """One own record. `expiration`: that it was published with last, POSIX seconds. `before`: the latest that was used
+    under its key before, which may lie further ahead: a clock was ahead then."""
 
     content: Payload
     expiration: float
@@ -60,11 +56,8 @@ class KeptRecord(NamedTuple):
 
 
 class OwnRecords:
-    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`.
-
-    Args:
-        swarm: records of another swarm are dropped.
-    """
+    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`. `swarm`: records of
+    another swarm are dropped."""
 
     def __init__(self, swarm: str, kept: Iterable[KeptRecord] = ()) -> None:
         self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
@@ -104,11 +97,8 @@ class OwnRecordEntry(msgspec.Struct, array_like=True):
 
 
 class OwnRecordFile(OwnRecords):
-    """Own records in a file.
-
-    Args:
-        path: the file; a damaged one is put aside and an empty one begun, for its records can be made again.
-    """
+    """Own records in a file. `path`: the file; a damaged one is put aside and an empty one begun, for its records can
+    be made again."""
 
     def __init__(self, path: Path, swarm: str) -> None:
         super().__init__(swarm, _read_own_records(path))
@@ -165,12 +155,8 @@ class Publisher:
         return any(isinstance(content, kind) for content in self._live.values())
 
     async def publish(self, content: Payload) -> Record:
-        """Publish a record and prove that peers have it.
-
-        Raises:
-            NetworkDown: the network is down, or too few peers could show the record; it may be published again.
-            RecordRejected: the record itself does not count.
-        """
+        """Publish a record and prove that peers have it. Raises NetworkDown: the network is down, or too few peers
+        could show the record; it may be published again; RecordRejected: the record itself does not count."""
         async with self._lock_for_key(content.key):
             return await self._publish_until_proven(content, self._gossip.announce_stored)
 

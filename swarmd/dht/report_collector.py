@@ -62,11 +62,8 @@ class ReportChangeLimiter:
 
 
 class ReportEmitter:
-    """Emits each report of one stage once, for a bounded number of peers.
-
-    Attributes:
-        peers: peers whose reports were seen: credited ones, and a bounded number of newcomers.
-    """
+    """Emits each report of one stage once, for a bounded number of peers. `peers`: peers whose reports were seen:
+    credited ones, and a bounded number of newcomers."""
 
     def __init__(self, view: SwarmView, gossip: Gossip, round: int, stage: int) -> None:
         self.peers: set[str] = set()

@@ -217,12 +217,8 @@ class StagePublisher:
         self._too_large: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts no peer stored with their body
 
     async def publish_report(self, command: PublishReport) -> None:
-        """Publish a stage's rollouts, then the report that names them.
-
-        Raises:
-            NetworkDown: may be tried again.
-            SwarmdError: the rollouts are not in the blob store, or too large.
-        """
+        """Publish a stage's rollouts, then the report that names them. Raises NetworkDown: may be tried again;
+        SwarmdError: the rollouts are not in the blob store, or too large."""
         view, round, stage = self._view, command.round, command.stage
         shards = await find_shard_count(view, self._store, round)
         place = StageShard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))

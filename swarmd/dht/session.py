@@ -76,11 +76,8 @@ class SessionRuntime(LoopRuntime):
 
 
 class Session:
-    """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`.
-
-    Args:
-        fills_process: whether this process does nothing but run the session. If false, only p2pd's memory is bounded.
-    """
+    """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`. `fills_process`:
+    whether this process does nothing but run the session. If false, only p2pd's memory is bounded."""
 
     def __init__(
         self,
@@ -224,12 +221,8 @@ class Session:
     # --- running ---
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Run the parts until `body` returns.
-
-        Raises:
-            AddressInUse: the node cannot listen on its addresses.
-            OutOfRoom: the process has grown too large.
-        """
+        """Run the parts until `body` returns. Raises AddressInUse: the node cannot listen on its addresses; OutOfRoom:
+        the process has grown too large."""
         evidence = self.gossip.evidence
         parts = (self.node, self.link, self.publisher, evidence, self._memory)
         async with self._runtime.open_task_group() as tasks:

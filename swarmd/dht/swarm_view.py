@@ -28,12 +28,8 @@ SLOW_MAX = 1024  # slow peers that are remembered
 
 
 class CoordinatorContact:
-    """Whether and when the coordinator was heard; on a coordinator, whether members report.
-
-    Args:
-        wall: the clock of deadlines, POSIX seconds.
-        steady: a monotone clock, seconds.
-    """
+    """Whether and when the coordinator was heard; on a coordinator, whether members report. `wall`: the clock of
+    deadlines, POSIX seconds. `steady`: a monotone clock, seconds."""
 
     def __init__(self, follows: bool, wall: TimeSource = time.time, steady: TimeSource = time.monotonic) -> None:
         self._follows = follows

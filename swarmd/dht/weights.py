@@ -62,14 +62,8 @@ log = get_logger(__name__)
 
 
 async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
-    """Fetch the manifest of an offer, from the first peer that gives one that matches the offer.
-
-    Args:
-        peers: the peers to ask, the owner first.
-
-    Raises:
-        WeightsUnavailable: none did; the message is that of the last failure.
-    """
+    """Fetch the manifest of an offer, from the first peer that gives one that matches the offer. `peers`: the peers to
+    ask, the owner first. Raises WeightsUnavailable: none did; the message is that of the last failure."""
     reason, liars, slow = "nobody offers it", set[str](), Counter[str]()
     for peer, within_s, pause_s in _manifest_request_order(peers):
         if peer in liars or slow[peer] == MANIFEST_ATTEMPTS:
@@ -448,11 +442,8 @@ class WeightsFetcher:
     async def _fetch_offer(
         self, source: CountingFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
-        """Fetch the weights of one offer, serve them to others, and remove other files from the directory.
-
-        Args:
-            kept: names of files to leave there; those of this offer are added.
-        """
+        """Fetch the weights of one offer, serve them to others, and remove other files from the directory. `kept`:
+        names of files to leave there; those of this offer are added."""
         manifest = await fetch_manifest(source, holders, offer)
         spent = {each.digest for each in command.averaged} | {name.removesuffix(SUFFIX) for name in kept}
         if manifest.whole.digest in spent:

@@ -82,12 +82,9 @@ async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
 
 
 async def _load_and_lock_identity(path: Path, peer: str, held: ExitStack) -> Identity:
-    """Load the key and hold it for this process, after a predecessor that is just ending has released it.
-
-    Raises:
-        IdentityError: it cannot be used, or it is not the key of `peer`, whose log the daemon writes.
-        IdentityInUse: another process on this host holds it.
-    """
+    """Load the key and hold it for this process, after a predecessor that is just ending has released it. Raises
+    IdentityError: it cannot be used, or it is not the key of `peer`, whose log the daemon writes; IdentityInUse:
+    another process on this host holds it."""
     identity = load_identity(path)
     if peer and identity.peer_id != peer:
         fix = f"Restore the key of {peer}; a key is not exchanged while its node runs"

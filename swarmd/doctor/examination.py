@@ -124,12 +124,8 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class Subject:
-    """A machine, and if there are any, a configuration, its data directory, and the daemon.
-
-    Args:
-        data: takes precedence over the configuration's data directory.
-        offline: ask only this machine.
-    """
+    """A machine, and if there are any, a configuration, its data directory, and the daemon. `data`: takes precedence
+    over the configuration's data directory. `offline`: ask only this machine."""
 
     def __init__(self, path: Path | None, data: Path | None = None, offline: bool = False) -> None:
         self.path = path

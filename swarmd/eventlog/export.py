@@ -190,12 +190,8 @@ def write_json_lines(commits: Iterable[Commit], out: BinaryIO) -> int:
 
 
 def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
-    """Write JSON lines to a file, whole or not at all. Returns the number of events.
-
-    Raises:
-        PathUnusable: there is something other than a file at `path`.
-        NoSpaceLeft, LogWriteFailed: the file could not be written.
-    """
+    """Write JSON lines to a file, whole or not at all. Returns the number of events. Raises PathUnusable: there is
+    something other than a file at `path`; NoSpaceLeft, LogWriteFailed: the file could not be written."""
     with _written_atomically(path) as temporary, temporary.open("wb") as out:
         return write_json_lines(commits, out)
 

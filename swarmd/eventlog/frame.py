@@ -117,14 +117,9 @@ COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # an encoded commit begins 
 
 
 class LogTail(NamedTuple):
-    """What lies behind the last valid frame.
-
-    Attributes:
-        verdict: "end": nothing, or zeros written ahead. "whole": a valid frame (it was still being written when reading
-            stopped). "torn": the remains of one interrupted append. "damaged": more than that, or a valid frame behind
-            the bad bytes.
-        torn_bytes: of the interrupted append.
-    """
+    """What lies behind the last valid frame. `verdict`: "end": nothing, or zeros written ahead. "whole": a valid frame
+    (it was still being written when reading stopped). "torn": the remains of one interrupted append. "damaged": more
+    than that, or a valid frame behind the bad bytes. `torn_bytes`: of the interrupted append."""
 
     verdict: Literal["end", "whole", "torn", "damaged"]
     torn_bytes: int = 0

@@ -31,11 +31,7 @@ from swarmd.eventlog.snapshot import check_no_snapshot_ahead, encode_state, list
 
 
 class LogCheckResult(msgspec.Struct, frozen=True):
-    """What was checked.
-
-    Attributes:
-        torn_bytes: at the end, of an append that was interrupted or is in progress.
-    """
+    """What was checked. `torn_bytes`: at the end, of an append that was interrupted or is in progress."""
 
     node: str
     from_seq: int
@@ -48,14 +44,8 @@ class LogCheckResult(msgspec.Struct, frozen=True):
 
 
 def check_log(directory: Path, last_segment: bool = False) -> LogCheckResult:
-    """Check frames, sequence numbers, the chain of segments, and snapshots.
-
-    Args:
-        last_segment: of the segments, read only the last one.
-
-    Raises:
-        LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset.
-    """
+    """Check frames, sequence numbers, the chain of segments, and snapshots. `last_segment`: of the segments, read only
+    the last one. Raises LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset."""
     segments = list_segments(directory)
     from_seq = first_seq_of(segments[-1 if last_segment else 0]) if segments else 0
     events = commits = 0
@@ -144,12 +134,8 @@ Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """What a verification covered.
-
-    Attributes:
-        from_seq: where the fold began; above 0 when older segments were removed.
-        snapshots: snapshots that were compared with the fold.
-    """
+    """What a verification covered. `from_seq`: where the fold began; above 0 when older segments were removed.
+    `snapshots`: snapshots that were compared with the fold."""
 
     events: int
     commits: int

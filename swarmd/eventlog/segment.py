@@ -105,12 +105,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def read_header(file: FileIO, path: Path) -> ParsedHeader:
-    """Read and check the header of an open segment; `path` names it in errors.
-
-    Raises:
-        OtherVersion: it has another format.
-        LogDamaged: it is not a segment, or its header is damaged or does not fit its name.
-    """
+    """Read and check the header of an open segment; `path` names it in errors. Raises OtherVersion: it has another
+    format; LogDamaged: it is not a segment, or its header is damaged or does not fit its name."""
     file.seek(0)
     content = file.read(PREFIX.size + HEADER_BYTES_MAX)
     if not content.strip(b"\0"):
@@ -187,12 +183,9 @@ class SegmentWriter:
             raise make_write_error(error, path, "opening") from error
 
     def append(self, payload: bytes) -> None:
-        """Write one frame and make it durable.
-
-        Raises:
-            NoSpaceLeft: the disk is full; nothing of the frame remains, unless the message says otherwise.
-            LogWriteFailed: the write or the sync failed, or the file was changed by somebody else.
-        """
+        """Write one frame and make it durable. Raises NoSpaceLeft: the disk is full; nothing of the frame remains,
+        unless the message says otherwise; LogWriteFailed: the write or the sync failed, or the file was changed by
+        somebody else."""
         frame = encode_frame(payload, self._seed)
         self._check_writable()
         try:

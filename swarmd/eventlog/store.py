@@ -50,11 +50,8 @@ PID_BYTES_MAX = 32
 
 def acquire_writer_lock(directory: Path) -> int:
     """Lock the log for writing and leave this process's pid in the lock file. Returns the descriptor that holds it.
-
-    Raises:
-        LogInUse: another process holds the lock; the message names its pid.
-        NoSpaceLeft, LogWriteFailed: the lock file cannot be written.
-    """
+    Raises LogInUse: another process holds the lock; the message names its pid; NoSpaceLeft, LogWriteFailed: the lock
+    file cannot be written."""
     path = directory / LOCK_NAME
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -174,11 +171,8 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """A node's event log, open for writing. Not for use from several threads at once.
-
-    Attributes:
-        cut: what recovery removed, or None.
-    """
+    """A node's event log, open for writing. Not for use from several threads at once. `cut`: what recovery removed, or
+    None."""
 
     def __init__(self, directory: Path, node: str, run: str, segment_bytes: int, bytes_max: int, lock: int) -> None:
         self.directory = directory
@@ -253,10 +247,8 @@ class EventLog:
     def write_snapshot(self, state: State) -> Path:
         """Keep `state`, the fold of all events so far, and remove what the log need not keep any more.
 
-        The next append begins a new segment, so that a fold can start there.
-
-        Raises:
-            NoSpaceLeft, LogWriteFailed: the snapshot could not be written; the log goes on without it.
+        The next append begins a new segment, so that a fold can start there. Raises NoSpaceLeft, LogWriteFailed: the
+        snapshot could not be written; the log goes on without it.
         """
         path = write_snapshot(self.directory, Snapshot(self._node, self._run, self.next_seq, RULES, state))
         self._loose_bytes = 0

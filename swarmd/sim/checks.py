@@ -17,11 +17,8 @@ from swarmd.sim.swarm_checks import CoordinatorModel, HonestNodesChecks, Recover
 
 
 class NodeChecks:
-    """The checks of one node, by its journal.
-
-    Args:
-        submissions: those of what it submits to a contract, if there is one.
-    """
+    """The checks of one node, by its journal. `submissions`: those of what it submits to a contract, if there is
+    one."""
 
     def __init__(
         self,

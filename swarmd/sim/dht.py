@@ -39,12 +39,9 @@ M = TypeVar("M")
 
 
 class IdentityCache(Generic[T, M]):
-    """Remembers what was made of the latest values, told apart by what they are and not by what is in them.
-
-    Args:
-        make: makes something of a value, always the same; nobody changes what it made.
-        kept: values that are remembered, the latest.
-    """
+    """Remembers what was made of the latest values, told apart by what they are and not by what is in them. `make`:
+    makes something of a value, always the same; nobody changes what it made. `kept`: values that are remembered, the
+    latest."""
 
     def __init__(self, make: Callable[[T], M], kept: int) -> None:
         self._make = make
@@ -145,12 +142,8 @@ def make_key_snapshot(held: Mapping[str, SimRecord]) -> KeySnapshot:
 
 
 class PartitionStore:
-    """What the nodes of one side of a partition hold together.
-
-    Attributes:
-        keys: name → owner → record.
-        before: owner → the record of the clock that was replaced last.
-    """
+    """What the nodes of one side of a partition hold together. `keys`: name → owner → record. `before`: owner → the
+    record of the clock that was replaced last."""
 
     def __init__(self, dht: SimDht[Any]) -> None:
         self.dht = dht

@@ -91,11 +91,8 @@ class HostileActor(ABC):
 
 
 class HostileMember(HostileActor):
-    """A member that writes something in each stage.
-
-    Attributes:
-        peers: its identities, which have done the work that every node does.
-    """
+    """A member that writes something in each stage. `peers`: its identities, which have done the work that every node
+    does."""
 
     count: ClassVar[int] = 1
     delay_s: ClassVar[tuple[float, float]] = (0.0, 0.0)  # from the opening of a stage to its report

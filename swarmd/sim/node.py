@@ -137,11 +137,8 @@ class SimNode(SimMachine):
         self.check_free_space()
 
     def fold_log(self, base: tuple[int, State]) -> State:
-        """The state that the log comes to; it must be the one the last life had, with the same commands.
-
-        Args:
-            base: the first commits and what they come to; (0, State()) folds the whole log.
-        """
+        """The state that the log comes to; it must be the one the last life had, with the same commands. `base`: the
+        first commits and what they come to; (0, State()) folds the whole log."""
         known_seq, known = self.checked_seq, self.checked
         index, fold = base[0], StateFold(base[1])
         for commit in self.disk.log.commits[index:]:

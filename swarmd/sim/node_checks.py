@@ -54,11 +54,8 @@ HUNG = "nothing ends what the trainer is busy with"
 
 
 def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
-    """What nothing will ever end in this state; empty when there is nothing.
-
-    Args:
-        killed: workers whose present process was ordered killed: their end is owed, whatever they do.
-    """
+    """What nothing will ever end in this state; empty when there is nothing. `killed`: workers whose present process
+    was ordered killed: their end is owed, whatever they do."""
     chart = state.chart
     if chart in LEAVING:
         return ""
@@ -191,13 +188,9 @@ RENEWING = (events.LinkUp, events.TrainerReady, events.NodeStarted, events.Comma
 
 
 class CommandChecks:
-    """The commands of one node.
-
-    Attributes:
-        content: every command ever sent, by id.
-        sent: when each id was last ordered in the present life of its port: the network's since the link came up, the
-            trainer's since it was ready, the chain's and the supervisor's since the daemon started.
-    """
+    """The commands of one node. `content`: every command ever sent, by id. `sent`: when each id was last ordered in the
+    present life of its port: the network's since the link came up, the trainer's since it was ready, the chain's and
+    the supervisor's since the daemon started."""
 
     def __init__(self, node: SimMachine) -> None:
         self.node = node

@@ -118,12 +118,8 @@ WorkerMaker = Callable[["SimSupervisor", Worker, int], SimWorker]
 
 
 class SimSupervisor:
-    """The worker processes of one daemon life.
-
-    Attributes:
-        running: the process of each worker; None, or a dead one, when there is none.
-        refusals: how many of the next starts fail.
-    """
+    """The worker processes of one daemon life. `running`: the process of each worker; None, or a dead one, when there
+    is none. `refusals`: how many of the next starts fail."""
 
     def __init__(self, node: SimMachine, make_worker: WorkerMaker) -> None:
         self._make_worker = make_worker

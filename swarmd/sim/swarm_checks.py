@@ -352,11 +352,8 @@ REASONS = 16  # of refusals, each told once a minute under no name
 
 class HonestNodesChecks:
     """Honest nodes among strangers: nobody is accused, nobody ends, each report in time counts, logs stay small.
-
-    Attributes:
-        held: stages of the calm swarm that stayed open for long after the last honest report.
-        told: events that strangers caused at each node, by kind.
-    """
+    `held`: stages of the calm swarm that stayed open for long after the last honest report. `told`: events that
+    strangers caused at each node, by kind."""
 
     def __init__(self, world: SimSwarm) -> None:
         self.world = world

@@ -160,12 +160,8 @@ BOXED = "\nInside the answer tags, put the result into \\boxed{}. Put your reaso
 
 
 def make_system_messages(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
-    """The messages before a question.
-
-    Args:
-        number: of the question, the same on every node: `alternate` shows the example with even ones.
-        boxed: ask for the form that `rewards = "compat"` pays for.
-    """
+    """The messages before a question. `number`: of the question, the same on every node: `alternate` shows the example
+    with even ones. `boxed`: ask for the form that `rewards = "compat"` pays for."""
     if prompt == "none":
         return ()
     example = prompt == "one-shot" or (prompt == "alternate" and number % 2 == 0)

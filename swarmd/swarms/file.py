@@ -64,12 +64,9 @@ class QuestionRow(NamedTuple):
 
 
 class FilePlan(SplitPlan):
-    """One's own questions and answers from a JSONL file, with named rewards.
-
-    Raises:
-        SwarmError: the options are wrong, the file is missing, malformed or not the swarm's, it cannot be made of its
-            data set, or a reward function cannot be imported.
-    """
+    """One's own questions and answers from a JSONL file, with named rewards. Raises SwarmError: the options are wrong,
+    the file is missing, malformed or not the swarm's, it cannot be made of its data set, or a reward function cannot be
+    imported."""
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         if swarm.tasks:
@@ -132,13 +129,9 @@ class FilePlan(SplitPlan):
         return [self._make_question(index, 0) for index in chosen[:count]]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`.
-
-        Raises:
-            RecordRejected: `config-digest` (of another file), `source` (these questions are made of nothing), `seed`
-                (of another place), `index` (no such row, or its prompt stands in an earlier one), `unknown-task` (not
-                the row's), or `held-out`.
-        """
+        """See `Plan.regenerate`. Raises RecordRejected: `config-digest` (of another file), `source` (these questions
+        are made of nothing), `seed` (of another place), `index` (no such row, or its prompt stands in an earlier one),
+        `unknown-task` (not the row's), or `held-out`."""
         peer = place.peer
         if reference.config_digest != self._digest:
             raise RecordRejected("config-digest", f"{peer} has another file of questions")

@@ -26,15 +26,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Windows' editors put it first
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Read a JSONL file; blank lines are skipped.
-
-    Args:
-        columns: keys that every row must have, with a text that is not blank.
-
-    Raises:
-        SwarmError: the file is missing, too long, empty or not a regular file, or one of its lines is not a JSON object
-            in UTF-8 with these columns; names the file and the line.
-    """
+    """Read a JSONL file; blank lines are skipped. `columns`: keys that every row must have, with a text that is not
+    blank. Raises SwarmError: the file is missing, too long, empty or not a regular file, or one of its lines is not a
+    JSON object in UTF-8 with these columns; names the file and the line."""
     rows: list[Row] = []
     for number, line in _read_numbered_lines(path):
         if len(rows) == ROWS_MAX:

@@ -144,13 +144,9 @@ class ReasoningGymPlan(SplitPlan):
         return list(found.values())
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`.
-
-        Raises:
-            RecordRejected: `unknown-task`, `unsafe-scorer`, `config-digest`, `seed` or `index` (not one this peer could
-                have drawn), `source` (these questions are made of nothing), `held-out`, or `generator` (the task could
-                not make the question).
-        """
+        """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `unsafe-scorer`, `config-digest`, `seed` or
+        `index` (not one this peer could have drawn), `source` (these questions are made of nothing), `held-out`, or
+        `generator` (the task could not make the question)."""
         peer = place.peer
         if reference.task not in self._levels:
             raise RecordRejected("unknown-task", f"{peer} sent the task {reference.task!r}, which is not trained here")

@@ -60,12 +60,8 @@ def seal_backup(backup: Backup, passphrase: str, cost: int | None = None) -> byt
 
 
 def read_backup(path: Path) -> bytes:
-    """A backup file's contents, its header checked, for `open_backup`.
-
-    Raises:
-        NotFoundError: there is no such file.
-        IdentityError: it cannot be read or is not a backup.
-    """
+    """A backup file's contents, its header checked, for `open_backup`. Raises NotFoundError: there is no such file;
+    IdentityError: it cannot be read or is not a backup."""
     try:
         raw = read_start(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
@@ -88,12 +84,8 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
 
 
 def read_progress(data: NodeDirectory, peer: str) -> BackupProgress | None:
-    """How far the node has come by the event log in a data directory; None if there is no log.
-
-    Raises:
-        IdentityError: the log is another node's.
-        LogDamaged, OtherVersion: it cannot be read.
-    """
+    """How far the node has come by the event log in a data directory; None if there is no log. Raises IdentityError:
+    the log is another node's; LogDamaged, OtherVersion: it cannot be read."""
     if not data.events.is_dir() or not list_segments(data.events):
         return None
     owner = peer_id_of_log(data.events)

@@ -234,12 +234,8 @@ def write_private_file(path: Path, content: bytes) -> None:
 
 
 def load_identity(path: Path) -> Identity:
-    """Read a key and check that its halves belong together.
-
-    Raises:
-        NotFoundError: there is no such file; none is made.
-        IdentityError: wrong type, owner or mode, or a damaged file.
-    """
+    """Read a key and check that its halves belong together. Raises NotFoundError: there is no such file; none is made;
+    IdentityError: wrong type, owner or mode, or a damaged file."""
     identity = read_identity(path)
     if not identity.has_valid_key_pair():
         raise IdentityDamaged(f"{path} is damaged: its public key does not belong to its secret", _RESTORE)

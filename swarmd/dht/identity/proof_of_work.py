@@ -47,10 +47,7 @@ def work_bits(swarm: str, peer: str, number: int) -> int:
 
 def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambda: None) -> int:
     """The least number that is worth `bits`. Takes 2^bits hashes, about a microsecond each: minutes from 27 bits on.
-
-    Args:
-        look: called every `LOOK_NUMBERS`; an error that it raises ends the search.
-    """
+    `look`: called every `LOOK_NUMBERS`; an error that it raises ends the search."""
     begun, bound = _start_hash(swarm, peer), (1 << (64 - bits)).to_bytes(9, "big")[1:] if bits else b"\xff" * 8
     number = 0
     while True:

@@ -112,11 +112,8 @@ T = TypeVar("T")
 
 
 class BodyServer:
-    """Serves bodies from the blob store, or chunks of weights, to admitted peers.
-
-    Args:
-        part_of: digest → what it is a part of: a peer that was given one part is named for all of them.
-    """
+    """Serves bodies from the blob store, or chunks of weights, to admitted peers. `part_of`: digest → what it is a part
+    of: a peer that was given one part is named for all of them."""
 
     def __init__(
         self,

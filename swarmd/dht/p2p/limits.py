@@ -110,11 +110,8 @@ class ConcurrencyBudget:
 
 
 class RateBudget:
-    """Bounds what is used over time: calls, bytes, seconds of processor time.
-
-    Args:
-        burst_s: seconds' worth that may be used at once.
-    """
+    """Bounds what is used over time: calls, bytes, seconds of processor time. `burst_s`: seconds' worth that may be
+    used at once."""
 
     def __init__(self, per_s: PeerBounds, burst_s: float, now: TimeSource = time.monotonic) -> None:
         self._peers, self._prefixes, self._all = (RateLimiter(rate * burst_s, rate, now) for rate in per_s)
@@ -271,10 +268,7 @@ class PeerLimits:
 
     def count_refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
         """Count a refusal and return the error to answer with. A peer that is refused too often is disconnected.
-
-        Args:
-            weight: refusals that this one counts for; 0 if another peer may be at fault.
-        """
+        `weight`: refusals that this one counts for; 0 if another peer may be at fault."""
         self._count(peer, reason, detail)
         if not weight:
             return RecordRejected(reason, detail)
@@ -335,11 +329,7 @@ class RejectionCounter:
         self.total: Counter[str] = Counter()
 
     def count(self, peer: str, reason: str, detail: str = "") -> None:
-        """Count one refused record.
-
-        Args:
-            peer: that sent it; empty if unknown.
-        """
+        """Count one refused record. `peer`: that sent it; empty if unknown."""
         place = (peer, reason)
         if place not in self.waiting and len(self.waiting) >= COUNTERS_MAX:
             place = ("", reason)

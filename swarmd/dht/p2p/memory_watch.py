@@ -87,11 +87,8 @@ def set_open_files_limit(files_max: int) -> None:
 
 class MemoryWatch:
     """Watches memory, files and tasks of the network worker and p2pd, and frees or replaces them in time.
-
-    Args:
-        disconnect_strangers: disconnects unknown peers, also those that are being served if True; returns how many.
-        fills_process: whether this process is counted, or p2pd only.
-    """
+    `disconnect_strangers`: disconnects unknown peers, also those that are being served if True; returns how many.
+    `fills_process`: whether this process is counted, or p2pd only."""
 
     def __init__(
         self,

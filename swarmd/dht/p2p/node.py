@@ -249,12 +249,9 @@ class DhtNode:
         self._sockets.clear()
 
     async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Do an operation on the present run of p2pd, with a timeout.
-
-        Raises:
-            NetworkDown: p2pd is down, died during the operation (what it seemed to do may not have happened), or gave
-                no answer within `timeout_s` (`call_s` by default).
-        """
+        """Do an operation on the present run of p2pd, with a timeout. Raises NetworkDown: p2pd is down, died during the
+        operation (what it seemed to do may not have happened), or gave no answer within `timeout_s` (`call_s` by
+        default)."""
         run = self.p2pd_run
         if run is None:
             raise NetworkDown("the network is down: p2pd is being started")

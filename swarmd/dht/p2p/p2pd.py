@@ -162,11 +162,8 @@ class SocketDirectory:
     def daemon_class(
         self, began: Callable[[P2pDaemon], None] = lambda p2p: None, **flags: str | int
     ) -> type[P2pDaemon]:
-        """A `P2pDaemon` with its sockets here, and with these flags.
-
-        Args:
-            began: called at every start, so that p2pd can be ended if the start is cancelled.
-        """
+        """A `P2pDaemon` with its sockets here, and with these flags. `began`: called at every start, so that p2pd can
+        be ended if the start is cancelled."""
         modes = {mode: {**given, **flags} for mode, given in P2pDaemon.DHT_MODE_MAPPING.items()}
         settings = {
             "_UNIX_SOCKET_PREFIX": f"/unix{self.path}/",

@@ -103,14 +103,9 @@ T = TypeVar("T")
 
 
 class AddressBook:
-    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk.
-
-    Attributes:
-        port: the TCP port that this node had when the file was saved; 0 if unknown.
-
-    Args:
-        local: whether peers may be on this machine, so that loopback addresses are dialled, too.
-    """
+    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk. `port`: the TCP port that
+    this node had when the file was saved; 0 if unknown. `local`: whether peers may be on this machine, so that loopback
+    addresses are dialled, too."""
 
     def __init__(self, path: Path, bootstrap: Iterable[str], own: str, local: bool = True) -> None:
         self._path = path
@@ -141,9 +136,7 @@ class AddressBook:
         """Remember where a member says that it can be reached; of too many, credited and then the latest ones stay.
 
         Host names are kept for credited peers only: the owner of a name could have nodes ask any server, and wait.
-
-        Args:
-            known: whether the swarm has credited the peer.
+        `known`: whether the swarm has credited the peer.
         """
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
         places = [place for place in places if self.is_plausible_address(place) and (known or not has_host_name(place))]

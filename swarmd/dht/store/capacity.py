@@ -43,11 +43,8 @@ K = TypeVar("K", str, tuple[bytes, str])  # the name of a record: its owner, or 
 
 
 class KeyCapacity(Generic[K]):
-    """Sizes and ranks of records by name, and which of them give way.
-
-    Args:
-        newcomers_bytes_max: of those of newcomers, even if more is free; None for no such bound.
-    """
+    """Sizes and ranks of records by name, and which of them give way. `newcomers_bytes_max`: of those of newcomers,
+    even if more is free; None for no such bound."""
 
     def __init__(self, bytes_max: int, newcomers_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max

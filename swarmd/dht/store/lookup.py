@@ -236,12 +236,9 @@ def search_locally(run: NodeRun, name: str) -> KeySearch:
 async def look_up_key(
     run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
 ) -> KeySearch:
-    """Collect the records of a key.
-
-    Args:
-        wanted: owner → expiration: the search ends when all of these are found; None searches for the latest of all.
-        only: owners whose records are asked for; if empty, those that are wanted, or all.
-    """
+    """Collect the records of a key. `wanted`: owner → expiration: the search ends when all of these are found; None
+    searches for the latest of all. `only`: owners whose records are asked for; if empty, those that are wanted, or
+    all."""
     found = search_locally(run, name)
     wanted = wanted or {}
     found.restrict_to_owners(only or wanted)
@@ -276,9 +273,7 @@ async def look_up_records_by_owners(
     """Collect the records of these owners, each from one of the peers that keep the key.
 
     The records may be large: otherwise each reader of a key would receive all of them from every peer that keeps it.
-
-    Args:
-        wanted: the owners whose records are worth waiting for; all if None.
+    `wanted`: the owners whose records are worth waiting for; all if None.
     """
     found = search_locally(run, name)
     wanted = owners if wanted is None else wanted

@@ -178,10 +178,7 @@ class AnswerMemory:
         """Remember a peer's answer.
 
         If some of its records do not count, which they may later, or earlier answers were forgotten in between, the
-        peer is asked for them again.
-
-        Args:
-            asked: how far answers had come when the look-up began.
+        peer is asked for them again. `asked`: how far answers had come when the look-up began.
         """
         known = self._keys[key] = self._keys.get(key) or _RememberedKey(next(self._numbers))
         continues = asked.memory == known.number or asked.cursor_of(peer) == Cursor()

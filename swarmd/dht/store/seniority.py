@@ -146,10 +146,7 @@ def choose_trusted_peers(
     own: str, coordinator: str, bootstrap: Sequence[str], elders: Sequence[str], sample: Sample
 ) -> list[str]:
     """The peers to ask in each search: the coordinator, and random ones of the bootstrap peers and of the elders.
-
-    Args:
-        own: this node's peer id, which is never chosen.
-    """
+    `own`: this node's peer id, which is never chosen."""
     others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
     chosen = sample(others, min(len(others), TRUSTED_PEERS - 1))
     return chosen if coordinator in ("", own) else [coordinator, *chosen]

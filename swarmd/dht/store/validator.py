@@ -118,11 +118,8 @@ def entries_of(dictionary: DictionaryDHTValue) -> list[Entry]:
 
 
 def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) -> None:
-    """Raise RecordRejected("unasked") unless these are one record of each owner, of owners that were asked for.
-
-    Args:
-        only: owners that were asked for; all if empty.
-    """
+    """Raise RecordRejected("unasked") unless these are one record of each owner, of owners that were asked for. `only`:
+    owners that were asked for; all if empty."""
     owners = {each.owner for each in shown}
     if len(owners) < len(shown) or (only and not owners <= set(only)):
         raise RecordRejected("unasked", f"{len(shown)} records of {len(owners)} owners, of whom {len(only)} were asked")
@@ -171,13 +168,8 @@ def select_key_part(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> 
 
 def answer_find_request(protocol: Any, sender: str, request: Any) -> Any | None:
     """Answer a `FindRequest` for a part of a key: a `FindResult` with the records and the peers nearest to the key.
-
-    Returns:
-        None if the request is for all of its keys, as hivemind's own.
-
-    Raises:
-        RecordRejected: it is "malformed", or the asker has had too much, as in `check_answerable`.
-    """
+    Returns None if the request is for all of its keys, as hivemind's own. Raises RecordRejected: it is "malformed", or
+    the asker has had too much, as in `check_answerable`."""
     try:
         wanted = read_filter(request)
     except RecordRejected as error:

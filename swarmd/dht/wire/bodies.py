@@ -41,13 +41,9 @@ class BodySource(Protocol):
 
 
 def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
-    """The compressed body to put into a record; empty if it is too large for that.
-
-    Args:
-        members: peers that share the key; the more there are, the less room each has. What is sent if all of them ask
-            grows with their square.
-        to_fetch: whether peers could fetch the body instead.
-    """
+    """The compressed body to put into a record; empty if it is too large for that. `members`: peers that share the key;
+    the more there are, the less room each has. What is sent if all of them ask grows with their square. `to_fetch`:
+    whether peers could fetch the body instead."""
     packed = zlib.compress(body, 6)
     room = min(records.INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX // max(members, 1))
     if to_fetch:

@@ -64,14 +64,8 @@ def _signed_message(swarm: str, guest: str, host: str, until: float) -> bytes:
 def make_invitation(
     identity: Identity, swarm: str, creator: str, guest: str, until: float = 0.0, own: bytes = b""
 ) -> bytes:
-    """Make an encoded invitation.
-
-    Args:
-        own: the host's own invitation; not used if it is the creator.
-
-    Raises:
-        ConfigError: the host may not invite, or the guest is not a peer id.
-    """
+    """Make an encoded invitation. `own`: the host's own invitation; not used if it is the creator. Raises ConfigError:
+    the host may not invite, or the guest is not a peer id."""
     if not is_peer_id(guest):
         raise ConfigError(f"{guest!r} is not a peer id", "`swarmd identity show` prints a node's")
     signature = identity.sign(_signed_message(swarm, guest, identity.peer_id, until))
@@ -246,11 +240,7 @@ class SavedWithdrawals(msgspec.Struct, frozen=True):
 
 
 class Withdrawals:
-    """Withdrawn invitations, as their hosts say.
-
-    Args:
-        creator: may withdraw all invitations of the swarm.
-    """
+    """Withdrawn invitations, as their hosts say. `creator`: may withdraw all invitations of the swarm."""
 
     def __init__(self, creator: str, told: Iterable[HostWithdrawals] = (), now: TimeSource = time.monotonic) -> None:
         self._creator = creator
@@ -264,12 +254,9 @@ class Withdrawals:
         return tuple(self._told.values())
 
     def update_host(self, host: str, packed: bytes, expiration: float, latest: float = math.inf) -> bool:
-        """Take over a host's list. True if it changes anything; changes of a guest are limited in rate.
-
-        Args:
-            expiration: of this record; one that is older than the last does not count.
-            latest: expiration beyond which no record counts, so that one of a clock that was ahead is replaced.
-        """
+        """Take over a host's list. True if it changes anything; changes of a guest are limited in rate. `expiration`:
+        of this record; one that is older than the last does not count. `latest`: expiration beyond which no record
+        counts, so that one of a clock that was ahead is replaced."""
         before = self._told.get(host)
         if before is None and (not packed or (len(self._told) >= HOSTS_MAX and host != self._creator)):
             return False
@@ -316,11 +303,8 @@ class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OwnInvitations:
-    """The list of invitations in a node's directory; read from and written to the file by each call.
-
-    Args:
-        path: its file; the network worker reads it while the node runs.
-    """
+    """The list of invitations in a node's directory; read from and written to the file by each call. `path`: its file;
+    the network worker reads it while the node runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -344,14 +328,8 @@ class OwnInvitations:
         return found
 
     def withdraw(self, id_: bytes, everybodys: bool, now: float) -> IssuedInvitation:
-        """Withdraw one.
-
-        Args:
-            everybodys: whether this host is the creator, who may withdraw invitations of others.
-
-        Raises:
-            ConfigError: it was not made here, or too many are withdrawn.
-        """
+        """Withdraw one. `everybodys`: whether this host is the creator, who may withdraw invitations of others. Raises
+        ConfigError: it was not made here, or too many are withdrawn."""
         made = self.read_all()
         known = next((each for each in made if each.id == id_.hex()), None)
         if known is None and not everybodys:

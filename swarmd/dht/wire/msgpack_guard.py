@@ -45,15 +45,9 @@ _TABLE = tuple(_decode_first_byte(byte) for byte in range(256))
 def check_plain_msgpack(
     encoded: bytes, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX, extensions: bool = False
 ) -> None:
-    """Walk one msgpack value.
-
-    Args:
-        extensions: whether extension types are allowed; their contents have to be checked when they are decoded.
-
-    Raises:
-        RecordRejected: "nested" beyond `depth_max`, "oversized" beyond `elements_max` values, or "malformed" for an
-            extension type that is not allowed, a truncated value or trailing bytes.
-    """
+    """Walk one msgpack value. `extensions`: whether extension types are allowed; their contents have to be checked when
+    they are decoded. Raises RecordRejected: "nested" beyond `depth_max`, "oversized" beyond `elements_max` values, or
+    "malformed" for an extension type that is not allowed, a truncated value or trailing bytes."""
     at, elements, end = 0, 0, len(encoded)
     open_counts = [1]  # values still to come at each depth
     while open_counts:

@@ -341,12 +341,8 @@ class AnnouncedShards:
 
 
 class RecordPolicy:
-    """Whose records count in this swarm.
-
-    Args:
-        coordinator: peer id whose clock and leaderboard count.
-        members: peer ids that may write; empty admits all. The coordinator and `own` always may.
-    """
+    """Whose records count in this swarm. `coordinator`: peer id whose clock and leaderboard count. `members`: peer ids
+    that may write; empty admits all. The coordinator and `own` always may."""
 
     def __init__(
         self,

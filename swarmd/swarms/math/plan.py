@@ -29,14 +29,8 @@ from swarmd.swarms.text import span_answer
 
 
 class MathPlan(SplitPlan):
-    """Base of both kinds.
-
-    Args:
-        swarm: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
-
-    Raises:
-        SwarmError: an option or task is wrong, or the data cannot be loaded; names the option.
-    """
+    """Base of both kinds. `swarm`: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
+    Raises SwarmError: an option or task is wrong, or the data cannot be loaded; names the option."""
 
     stages: ClassVar[int] = 3
     name: ClassVar[str]

@@ -191,11 +191,8 @@ _VERDICT = re.compile(r'"is_correct"\s*:\s*(true|false)')
 
 
 class JudgeClient:
-    """Asks an OpenAI-compatible endpoint that needs no key. It connects at the first question.
-
-    Args:
-        url: including the version, as in http://127.0.0.1:11434/v1.
-    """
+    """Asks an OpenAI-compatible endpoint that needs no key. It connects at the first question. `url`: including the
+    version, as in http://127.0.0.1:11434/v1."""
 
     def __init__(self, url: str, model: str, answer_s: float) -> None:
         self._url = url.rstrip("/")
