@@ -4,8 +4,6 @@ web3.py's contract objects are not used: they choose between two overloads by th
 bounds (docs/adr/0025).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -102,7 +100,7 @@ def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
 
 
 async def call_view(
-    chain: EthereumClient, contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
+    chain: "EthereumClient", contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
 ) -> tuple[Any, ...]:
     """The result of a view, at a block: its number as hex, or a tag.
 
@@ -128,7 +126,7 @@ async def call_view(
         raise ContractRefused("", f"{contract} {signature}: {error.message}") from None
 
 
-async def check_contract_exists(chain: EthereumClient, contract: str) -> None:
+async def check_contract_exists(chain: "EthereumClient", contract: str) -> None:
     """Raise ChainMismatch if there is no contract at the address."""
     if not await chain.has_code(contract):
         raise ChainMismatch(

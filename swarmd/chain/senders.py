@@ -10,8 +10,6 @@ event log and come back with every `Submit`.
   not what became of it: only the chain does. So an attempt is only a note that a request may have been made.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -124,7 +122,7 @@ STEPS: dict[Drive, str] = {"policy": "advance()", "manager": "updateStageAndRoun
 class AccountSigner:
     """See `swarmd.chain.ports.TransactionSigner`."""
 
-    def __init__(self, account: LocalAccount, chain_id: int, drive: Drive = "never") -> None:
+    def __init__(self, account: "LocalAccount", chain_id: int, drive: Drive = "never") -> None:
         self.account = str(account.address)
         self._account = account
         self._chain_id = chain_id
@@ -287,7 +285,9 @@ class AccountTransactions:
         return True
 
 
-def make_wallet(config: ChainConfig, rpc: RpcPool, account: LocalAccount, budget: DailyBudget | None = None) -> Wallet:
+def make_wallet(
+    config: ChainConfig, rpc: RpcPool, account: "LocalAccount", budget: DailyBudget | None = None
+) -> "Wallet":
     from swarmd.chain.ethereum import EthereumClient
 
     return Wallet(config, EthereumClient(rpc), AccountSigner(account, config.chain_id, config.drive), budget)

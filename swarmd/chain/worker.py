@@ -47,12 +47,7 @@ class ChainService:
         self._sender = sender = make_sender(chain, paths, self.rpc)
         terms = ChainRequirements(chain, config.swarm.stages, start.peer, self._coordinator)
         self.watcher = ChainWatcher(
-            chain,
-            terms,
-            self.rpc,
-            self._heads,
-            outbox.report_event,
-            lambda: sender.account if sender else "",
+            chain, terms, self.rpc, self._heads, outbox.report_event, lambda: sender.account if sender else ""
         )
         self.watcher.on_progress = self._report_progress
         self._budget = sender.budget if sender is not None else None

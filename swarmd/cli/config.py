@@ -28,8 +28,7 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 def check(
     file: Annotated[Path, typer.Argument(help="The TOML file.")],
     elsewhere: Annotated[
-        bool,
-        typer.Option("--elsewhere", help="It is for another machine: ask for no device, model or questions."),
+        bool, typer.Option("--elsewhere", help="It is for another machine: ask for no device, model or questions.")
     ] = False,
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.

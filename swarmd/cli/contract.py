@@ -5,8 +5,6 @@
   same command goes on after it was interrupted, and sends nothing twice.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -131,7 +129,7 @@ class SwarmTarget(NamedTuple):
             )
         return list(self.manifest_chain.rpc)
 
-    def open_account(self, keystore: Path | None, passphrase: Path | None) -> LocalAccount:
+    def open_account(self, keystore: Path | None, passphrase: Path | None) -> "LocalAccount":
         """The account that pays: the one given, else that of the node beside the manifest. Raises KeystoreError."""
         if keystore is not None:
             return open_keystore(keystore, passphrase)
@@ -165,7 +163,7 @@ async def check_contract(rpc: RpcPool, chain: ManifestChain, stages: int) -> Coo
 
 
 def open_transactions(
-    reached: ConnectedChain, key: LocalAccount, fees: FeesConfig, journal: OrderJournal | None = None
+    reached: ConnectedChain, key: "LocalAccount", fees: FeesConfig, journal: OrderJournal | None = None
 ) -> OperatorTransactions:
     """Transactions of an account, reported on stdout. Raises ChainMismatch if the journal is of another one."""
     journal = journal or OrderJournal()
@@ -186,7 +184,7 @@ class CreatedContract(NamedTuple):
 
 
 async def create_contract(
-    plan: DeploymentPlan, paid_by: PayerOptions, key: LocalAccount, journal_file: Path, depth: int, yes: bool
+    plan: DeploymentPlan, paid_by: PayerOptions, key: "LocalAccount", journal_file: Path, depth: int, yes: bool
 ) -> CreatedContract:
     """Create a swarm's contract, or go on where an earlier run ended, as its journal says.
 

@@ -67,8 +67,7 @@ def backup(
     path: File,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The backup to write; it must not exist.")],
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The node's data directory, where the key does not lie in it."),
+        Path | None, typer.Option(metavar="DIR", help="The node's data directory, where the key does not lie in it.")
     ] = None,
     passphrase_file: options.KeyPassphraseFile = None,
 ) -> None:

@@ -8,8 +8,6 @@
 - What the answers make is checked in memory first, so that a wrong one leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -106,7 +104,7 @@ def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
 
 
 def make_base_config_text(
-    kind: str, weighing: ProfileFit, questions: OwnQuestions | None = None, **changes: Any
+    kind: str, weighing: ProfileFit, questions: "OwnQuestions | None" = None, **changes: Any
 ) -> str:
     """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool. The changes
     are to further keys of [training]; `questions` take the place of the kind's."""
@@ -359,8 +357,7 @@ def init(
         Path | None, _option("questions", "For the kind file: one JSON object with prompt and answer a line.")
     ] = None,
     answer: Annotated[
-        str | None,
-        _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}."),
+        str | None, _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
     ] = None,
     model: Annotated[
         str | None,
@@ -383,8 +380,7 @@ def init(
         str | None, _option("hub-repo", 'Push the model to the Hugging Face Hub: "user/name", or "user/".')
     ] = None,
     hub_token_file: Annotated[
-        Path | None,
-        _option("hub-token-file", "Private file with the Hub's token; else HF_TOKEN, or it is asked for."),
+        Path | None, _option("hub-token-file", "Private file with the Hub's token; else HF_TOKEN, or it is asked for.")
     ] = None,
     web: Annotated[str | None, _option("web", "Where the node's page listens: 127.0.0.1:8800; empty for none.")] = None,
     yes: Annotated[

@@ -7,8 +7,6 @@
   can pay, else it registers by itself when it runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -20,12 +18,7 @@ import typer
 from swarmd.animals import animal_name
 from swarmd.cli import handed_out
 from swarmd.cli.directory import NodeCreator, OwnAccount
-from swarmd.cli.options import (
-    Announce,
-    PayerOptions,
-    add_payer_options,
-    check_multiaddrs,
-)
+from swarmd.cli.options import Announce, PayerOptions, add_payer_options, check_multiaddrs
 from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.identity.identity import is_peer_id, read_rl_swarm_name
@@ -368,8 +361,8 @@ def _other_account_error(peer: str, holder: str, account: str) -> ChainMismatch:
 
 
 async def _register(
-    reached: ConnectedChain,
-    coordinator: CoordinatorContract,
+    reached: "ConnectedChain",
+    coordinator: "CoordinatorContract",
     account: OwnAccount,
     peer: str,
     registered_to: str,

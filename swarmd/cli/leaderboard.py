@@ -311,8 +311,7 @@ TOP_MAX = 10_000
 
 def leaderboard(
     directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help=f"{RULE} The coordinator's, or with a chain any node's."),
+        Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} The coordinator's, or with a chain any node's.")
     ] = None,
     rpc: Annotated[
         str | None,

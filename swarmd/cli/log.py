@@ -72,8 +72,7 @@ def verify(directory: LogDir = None) -> None:
 
 @app.command()
 def export(
-    jsonl: Annotated[Path, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")],
-    directory: LogDir = None,
+    jsonl: Annotated[Path, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")], directory: LogDir = None
 ) -> None:
     """Write the whole log to a file, for jq, DuckDB and their like."""
     log = find_log_directory(directory)

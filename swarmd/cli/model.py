@@ -256,8 +256,7 @@ def fetch(
     swarm: Annotated[Path, typer.Argument(help="The swarm's manifest.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write; it must not exist.")] = Path("model"),
     bootnode: Annotated[
-        list[str] | None,
-        typer.Option("--bootnode", metavar="ADDRESS", help="A node to ask, beside the manifest's."),
+        list[str] | None, typer.Option("--bootnode", metavar="ADDRESS", help="A node to ask, beside the manifest's.")
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds, at most.")] = 600.0,
 ) -> None:

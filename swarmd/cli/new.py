@@ -17,12 +17,7 @@ import typer
 
 from swarmd.cli.directory import NodeCreator, OwnAccount
 from swarmd.cli.handed_out import copy_questions, options_for_manifest, pin_model, print_untried_reason
-from swarmd.cli.options import (
-    Announce,
-    PayerOptions,
-    add_payer_options,
-    check_multiaddrs,
-)
+from swarmd.cli.options import Announce, PayerOptions, add_payer_options, check_multiaddrs
 from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmIdentity, swarm_of_manifest
 from swarmd.dht.identity.identity import generate_identity, load_identity
@@ -93,8 +88,7 @@ MinSubmissions = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")]
 Large = Annotated[
-    bool,
-    typer.Option("--large", help="On a chain, for hundreds of members: records lie in shards from the beginning."),
+    bool, typer.Option("--large", help="On a chain, for hundreds of members: records lie in shards from the beginning.")
 ]
 
 

@@ -5,8 +5,6 @@
   charts or settings, and shows where the two part.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys
@@ -236,7 +234,7 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
     typer.echo(encoded if json else msgspec.json.format(encoded, indent=2))
 
 
-def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
+def show_events(log: Path, wanted: Filter, last: int | None, display: "Display") -> None:
     base = find_fold_start(log, check_event_range(wanted.first, last))
     before = base.seq - oldest_base(log).seq  # events that need not be read
     events, shown, chart = before, 0, base.state.chart if before else ""

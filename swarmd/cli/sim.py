@@ -34,8 +34,7 @@ def sim(
         typer.Option(help=f"Who attacks the swarm: {', '.join(HOSTILE)}, with commas between them; all; or none."),
     ] = None,
     large: Annotated[
-        bool,
-        typer.Option("--large", help="Play a large swarm in shards, without other faults than are asked for."),
+        bool, typer.Option("--large", help="Play a large swarm in shards, without other faults than are asked for.")
     ] = False,
     churn: Annotated[
         float | None, typer.Option(min=0, max=5, help="Share of the followers that go away in an hour, for minutes.")

@@ -3,8 +3,6 @@
 Making a swarm is in swarmd.cli.new, changing one in swarmd.cli.swarm_changes.
 """
 
-from __future__ import annotations
-
 import json
 import keyword
 import re
@@ -230,7 +228,7 @@ async def _read_contract_status(
 
 
 async def read_status_at_block(
-    rpc: RpcPool, coordinator: CoordinatorContract, chain_id: int, from_block: int
+    rpc: "RpcPool", coordinator: "CoordinatorContract", chain_id: int, from_block: int
 ) -> ContractStatus:
     """Read a contract's status as of one block. Raises ChainError."""
     from swarmd.chain.blocks import RpcBlockReader
@@ -263,7 +261,7 @@ async def read_status_at_block(
     )
 
 
-async def _read_peers(blocks: RpcBlockReader, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
+async def _read_peers(blocks: "RpcBlockReader", from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
     """How many peers are registered, and the allow-list: both from events, since the contract lists neither."""
     from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_allow_list_change, event_topic
 

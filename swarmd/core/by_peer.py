@@ -9,8 +9,6 @@ For several changes of which nobody sees what lies between there is `grow`: it m
 that same one until it is closed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -171,7 +169,7 @@ class ValuesByPeer(Generic[T]):
         """The peers of the entries from place `size` on: those whose values changed since a version had that `size`."""
         return self._entries.peers_between(size, self.size)
 
-    def is_successor_of(self, earlier: ValuesByPeer[T]) -> bool:
+    def is_successor_of(self, earlier: "ValuesByPeer[T]") -> bool:
         """Whether this came of an earlier version by `peers_changed_since(earlier.size)` alone; so does all of an empty
         one."""
         same = self._entries is earlier._entries and earlier.size <= self.size

@@ -3,8 +3,6 @@
 State is only ever made by `swarmd.core.step.step`. Everything in it is bounded; the bounds stand here by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -190,14 +188,14 @@ class Members(ValuesByPeer[Member]):
         self.present = sum([not member.left for member in self])
         self.idle: ValuesByPeer[Member] = ValuesByPeer.from_values([member for member in self if not member.worked])
 
-    def with_new_values(self, members: list[Member]) -> Members:
+    def with_new_values(self, members: list[Member]) -> "Members":
         """The same members with new accounts: who is there, and who has worked, stays."""
         made = super().with_new_values(members)
         if self.idle:
             made.idle = ValuesByPeer.from_values([member for member in members if not member.worked])
         return made
 
-    def _copy_counts_to(self, made: Members) -> None:
+    def _copy_counts_to(self, made: "Members") -> None:
         made.present, made.idle = self.present, self.idle
 
     def _update_counts(self, before: Member | None, after: Member | None) -> None:

@@ -41,11 +41,7 @@ class WebProcess:
     process does not run, empty while it does."""
 
     def __init__(
-        self,
-        config: Config,
-        root: Path,
-        environment: Mapping[str, str],
-        cover: Redactor | None = None,
+        self, config: Config, root: Path, environment: Mapping[str, str], cover: Redactor | None = None
     ) -> None:
         self.url = ""
         self.trouble = ""

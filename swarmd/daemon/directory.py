@@ -10,8 +10,6 @@
   below the third it ends while its log can still be written.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -155,7 +153,7 @@ class SwarmIdentity(msgspec.Struct, frozen=True):
         known = ", ".join(part for part in (kind, where) if part)
         return f"{self.id} ({known})" if known else self.id
 
-    def differs_from(self, other: SwarmIdentity) -> bool:
+    def differs_from(self, other: "SwarmIdentity") -> bool:
         """Whether they are known to be two swarms."""
         kinds = self.kind and other.kind and self.kind != other.kind
         contracts = None not in (self.contract, other.contract) and self.contract != other.contract
@@ -167,7 +165,7 @@ def swarm_of_config(config: Config) -> SwarmIdentity:
     return SwarmIdentity(settings.swarm, settings.kind, settings.contract)
 
 
-def swarm_of_manifest(manifest: Manifest) -> SwarmIdentity:
+def swarm_of_manifest(manifest: "Manifest") -> SwarmIdentity:
     chain = manifest.chain
     contract = "" if chain is None else contract_name(chain.chain_id, chain.contract)
     return SwarmIdentity(manifest.id, manifest.recipe.kind, contract)

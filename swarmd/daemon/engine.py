@@ -36,10 +36,7 @@ async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
 
 
 async def handle_signals(
-    received: AsyncIterator[signal.Signals],
-    observe: ObserveEvent,
-    end_at_once: Callable[[int], None],
-    tasks: TaskGroup,
+    received: AsyncIterator[signal.Signals], observe: ObserveEvent, end_at_once: Callable[[int], None], tasks: TaskGroup
 ) -> None:
     """Handle SIGTERM, SIGINT and SIGHUP until cancelled. The stop request is observed in a task of its own among
     `tasks`, so that a full inbox cannot hide a second signal."""

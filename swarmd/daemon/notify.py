@@ -1,7 +1,5 @@
 """Reports the node's state to the service manager: sd_notify(3), by datagram to $NOTIFY_SOCKET."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -25,7 +23,7 @@ class ServiceNotifier:
         self.watchdog_s = watchdog_s
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> ServiceNotifier:
+    def from_environment(cls, environ: Mapping[str, str]) -> "ServiceNotifier":
         """The notifier that systemd asks for; a watchdog that is meant for another process is ignored."""
         mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         microseconds = environ.get("WATCHDOG_USEC", "")

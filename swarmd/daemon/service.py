@@ -1,7 +1,5 @@
 """A whole node: opens the log, connects engine, supervisor, signals, control socket and service manager, runs them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -103,7 +101,7 @@ async def serve_node(
     programs: Mapping[Worker, Sequence[str]],
     signals: AsyncIterator[signal.Signals],
     progress_s: float = 0.0,
-    begun: Callable[[Node], None] = lambda node: None,
+    begun: "Callable[[Node], None]" = lambda node: None,
     end: Callable[[int], None] = os._exit,
 ) -> int:
     """As `run_node`, for a process that receives or makes signals itself. `begun` is called once the node has started

@@ -5,8 +5,6 @@ worker observes); every command comes from the core. A command for a worker that
 issues it again when the worker is back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import math
@@ -38,7 +36,7 @@ log = get_logger("swarmd.supervisor")
 class WorkerProcess:
     """One process from start to exit; `child` is None until it was executed."""
 
-    def __init__(self, worker: Worker, limits: WorkersConfig, supervisor: Supervisor, cover: Redactor) -> None:
+    def __init__(self, worker: Worker, limits: WorkersConfig, supervisor: "Supervisor", cover: Redactor) -> None:
         self.worker: Worker = worker
         self.child: Child | None = None
         self._limits = limits

@@ -5,8 +5,6 @@
   instead, if it collects that stage.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -31,7 +29,7 @@ log = get_logger(__name__)
 class KeyWatch:
     """One key under watch. `poll_s`: longest time between two reads."""
 
-    def __init__(self, view: SwarmView, records: RecordStore, name: str, poll_s: float, seen: RecordsSink) -> None:
+    def __init__(self, view: SwarmView, records: "RecordStore", name: str, poll_s: float, seen: RecordsSink) -> None:
         self.name = name
         self._records = records
         self._runtime = view.runtime

@@ -3,8 +3,6 @@
 A reader may see the newest commit a moment before its sync; everything the daemon has acted on is durable.
 """
 
-from __future__ import annotations
-
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -69,7 +67,7 @@ class LogReader:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> LogReader:
+    def __enter__(self) -> "LogReader":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -58,14 +58,7 @@ def check_log(directory: Path, last_segment: bool = False) -> LogCheckResult:
         for path in snapshots:
             read_snapshot(path, reader.node)
         return LogCheckResult(
-            reader.node,
-            from_seq,
-            reader.next_seq,
-            events,
-            commits,
-            reader.segments,
-            len(snapshots),
-            reader.torn_bytes,
+            reader.node, from_seq, reader.next_seq, events, commits, reader.segments, len(snapshots), reader.torn_bytes
         )
 
 

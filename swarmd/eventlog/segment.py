@@ -5,8 +5,6 @@ appends frames to the newest and syncs them; space is written ahead, so that a s
 journal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -171,7 +169,7 @@ class SegmentWriter:
         self._broken = ""
 
     @classmethod
-    def create(cls, directory: Path, header: SegmentHeader, reserve_bytes: int = RESERVE_BYTES) -> SegmentWriter:
+    def create(cls, directory: Path, header: SegmentHeader, reserve_bytes: int = RESERVE_BYTES) -> "SegmentWriter":
         """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead. Raises
         NoSpaceLeft or LogWriteFailed."""
         path = directory / segment_name(header.first_seq)

@@ -6,8 +6,6 @@
   point from which a fold can start.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Sequence
@@ -191,13 +189,8 @@ class EventLog:
 
     @classmethod
     def open(
-        cls,
-        directory: Path,
-        node: str,
-        run: str,
-        segment_bytes: int = SEGMENT_BYTES,
-        bytes_max: int = LOG_BYTES_MAX,
-    ) -> EventLog:
+        cls, directory: Path, node: str, run: str, segment_bytes: int = SEGMENT_BYTES, bytes_max: int = LOG_BYTES_MAX
+    ) -> "EventLog":
         """Lock the log, recover its end, and be ready to append. The segment of this life begins with the first append.
 
         Args:
@@ -264,7 +257,7 @@ class EventLog:
             os.close(self._lock)
             self._lock = -1
 
-    def __enter__(self) -> EventLog:
+    def __enter__(self) -> "EventLog":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -276,12 +276,7 @@ class SimChain:
         furthest: the last round and stage that any branch ever reached.
     """
 
-    def __init__(
-        self,
-        world: Simulation,
-        contract: SimContract,
-        on_receipt: Callable[[SimReceipt], None],
-    ) -> None:
+    def __init__(self, world: Simulation, contract: SimContract, on_receipt: Callable[[SimReceipt], None]) -> None:
         self.world = world
         self._on_receipt = on_receipt
         self.random = world.random

@@ -8,8 +8,6 @@ simulated clock and then says what the chain has in that instant, so a block, a 
 between any two calls.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
@@ -181,7 +179,7 @@ class SimEndpoint:
     # --- blocks ---
 
     @property
-    def blocks(self) -> SimEndpoint:
+    def blocks(self) -> "SimEndpoint":
         return self
 
     async def get_head(self) -> BlockRef:

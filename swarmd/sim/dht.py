@@ -1,7 +1,5 @@
 """The simulated DHT: records that their owners replace; it can split in two, go stale, forget, and heal."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -145,7 +143,7 @@ class PartitionStore:
     """What the nodes of one side of a partition hold together. `keys`: name → owner → record. `before`: owner → the
     record of the clock that was replaced last."""
 
-    def __init__(self, dht: SimDht[Any]) -> None:
+    def __init__(self, dht: "SimDht[Any]") -> None:
         self.dht = dht
         self.keys: dict[str, dict[str, SimRecord]] = {}
         self.before: dict[str, SimRecord] = {}
@@ -155,7 +153,7 @@ class PartitionStore:
         self.shards = records.AnnouncedShards(None if dht.world.profile.has_shards else 0)
         self._swept_at = dht.world.now
 
-    def copy(self) -> PartitionStore:
+    def copy(self) -> "PartitionStore":
         """What the other side begins with when the network splits."""
         twin = PartitionStore(self.dht)
         twin.merge(self)
@@ -163,7 +161,7 @@ class PartitionStore:
         twin.shards = deepcopy(self.shards)
         return twin
 
-    def merge(self, other: PartitionStore) -> None:
+    def merge(self, other: "PartitionStore") -> None:
         """Come together again: the later record of each owner stays."""
         for name, held in other.keys.items():
             for record in held.values():

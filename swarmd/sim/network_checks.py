@@ -136,7 +136,7 @@ class NetworkChecks:
         missing = sorted(early & reports.keys() - gathered - {peer})
         if missing and not (profile.has_shards and len(gathered) >= profile.gather_peers):
             worker.node.fail_run(
-                f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered} after {took_s:.1f} s",
+                f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered} after {took_s:.1f} s"
             )
         # A look at a stage in shards reads two keys of each, one after another.
         look_s = 4 * READ_MAX * profile.latency_s if profile.has_shards else 0.0

@@ -3,8 +3,6 @@
 Facts are stepped in memory, appended, synced, and only then acted upon. A crash may fall between any two of these.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
@@ -39,7 +37,7 @@ class DaemonCrashed(Exception):
 class NodeLog:
     """The event log of one life, on the machine's disk."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: "SimNode") -> None:
         self._node = node
         self._log = node.disk.log
 
@@ -83,13 +81,7 @@ class SimNode(SimMachine):
     """
 
     def __init__(
-        self,
-        world: Simulation,
-        index: int,
-        settings: Settings,
-        pace_s: float,
-        skew_s: float,
-        make_worker: WorkerMaker,
+        self, world: Simulation, index: int, settings: Settings, pace_s: float, skew_s: float, make_worker: WorkerMaker
     ) -> None:
         small = index % 2 == 1
         super().__init__(world, index, settings, pace_s, skew_s, SMALL_COMMIT_EVENTS if small else None)

@@ -1,7 +1,5 @@
 """The worker processes of a simulated node, made up, under the shipped supervision."""
 
-from __future__ import annotations
-
 import math
 import signal
 from abc import ABC, abstractmethod
@@ -48,7 +46,7 @@ class SimWorker(ABC):
 
     kind: Worker
 
-    def __init__(self, supervisor: SimSupervisor, pid: int) -> None:
+    def __init__(self, supervisor: "SimSupervisor", pid: int) -> None:
         self.supervisor = supervisor
         self.node = supervisor.node
         self.world = supervisor.world

@@ -11,8 +11,6 @@ After the faults have ceased, every node finds its way back, and its reports cou
 hostile peers do costs an honest swarm no more than the bounds of the shipped limits (`HonestNodesChecks`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -163,7 +161,7 @@ _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 class CoordinatorModel:
     """Follows one coordinator's events."""
 
-    def __init__(self, world: SimSwarm, node: SimNode, honest: HonestNodesChecks, recovery: RecoveryChecks) -> None:
+    def __init__(self, world: SimSwarm, node: SimNode, honest: "HonestNodesChecks", recovery: RecoveryChecks) -> None:
         self.world = world
         self.node = node
         self._honest = honest

@@ -162,7 +162,4 @@ def make_measurements(checkpoint: SimCheckpoint) -> dict[str, Any]:
     """Made of the reward, so that a stage that is answered again from its checkpoint tells the same."""
     share = checkpoint.reward
     fallen = Skill("sort", share / 2, 64, 0.9, True, 2.5)
-    return {
-        "held_out": (share + share / 2) / 2,
-        "skills": (fallen, Skill("reverse", share, 64, share)),
-    }
+    return {"held_out": (share + share / 2) / 2, "skills": (fallen, Skill("reverse", share, 64, share))}

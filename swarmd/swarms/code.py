@@ -20,13 +20,7 @@ from swarmd.logger import get_logger
 from swarmd.sandbox import Verdict
 from swarmd.sandbox.sandbox import Status
 from swarmd.swarms.file import FilePlan
-from swarmd.swarms.options import (
-    EXECUTIONS_MAX,
-    OUTPUT_CHARACTERS_MAX,
-    CodeOptions,
-    Prompt,
-    decode_options,
-)
+from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, decode_options
 from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number
 from swarmd.swarms.programs import OWN, ProgramRunner
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan

@@ -177,8 +177,7 @@ STORIES = (
 )
 FORMULAS = (
     WordProblemTemplate(
-        "Find x: {a} * x + {b} = {d}.",
-        lambda a, b, c: (f"{a * c + b}-{b}={a * c}", f"{a * c}/{a}={c}"),
+        "Find x: {a} * x + {b} = {d}.", lambda a, b, c: (f"{a * c + b}-{b}={a * c}", f"{a * c}/{a}={c}")
     ),
     WordProblemTemplate(
         "Find the remainder of {a} * {b} after dividing by {c}.",

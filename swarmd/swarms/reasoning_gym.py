@@ -19,12 +19,7 @@ from swarmd.swarms import gym_tasks
 from swarmd.swarms.options import MIXTURE, NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
-from swarmd.swarms.text import (
-    collapse_whitespace,
-    extract_answer,
-    is_well_formed,
-    span_answer,
-)
+from swarmd.swarms.text import collapse_whitespace, extract_answer, is_well_formed, span_answer
 
 RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
 LOWER_AT = 0.2  # and lowered

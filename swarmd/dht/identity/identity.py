@@ -259,8 +259,7 @@ def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
         return _parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
         raise IdentityDamaged(
-            f"{origin} is not an identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected",
-            fix,
+            f"{origin} is not an identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", fix
         )
     return Ed25519Identity(raw[4:36], raw[36:68])
 

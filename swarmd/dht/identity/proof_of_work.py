@@ -5,8 +5,6 @@ takes one hash. Among peers without credit those with more work come first, so i
 much as those that they displace (docs/PROTOCOL.md, "Capacity").
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable
@@ -32,7 +30,7 @@ MILLION = 1_000_000
 log = get_logger(__name__)
 
 
-def _start_hash(swarm: str, peer: str) -> hashlib._Hash:
+def _start_hash(swarm: str, peer: str) -> "hashlib._Hash":
     return hashlib.sha256(DOMAIN + bytes(msgpack.packb([swarm, peer])))
 
 

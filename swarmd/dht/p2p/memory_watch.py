@@ -6,8 +6,6 @@ is killed, and the node starts it again; a worker that holds too much ends itsel
 once. None of this counts as a failure of the node, for peers cause it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc
@@ -49,7 +47,7 @@ class MemoryThresholds(NamedTuple):
     files: int
     tasks: int
 
-    def for_p2pd(self) -> MemoryThresholds:
+    def for_p2pd(self) -> "MemoryThresholds":
         return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
 

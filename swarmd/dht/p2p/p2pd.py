@@ -1,7 +1,5 @@
 """The libp2p daemon (p2pd) as swarmd runs it: with its sockets in the node's directory, gossip, and its last output."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -57,7 +55,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         for mode, flags in P2P.DHT_MODE_MAPPING.items()
     }
 
-    began: Callable[[P2pDaemon], None]
+    began: "Callable[[P2pDaemon], None]"
 
     def __init__(self) -> None:
         super().__init__()

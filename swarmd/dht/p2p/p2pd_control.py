@@ -6,8 +6,6 @@
   otherwise p2pd would hold it open for as long as the peer likes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time
@@ -195,7 +193,7 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
     # --- streams ---
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[BoundedControl]:
+    async def listen(self) -> "AsyncIterator[BoundedControl]":
         """Accept streams for as long as the block runs."""
         listening = socket.socket(socket.AF_UNIX)
         with closing(listening):

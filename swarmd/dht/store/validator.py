@@ -11,8 +11,6 @@ expiration that a peer states for a dictionary, and has no bounds. `GuardedProto
   was asked for.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
@@ -295,7 +293,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     _stub_type = None
 
     @classmethod
-    async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
+    async def create(cls, *args: Any, **kwargs: Any) -> "GuardedProtocol":
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
         self.storage = BoundedStorage(self.record_validator.seniority)
