@@ -5,8 +5,6 @@
 - `make_write_error` and `remedy` turn an OSError into the error and the fix that users see.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

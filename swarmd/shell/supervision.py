@@ -5,8 +5,6 @@ simulator with simulated ones. At most one process of a worker exists at a time,
 once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal
@@ -14,41 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from swarmd.config import WorkersConfig
-from swarmd.core.commands import (
-    ChainCommand,
-    Command,
-    KillWorker,
-    NetworkCommand,
-    StartWorker,
-    StopWorkers,
-    SupervisorCommand,
-    TrainerCommand,
-)
-from swarmd.core.events import (
-    ClockSet,
-    Event,
-    NodeStarted,
-    NodeStopped,
-    RoundsSkipped,
-    SpaceFreed,
-    SpaceLow,
-    StopRequested,
-    TimerFired,
-    WorkerExited,
-    WorkerStarted,
-    WorkerStartFailed,
-)
+from swarmd.core import commands, events
 from swarmd.core.values import Worker
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.worker.messages import (
-    FaultMessage,
-    FromWorker,
-    ObservedMessage,
-    PerformMessage,
-    PingMessage,
-    StopMessage,
-    ToWorker,
-)
+from swarmd.worker import messages
 
 MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
 DRAIN_S = 2.0  # longest reading of what an ended worker left in its pipes
@@ -63,17 +30,17 @@ OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
 
 # Facts about the daemon itself and its machine; a worker that observes one is broken.
 DAEMON_EVENTS = (
-    NodeStarted,
-    StopRequested,
-    NodeStopped,
-    TimerFired,
-    WorkerStarted,
-    WorkerExited,
-    WorkerStartFailed,
-    RoundsSkipped,
-    ClockSet,
-    SpaceLow,
-    SpaceFreed,
+    events.NodeStarted,
+    events.StopRequested,
+    events.NodeStopped,
+    events.TimerFired,
+    events.WorkerStarted,
+    events.WorkerExited,
+    events.WorkerStartFailed,
+    events.RoundsSkipped,
+    events.ClockSet,
+    events.SpaceLow,
+    events.SpaceFreed,
 )
 
 
@@ -88,7 +55,7 @@ class SendAction(NamedTuple):
     """Queue a message for the worker, or call `unread` if `MESSAGES_QUEUED_MAX` wait."""
 
     worker: Worker
-    message: ToWorker
+    message: messages.ToWorker
 
 
 class TerminateAction(NamedTuple):
@@ -106,17 +73,17 @@ class KillAction(NamedTuple):
 class EmitEventAction(NamedTuple):
     """Give an event to the node's loop."""
 
-    event: Event
+    event: events.Event
 
 
 Action = ExecuteAction | SendAction | TerminateAction | KillAction | EmitEventAction
 
 
-def worker_for_command(command: NetworkCommand | TrainerCommand | ChainCommand) -> Worker:
+def worker_for_command(command: commands.NetworkCommand | commands.TrainerCommand | commands.ChainCommand) -> Worker:
     """The worker that carries a command out."""
-    if isinstance(command, NetworkCommand):
+    if isinstance(command, commands.NetworkCommand):
         return "network"
-    return "trainer" if isinstance(command, TrainerCommand) else "chain"
+    return "trainer" if isinstance(command, commands.TrainerCommand) else "chain"
 
 
 class SupervisedProcess:
@@ -128,7 +95,7 @@ class SupervisedProcess:
         self.planned = False  # the node asked it to end
         self.killed_for = ""
         self.broken = False  # its messages are ignored
-        self.fault: FaultMessage | None = None
+        self.fault: messages.FaultMessage | None = None
         self.heard = False  # it has sent a frame
         self.pings = 0
         self.missed = 0  # pings sent since the last frame
@@ -145,27 +112,27 @@ class WorkerSupervision:
         self._end_told: dict[Worker, bool] = dict.fromkeys(
             workers, False
         )  # the end of the last process, or its failed start, was reported
-        self._stop: StopWorkers | None = None
+        self._stop: commands.StopWorkers | None = None
         self._ending = False  # the daemon is about to exit: nothing is started or reported any more
         self._stop_told = False
 
     # --- commands ---
 
-    def handle_command(self, command: SupervisorCommand, now: float) -> list[Action]:
+    def handle_command(self, command: commands.SupervisorCommand, now: float) -> list[Action]:
         """The actions of a command. `now`: seconds of a monotonic clock."""
         match command:
-            case StartWorker():
+            case commands.StartWorker():
                 return self._start_worker(command.worker, command.attempt)
-            case KillWorker():
+            case commands.KillWorker():
                 return self.kill_worker(command.worker, command.reason)
-            case StopWorkers():
+            case commands.StopWorkers():
                 return self._stop_workers(command, now)
             case _:
                 assert_never(command)
 
-    def send_command(self, worker: Worker, command: Command) -> list[Action]:
+    def send_command(self, worker: Worker, command: commands.Command) -> list[Action]:
         """Hand a command to the worker's process; it is dropped if there is none."""
-        return [] if self._processes[worker] is None else [SendAction(worker, PerformMessage(command))]
+        return [] if self._processes[worker] is None else [SendAction(worker, messages.PerformMessage(command))]
 
     def _start_worker(self, worker: Worker, attempt: int) -> list[Action]:
         """Start a process, unless there is one or the node is stopping."""
@@ -188,9 +155,9 @@ class WorkerSupervision:
         if self._end_told[worker] or self.is_stopping:
             return []
         self._end_told[worker] = True
-        return [EmitEventAction(WorkerExited(worker, f"{reason}, and no process was there"))]
+        return [EmitEventAction(events.WorkerExited(worker, f"{reason}, and no process was there"))]
 
-    def _stop_workers(self, command: StopWorkers, now: float) -> list[Action]:
+    def _stop_workers(self, command: commands.StopWorkers, now: float) -> list[Action]:
         """Ask all processes to end within `stop_s`, and start none any more."""
         if self._stop is not None:
             return []
@@ -201,7 +168,7 @@ class WorkerSupervision:
             if process is not None:
                 process.planned = True
                 process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
-                actions.append(SendAction(worker, StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
+                actions.append(SendAction(worker, messages.StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
         return actions + self._report_if_stopped()
 
     def _report_if_stopped(self) -> list[Action]:
@@ -209,7 +176,7 @@ class WorkerSupervision:
         if self._stop is None or self._stop_told or self._ending or any(self._processes.values()):
             return []
         self._stop_told = True
-        return [EmitEventAction(NodeStopped(self._stop.reason, self._stop.code))]
+        return [EmitEventAction(events.NodeStopped(self._stop.reason, self._stop.code))]
 
     def kill_all(self) -> list[Action]:
         """End everything without waiting: the daemon is about to exit."""
@@ -267,7 +234,7 @@ class WorkerSupervision:
         if process.missed > PINGS_MISSED:
             return self.kill_worker(worker, f"answered no ping for {limits.silent_s:g} s")
         process.pings += 1
-        return [SendAction(worker, PingMessage(process.pings))]
+        return [SendAction(worker, messages.PingMessage(process.pings))]
 
     # --- what happened to a process ---
 
@@ -277,7 +244,7 @@ class WorkerSupervision:
         assert process is not None, f"a {worker} worker was executed that nobody asked for"
         process.exists = True
         kill: list[Action] = [KillAction(worker)] if process.killed_for else []
-        return [*kill, EmitEventAction(WorkerStarted(worker, pid, process.attempt))]
+        return [*kill, EmitEventAction(events.WorkerStarted(worker, pid, process.attempt))]
 
     def on_start_failed(self, worker: Worker, reason: str, wanting: bool) -> list[Action]:
         """The program was not executed. `wanting`: the machine has no room for one more process."""
@@ -285,19 +252,19 @@ class WorkerSupervision:
         assert process is not None, f"a {worker} worker was to be executed that nobody asked for"
         self._processes[worker], self._end_told[worker] = None, True
         return [
-            EmitEventAction(WorkerStartFailed(worker, reason, process.attempt, wanting)),
+            EmitEventAction(events.WorkerStartFailed(worker, reason, process.attempt, wanting)),
             *self._report_if_stopped(),
         ]
 
-    def on_message(self, worker: Worker, message: FromWorker) -> list[Action]:
+    def on_message(self, worker: Worker, message: messages.FromWorker) -> list[Action]:
         """Handle a frame: the worker is alive, and what it observed is a fact."""
         process = self._processes[worker]
         if process is None or process.broken:
             return []
         process.heard, process.missed = True, 0
-        if isinstance(message, FaultMessage):
+        if isinstance(message, messages.FaultMessage):
             process.fault = message
-        elif isinstance(message, ObservedMessage):
+        elif isinstance(message, messages.ObservedMessage):
             if isinstance(message.event, DAEMON_EVENTS):
                 return self.on_broken_output(worker, f"a worker cannot observe {type(message.event).__name__}")
             return [EmitEventAction(message.event)]
@@ -342,10 +309,10 @@ class WorkerSupervision:
         return [EmitEventAction(make_exit_event(worker, process, status, tail)), *self._report_if_stopped()]
 
 
-def make_exit_event(worker: Worker, process: SupervisedProcess, status: int | None, tail: str) -> WorkerExited:
+def make_exit_event(worker: Worker, process: SupervisedProcess, status: int | None, tail: str) -> events.WorkerExited:
     """The event of a process's end."""
     fault = process.fault
-    return WorkerExited(
+    return events.WorkerExited(
         worker=worker,
         reason=_exit_reason(process, status, tail)[:REASON_CHARACTERS_MAX],
         code=status if status is not None and status >= 0 else None,

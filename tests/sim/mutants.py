@@ -186,10 +186,10 @@ swarmd/shell/supervision.py
   a program that could not be executed counts as running
     -         self._processes[worker], self._end_told[worker] = None, True
     -         return [
-    -             EmitEventAction(WorkerStartFailed
+    -             EmitEventAction(events.WorkerStartFailed
     +         self._end_told[worker] = True
     +         return [
-    +             EmitEventAction(WorkerStartFailed
+    +             EmitEventAction(events.WorkerStartFailed
     with faults=150.0
   a process that ended counts as running
     -         self._processes[worker], self._end_told[worker] = None, True

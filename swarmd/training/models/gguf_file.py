@@ -7,8 +7,6 @@
   extra ones (frequencies of a scaled rotary embedding) change what the model computes.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable
