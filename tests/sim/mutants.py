@@ -218,7 +218,7 @@ swarmd/shell/supervision.py
 """)
 
 MUTANTS = read_mutants(r"""
-swarmd/core/machine.py
+swarmd/core/step.py
   a pause never ends
     - turn.state.low_space = None
     + pass
