@@ -122,6 +122,7 @@ GROUPS = {
         "fork": CommandHelp(
             "Make a node of another identity from a node's log up to an event.",
             "swarmd fork my-node new-node --round 12",
+            "backup",
         ),
     },
 }
