@@ -15,7 +15,15 @@ from swarmd.config import WorkersConfig
 from swarmd.core import commands, events
 from swarmd.core.values import Worker
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.worker import messages
+from swarmd.worker.messages import (
+    FaultMessage,
+    FromWorker,
+    ObservedMessage,
+    PerformMessage,
+    PingMessage,
+    StopMessage,
+    ToWorker,
+)
 
 MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
 DRAIN_S = 2.0  # longest reading of what an ended worker left in its pipes
@@ -55,7 +63,7 @@ class SendAction(NamedTuple):
     """Queue a message for the worker, or call `unread` if `MESSAGES_QUEUED_MAX` wait."""
 
     worker: Worker
-    message: messages.ToWorker
+    message: ToWorker
 
 
 class TerminateAction(NamedTuple):
@@ -95,7 +103,7 @@ class SupervisedProcess:
         self.planned = False  # the node asked it to end
         self.killed_for = ""
         self.broken = False  # its messages are ignored
-        self.fault: messages.FaultMessage | None = None
+        self.fault: FaultMessage | None = None
         self.heard = False  # it has sent a frame
         self.pings = 0
         self.missed = 0  # pings sent since the last frame
@@ -132,7 +140,7 @@ class WorkerSupervision:
 
     def send_command(self, worker: Worker, command: commands.Command) -> list[Action]:
         """Hand a command to the worker's process; it is dropped if there is none."""
-        return [] if self._processes[worker] is None else [SendAction(worker, messages.PerformMessage(command))]
+        return [] if self._processes[worker] is None else [SendAction(worker, PerformMessage(command))]
 
     def _start_worker(self, worker: Worker, attempt: int) -> list[Action]:
         """Start a process, unless there is one or the node is stopping."""
@@ -168,7 +176,7 @@ class WorkerSupervision:
             if process is not None:
                 process.planned = True
                 process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
-                actions.append(SendAction(worker, messages.StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
+                actions.append(SendAction(worker, StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
         return actions + self._report_if_stopped()
 
     def _report_if_stopped(self) -> list[Action]:
@@ -234,7 +242,7 @@ class WorkerSupervision:
         if process.missed > PINGS_MISSED:
             return self.kill_worker(worker, f"answered no ping for {limits.silent_s:g} s")
         process.pings += 1
-        return [SendAction(worker, messages.PingMessage(process.pings))]
+        return [SendAction(worker, PingMessage(process.pings))]
 
     # --- what happened to a process ---
 
@@ -256,15 +264,15 @@ class WorkerSupervision:
             *self._report_if_stopped(),
         ]
 
-    def on_message(self, worker: Worker, message: messages.FromWorker) -> list[Action]:
+    def on_message(self, worker: Worker, message: FromWorker) -> list[Action]:
         """Handle a frame: the worker is alive, and what it observed is a fact."""
         process = self._processes[worker]
         if process is None or process.broken:
             return []
         process.heard, process.missed = True, 0
-        if isinstance(message, messages.FaultMessage):
+        if isinstance(message, FaultMessage):
             process.fault = message
-        elif isinstance(message, messages.ObservedMessage):
+        elif isinstance(message, ObservedMessage):
             if isinstance(message.event, DAEMON_EVENTS):
                 return self.on_broken_output(worker, f"a worker cannot observe {type(message.event).__name__}")
             return [EmitEventAction(message.event)]

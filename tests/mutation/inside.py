@@ -194,7 +194,7 @@ swarmd/shell/supervision.py
     + if self.is_stopping:
     tests/shell/test_supervision.py
   nobody asks workers to end before they are ended
-    -                 actions.append(SendAction(worker, messages.StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
+    -                 actions.append(SendAction(worker, StopMessage(grace_s=stop_s * STOP_MESSAGE_SHARE)))
     tests/shell/test_supervision.py
   workers have no time to end by themselves
     - process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
