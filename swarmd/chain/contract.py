@@ -102,13 +102,9 @@ def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
 async def call_view(
     chain: "EthereumClient", contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
 ) -> tuple[Any, ...]:
-    """The result of a view, at a block: its number as hex, or a tag.
-
-    Raises:
-        ContractRefused: the contract reverted it, or has no such function, or one that returns something else.
-        ChainMismatch: there is no contract at the address.
-        ChainError: no endpoint answers, or the answer makes no sense.
-    """
+    """The result of a view, at a block: its number as hex, or a tag. Raises ContractRefused: the contract reverted it,
+    or has no such function, or one that returns something else; ChainMismatch: there is no contract at the address;
+    ChainError: no endpoint answers, or the answer makes no sense."""
     try:
         result = await chain.call_contract(contract, encode_call(signature, *arguments), block=block)
     except RpcRefused as refused:

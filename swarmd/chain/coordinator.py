@@ -199,13 +199,8 @@ class OnchainStandings(msgspec.Struct, frozen=True):
 
 
 async def read_onchain_standings(urls: Sequence[str], contract: str, from_block: int) -> OnchainStandings:
-    """Read the standings from the contract's logs since a block.
-
-    Raises:
-        ConfigError: a URL is not valid.
-        ChainMismatch: there is no contract at the address.
-        ChainError: no endpoint answers, or the chain changed during every read.
-    """
+    """Read the standings from the contract's logs since a block. Raises ConfigError: a URL is not valid; ChainMismatch:
+    there is no contract at the address; ChainError: no endpoint answers, or the chain changed during every read."""
     rpc = RpcPool(urls, await read_chain_id(urls), CALL_S)
     try:
         await check_contract_exists(EthereumClient(rpc), contract)

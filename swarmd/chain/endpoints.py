@@ -518,13 +518,9 @@ class RpcPool:
         self.has_base_fee = False
 
     async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """The result of a JSON-RPC call, of the first endpoint that gives one of this type.
-
-        Raises:
-            EndpointFailed: no endpoint answers.
-            RpcRefused: a node answered with an error that is about the request itself.
-            ChainMismatch: all that answer are of another chain.
-        """
+        """The result of a JSON-RPC call, of the first endpoint that gives one of this type. Raises EndpointFailed: no
+        endpoint answers; RpcRefused: a node answered with an error that is about the request itself; ChainMismatch: all
+        that answer are of another chain."""
         for health in self._usable_endpoints():
             with suppress(EndpointFailed):
                 return await self.call_endpoint(health, method, params, kind)

@@ -79,13 +79,9 @@ class SubmissionSender(Protocol):
         """An attempt that replaces the last one and does nothing; None if there can be none."""
 
     async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
-        """Send an attempt. Returns its hash, or None if it was not taken for a reason that `trace` will find.
-
-        Raises:
-            ContractRefused: the contract would revert it.
-            ChainError: it was not sent; the message says why.
-            EndpointFailed: it may have been sent.
-        """
+        """Send an attempt. Returns its hash, or None if it was not taken for a reason that `trace` will find. Raises
+        ContractRefused: the contract would revert it; ChainError: it was not sent; the message says why;
+        EndpointFailed: it may have been sent."""
 
     async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
         """Find out what became of the attempts; there is at least one."""

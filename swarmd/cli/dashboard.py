@@ -101,15 +101,9 @@ def find_usable_config(found: Path | None) -> Config | None:
 
 
 def serve_log(root: Path, page: PageOptions, config: Config | None = None, archive: Path | None = None) -> None:
-    """Serve the page of a data directory's log, in this process, until stopped.
-
-    Args:
-        archive: a log that does not grow, shown in place of the directory's own; the daemon is not asked.
-
-    Raises:
-        ConfigError: the address is not one, or other machines could reach it without a token.
-        AddressInUse: it cannot be listened on.
-    """
+    """Serve the page of a data directory's log, in this process, until stopped. `archive`: a log that does not grow,
+    shown in place of the directory's own; the daemon is not asked. Raises ConfigError: the address is not one, or other
+    machines could reach it without a token; AddressInUse: it cannot be listened on."""
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
     from swarmd.web.moments import add_covered_secrets

@@ -185,13 +185,9 @@ def copy_questions(source: Path, data: Path) -> None:
 
 
 def pin_model(training: TrainingConfig) -> TrainingConfig:
-    """The settings with the model as a manifest can name it, and with its revision.
-
-    Raises:
-        ManifestError: no manifest can name it.
-        ModelError: it is not there, or cannot be trained, as a start would say.
-        ConfigError: the revision does not go with it.
-    """
+    """The settings with the model as a manifest can name it, and with its revision. Raises ManifestError: no manifest
+    can name it; ModelError: it is not there, or cannot be trained, as a start would say; ConfigError: the revision does
+    not go with it."""
     if training.model == AUTO:
         return training
     if is_gguf(training.model):

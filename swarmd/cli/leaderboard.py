@@ -219,13 +219,8 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
 
 
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
-    """The standings read from the chain, compared with the contract's own sums.
-
-    Raises:
-        ConfigError: an URL, address or block is wrong.
-        ChainMismatch: there is no contract.
-        ChainError: no endpoint answers.
-    """
+    """The standings read from the chain, compared with the contract's own sums. Raises ConfigError: an URL, address or
+    block is wrong; ChainMismatch: there is no contract; ChainError: no endpoint answers."""
     from swarmd.chain.coordinator import read_onchain_standings
     from swarmd.chain.endpoints import read_endpoint_urls
 
@@ -281,12 +276,8 @@ def _confirmed_standing(board: ChainBoard, row: PeerStanding) -> PeerStanding:
 
 def print_standings(title: str, columns: Sequence[str], names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table with nothing cut: figures first, so that a terminal which is too narrow wraps only the names.
-
-    Args:
-        columns: headings of figures.
-        names: headings of what may come from untrusted peers and be long.
-        rows: the cells of all columns, figures first.
-    """
+    `columns`: headings of figures. `names`: headings of what may come from untrusted peers and be long. `rows`: the
+    cells of all columns, figures first."""
     table = Table(title=title, title_justify="left", box=None)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)

@@ -343,15 +343,8 @@ async def fetch_weights(
     timeout_s: float,
     told: FetchListener = lambda at: None,
 ) -> WeightsFetched:
-    """Join the DHT as an observer and fetch.
-
-    Args:
-        place: a scratch directory, in which the file is afterwards.
-        told: called with the progress.
-
-    Raises:
-        WeightsUnavailable: no node answers, or none gives weights that fit.
-    """
+    """Join the DHT as an observer and fetch. `place`: a scratch directory, in which the file is afterwards. `told`:
+    called with the progress. Raises WeightsUnavailable: no node answers, or none gives weights that fit."""
 
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
@@ -400,13 +393,8 @@ async def fetch_weights(
 
 
 def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -> None:
-    """Write what was fetched as a model into a directory.
-
-    Raises:
-        RecordRejected, ModelError: it is not a model, or a different one.
-        NoSpaceLeft, LogWriteFailed: it cannot be written.
-        OSError: what was fetched cannot be read.
-    """
+    """Write what was fetched as a model into a directory. Raises RecordRejected, ModelError: it is not a model, or a
+    different one; NoSpaceLeft, LogWriteFailed: it cannot be written; OSError: what was fetched cannot be read."""
     from safetensors.torch import save_file
 
     from swarmd.results.hub import ADAPTERS

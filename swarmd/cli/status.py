@@ -84,15 +84,9 @@ def status_line(status: Status) -> str:
 
 
 def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
-    """The status from the daemon, or from the log if no daemon answers; or that the node was never started.
-
-    Args:
-        config: the node's configuration, which is read if there is no log.
-
-    Raises:
-        NotFoundError: there is no node.
-        LogDamaged: the daemon does not run, and the log cannot be read.
-    """
+    """The status from the daemon, or from the log if no daemon answers; or that the node was never started. `config`:
+    the node's configuration, which is read if there is no log. Raises NotFoundError: there is no node; LogDamaged: the
+    daemon does not run, and the log cannot be read."""
     reply = ask_status(paths.control)
     if reply.status is not None:
         return reply.status

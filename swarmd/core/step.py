@@ -101,15 +101,9 @@ VOID = "an earlier event has failed: fold the log again"
 
 
 def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[State, tuple[Command, ...]]:
-    """Take one event into account.
-
-    Args:
-        envelope: the event, with its sequence number and commit time (POSIX seconds).
-        charts: the statecharts to follow, by default the shipped ones.
-
-    Returns:
-        The new state and the commands that the event causes, in the order in which they are to leave.
-    """
+    """Take one event into account. `envelope`: the event, with its sequence number and commit time (POSIX seconds).
+    `charts`: the statecharts to follow, by default the shipped ones. Returns the new state and the commands that the
+    event causes, in the order in which they are to leave."""
     if state.settings is None and not isinstance(envelope.event, BEGINNINGS):
         return state, ()
     fold = StateFold(state, charts, lasting=False)

@@ -147,15 +147,9 @@ class CommandDifference(msgspec.Struct, frozen=True):
 
 
 def verify_log(directory: Path, watch: Watch = iter) -> VerifyResult:
-    """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk.
-
-    Args:
-        watch: wraps the commits, to show progress; if it ends early, so does the comparison.
-
-    Raises:
-        ReplayDifference: naming the first difference.
-        LogDamaged and its kin: as reading raises them.
-    """
+    """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk. `watch`:
+    wraps the commits, to show progress; if it ends early, so does the comparison. Raises ReplayDifference: naming the
+    first difference; LogDamaged and its kin: as reading raises them."""
     base = oldest_base(directory, whole=True)
     snapshots = _snapshot_digests(directory, base.seq)
     found = len(snapshots)
@@ -279,15 +273,9 @@ NOTHING_SUPPOSED = SettingsOverride({})
 def compare_replays(
     directory: Path, other: StepRule = step, watch: Watch = iter, supposed: SettingsOverride = NOTHING_SUPPOSED
 ) -> ReplayComparison:
-    """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
-
-    Args:
-        other: the core's step, with other charts bound if there are any.
-        supposed: settings in place of the log's.
-
-    Raises:
-        ConfigError: a setting means nothing in this log.
-    """
+    """Fold a log as it was, and under other charts or settings. Both sides are told the same events. `other`: the
+    core's step, with other charts bound if there are any. `supposed`: settings in place of the log's. Raises
+    ConfigError: a setting means nothing in this log."""
     base = oldest_base(directory)
     here, there = _ReplaySide(base.state, step), _ReplaySide(supposed.override_state(base.state), other)
     first: Divergence | None = None

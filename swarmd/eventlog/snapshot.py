@@ -109,13 +109,8 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
 
 
 def read_snapshot(path: Path, node: str) -> Snapshot:
-    """Read and check a snapshot of `node`.
-
-    Raises:
-        OtherVersion: it has another format or other rules.
-        LogForeign: it is of another node.
-        LogDamaged: its digest is wrong, or this swarmd cannot read its state.
-    """
+    """Read and check a snapshot of `node`. Raises OtherVersion: it has another format or other rules; LogForeign: it is
+    of another node; LogDamaged: its digest is wrong, or this swarmd cannot read its state."""
     payload = _read_checked_payload(path)
     try:
         snapshot = _snapshots.decode(payload)

@@ -213,13 +213,9 @@ class EventLog:
             raise
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> Commit:
-        """Make events durable as one frame; they are on disk when this returns.
-
-        Raises:
-            CommitTooLarge: nothing was written.
-            NoSpaceLeft: nothing was written, and the log may be appended to again once there is space.
-            LogWriteFailed: the write or the sync failed; all further appends fail.
-        """
+        """Make events durable as one frame; they are on disk when this returns. Raises CommitTooLarge: nothing was
+        written; NoSpaceLeft: nothing was written, and the log may be appended to again once there is space;
+        LogWriteFailed: the write or the sync failed; all further appends fail."""
         commit = Commit(self.next_seq, at, RULES, tuple(events), commands_digest)
         payload = encode_commit(commit)
         segment = self._segment

@@ -50,15 +50,9 @@ def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], str]:
-    """The rows of the file that a swarm's options name, and their digest.
-
-    Args:
-        home: the node's data directory, from which a relative name is taken.
-        digest: that the rows must have; empty if any will do.
-
-    Raises:
-        SwarmError: as `read_rows`, or the rows have another digest.
-    """
+    """The rows of the file that a swarm's options name, and their digest. `home`: the node's data directory, from which
+    a relative name is taken. `digest`: that the rows must have; empty if any will do. Raises SwarmError: as
+    `read_rows`, or the rows have another digest."""
     rows = read_rows(home / name, columns)
     return rows, check_digest(home / name, rows, digest)
 

@@ -222,13 +222,9 @@ def address_range(address: str) -> str:
 def find_surplus_peers(
     peers: Iterable[str], addresses: Mapping[str, Iterable[str]], trusted: Iterable[str]
 ) -> list[str]:
-    """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range.
-
-    Args:
-        peers: peer ids, those that are to stay first.
-        addresses: peer id → multiaddrs that it is connected from; peers that are not connected stay.
-        trusted: peer ids that always stay.
-    """
+    """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range. `peers`: peer ids, those that are to stay
+    first. `addresses`: peer id → multiaddrs that it is connected from; peers that are not connected stay. `trusted`:
+    peer ids that always stay."""
     counts, always, gone = Counter[str](), frozenset(trusted), []
     for peer in peers:
         ranges = {address_range(address) for address in addresses.get(peer, ())} - {""}

@@ -68,13 +68,8 @@ def check_loaded(
     unexpected: Iterable[str],
     misshapen: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
 ) -> None:
-    """Raise ModelUnfit unless exactly the model's weights were loaded.
-
-    Args:
-        missing: names that the model has and the files do not.
-        unexpected: the reverse.
-        misshapen: name, shape in the files, and shape in the model.
-    """
+    """Raise ModelUnfit unless exactly the model's weights were loaded. `missing`: names that the model has and the
+    files do not. `unexpected`: the reverse. `misshapen`: name, shape in the files, and shape in the model."""
     lost = sorted(missing)
     foreign = sorted(key for key in unexpected if not _COMPUTED.search(key))
     wrong = sorted(misshapen)

@@ -201,12 +201,8 @@ def prefer_cache(source: str, revision: str = "") -> str:
 
 def require_model(training: TrainingConfig) -> None:
     """Check that the model is on this machine and reads texts of the configured lengths, else that the Hub has it.
-
-    Raises:
-        ModelError: neither is so, or the Hub cannot be asked.
-        GgufRefused: no model can be read from the file.
-        ConfigError: see `locate_configured`.
-    """
+    Raises ModelError: neither is so, or the Hub cannot be asked; GgufRefused: no model can be read from the file;
+    ConfigError: see `locate_configured`."""
     if training.model == AUTO:
         return
     snapshot = find_configured_model(training)

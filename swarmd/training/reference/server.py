@@ -105,14 +105,8 @@ class JobQueue:
         self, id: str, digest: str, batch: frame.ScoringBatch, size_bytes: int, upload: frame.Upload | None = None
     ) -> tuple[ScoringJob, bool]:
         """Add a job, unless there is one of this id. Returns the job, and whether it is new; a failed one is replaced.
-
-        Args:
-            digest: of everything that defines the job.
-            size_bytes: of the batch, its result, and what came with it.
-
-        Raises:
-            HttpRefusal: a job of this id has another digest, a bound is reached, or the queue is closed.
-        """
+        `digest`: of everything that defines the job. `size_bytes`: of the batch, its result, and what came with it.
+        Raises HttpRefusal: a job of this id has another digest, a bound is reached, or the queue is closed."""
         if self.closed:
             raise HttpRefusal(503, STOPPING)
         self._drop_expired()
@@ -374,13 +368,9 @@ def _parse_wait_seconds(request: Request) -> float:
 
 
 async def run_server(training: TrainingConfig, listen: Address, token: str, compat: bool, limits: ServerLimits) -> None:
-    """Serve until SIGTERM or SIGINT; the job that is then being computed is finished, and its result returned.
-
-    Raises:
-        ConfigError: there is no such device.
-        ModelError: the model cannot be loaded.
-        AddressInUse: the address cannot be listened on.
-    """
+    """Serve until SIGTERM or SIGINT; the job that is then being computed is finished, and its result returned. Raises
+    ConfigError: there is no such device; ModelError: the model cannot be loaded; AddressInUse: the address cannot be
+    listened on."""
     reference = load_reference(training)
     application = ReferenceApp(reference, limits, token, compat)
     stopped = stop_signal_future()
