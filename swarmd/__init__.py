@@ -4,8 +4,6 @@ The names here are for other programs (docs/PYTHON.md) and are loaded when they 
 from `swarmd.plugin` (docs/swarms/writing.md). Everything else is private.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

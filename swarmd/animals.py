@@ -5,8 +5,6 @@ own, so the names differ from RL Swarm's. There are about 13 million names: a la
 an identity from RL Swarm, its words are read from the user's copy of that.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Whatever comes from peers, a chain, a proxy, a page or a file of questions has t
 numbers beyond them, and sums of several still fit into a log. Counters in the state saturate.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 - `settings_of` gives the part that decides what the core does; every start writes it into the log.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import logging
@@ -19,16 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS, WORD_MAX, WORD_MIN
-from swarmd.core.values import (
-    AlonePolicy,
-    BehindPolicy,
-    ChainSettings,
-    CoordinatorSettings,
-    Drive,
-    Role,
-    Settings,
-    Votes,
-)
+from swarmd.core import values
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.file_kind import OTHER, describe_file
 from swarmd.files import advise_on_path_error
@@ -122,7 +111,7 @@ class DhtConfig(Section, frozen=True):
 class RoundConfig(Section, frozen=True):
     """How this node behaves in rounds; meanings as in `swarmd.core.events.Settings`."""
 
-    behind: BehindPolicy = "finish-stage"
+    behind: values.BehindPolicy = "finish-stage"
     train_s: Positive = 600.0
 
 
@@ -134,7 +123,7 @@ class CoordinatorConfig(Section, frozen=True):
     stage_s: Positive = 300.0
     quorum: Share = 1.0
     rounds_max: Count = 0
-    when_alone: AlonePolicy = "hold"
+    when_alone: values.AlonePolicy = "hold"
 
 
 class ProxyConfig(Section, frozen=True):
@@ -169,11 +158,11 @@ class ChainConfig(Section, frozen=True):
     sender: SenderKind = "wallet"
     keystore: str = "account.json"  # encrypted key of the account, relative to the data directory, or credential:NAME
     passphrase: str = "account.pass"  # file that holds its passphrase, likewise
-    drive: Drive = "policy"
+    drive: values.Drive = "policy"
     stage_s: Positive = 300.0
     reward_scale: AtLeastOne = 1000
     winners: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
-    votes: Votes = "judged"
+    votes: values.Votes = "judged"
     shards: ChainShards = 0  # keys that a stage's records, and memberships, are divided among; as the manifest says
     fees: FeesConfig = FeesConfig()
     proxy: ProxyConfig = ProxyConfig()
@@ -313,7 +302,7 @@ class Config(Section, frozen=True):
 
     swarm: SwarmConfig
     name: str = ""  # shown to others; the peer id is what counts
-    role: Role = "follower"
+    role: values.Role = "follower"
     data: str = "data"  # directory of log, blobs, checkpoints, identity; relative to the file
     dht: DhtConfig = DhtConfig()
     round: RoundConfig = RoundConfig()
@@ -650,7 +639,7 @@ def check_heartbeat_url(url: str) -> None:
         raise ConfigError("notify.heartbeat_url is not an http or https URL", fix)
 
 
-def open_service(url: str, key: str) -> Apprise:
+def open_service(url: str, key: str) -> "Apprise":
     """The service behind an Apprise URL. Raises ConfigError, without the URL, if Apprise does not know it.
 
     Importing Apprise takes half a second and 45 MiB, so it happens only for a URL.
@@ -778,11 +767,11 @@ CATCH_UP_ROUNDS = 3  # missed in a row: an absence
 SHARD_MEMBERS = 64  # members whose records of a stage share a key, about
 
 
-def make_core_settings(config: Config, peer: str) -> Settings:
+def make_core_settings(config: Config, peer: str) -> values.Settings:
     """The part that decides the core's behaviour, for `NodeStarted`."""
     coordinating = config.role == "coordinator"
-    own = CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
-    return Settings(
+    own = values.CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
+    return values.Settings(
         peer=peer,
         swarm=config.swarm.id,
         role=config.role,
@@ -822,9 +811,9 @@ def contract_name(chain_id: int, address: str) -> str:
     return f"{chain_id}:{address.lower()}"
 
 
-def _make_chain_settings(chain: ChainConfig) -> ChainSettings:
+def _make_chain_settings(chain: ChainConfig) -> values.ChainSettings:
     sends = chain.sender != "none"
-    return ChainSettings(
+    return values.ChainSettings(
         sends=sends,
         drive=chain.drive if chain.sender == "wallet" else "never",  # a signer proxy does not offer to
         stage_s=chain.stage_s,

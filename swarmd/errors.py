@@ -4,8 +4,6 @@ The command line and the daemon end with an error's `exit_code`; docs/OPERATING.
 follows it. Codes of 64 and more are permanent: a restart cannot help.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 
@@ -86,7 +84,7 @@ class OtherVersion(LogDamaged):
     """What was read has another version than this swarmd has: of rules, layout, protocol or a format."""
 
     @classmethod
-    def from_numbers(cls, what: str, number: str, found: int, known: int) -> OtherVersion:
+    def from_numbers(cls, what: str, number: str, found: int, known: int) -> "OtherVersion":
         """The error for `what`, whose version of `number` ("rules", "layout") is `found` and not `known`."""
         newer = "Use the newer swarmd that wrote it"
         older = "An unreleased swarmd wrote it, and no other reads it: begin a new one"

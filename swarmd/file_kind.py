@@ -1,7 +1,5 @@
 """For error messages: what a file is that a user named where another kind was expected, by its content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from swarmd.files import read_start

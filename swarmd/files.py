@@ -5,8 +5,6 @@
 - `make_write_error` and `remedy` turn an OSError into the error and the fix that users see.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -170,17 +168,9 @@ def hold_directory_lock(place: Path) -> Iterator[None]:
 
 
 def make_directory_atomically(place: Path, make: Callable[[Path], object]) -> bool:
-    """Make a directory whole or not at all. After an interruption it begins again; a second process waits.
-
-    Args:
-        make: fills the directory that it is given, which then becomes `place`.
-
-    Returns:
-        False if it was there.
-
-    Raises:
-        NoSpaceLeft, LogWriteFailed: it cannot be written.
-    """
+    """Make a directory whole or not at all. After an interruption it begins again; a second process waits. `make`:
+    fills the directory that it is given, which then becomes `place`. Returns False if it was there. Raises NoSpaceLeft,
+    LogWriteFailed: it cannot be written."""
     around = place.with_name(f".{place.name}.part")
     while not place.is_dir():
         make_directory(around)

@@ -4,8 +4,6 @@ Estimates are on the safe side: gas a little above what docs/CONTRACT.md measure
 is the most that may be paid.
 """
 
-from __future__ import annotations
-
 from swarmd.config import ChainConfig
 
 # Units of gas.

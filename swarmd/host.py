@@ -1,7 +1,5 @@
 """What a machine has to allow for a node to run: checked at the start, before workers would fail again and again."""
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 

@@ -3,8 +3,6 @@
 `ask` is for threads without an event loop. Coroutines keep a session of their own, and read answers by `read_start`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -31,7 +29,7 @@ class HttpRequest(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-async def read_body_start(stream: StreamReader, bytes_max: int) -> bytes:
+async def read_body_start(stream: "StreamReader", bytes_max: int) -> bytes:
     """The whole body, or its first `bytes_max` bytes."""
     read = b""
     while len(read) < bytes_max and (piece := await stream.read(bytes_max - len(read))):

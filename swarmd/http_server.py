@@ -1,7 +1,5 @@
 """Settings of every HTTP server of swarmd: the address that it listens on, who may reach it, its bearer token."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ipaddress

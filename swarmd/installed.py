@@ -4,8 +4,6 @@ swarmd is on no package index: `make dist` builds a wheel (docs/OPERATING.md, In
 on one, so a fix names these instead of the extra.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -4,8 +4,6 @@ If swarmd has configured logging, a line goes through structlog with its fields.
 program, which has not: there a line goes to the standard library's logger of that name.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, MutableMapping
 from functools import partial

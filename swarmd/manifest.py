@@ -10,8 +10,6 @@
   shortest form, floats of 64 bits. The signature covers everything in the manifest but the signature itself.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math

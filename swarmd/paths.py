@@ -1,7 +1,5 @@
 """Where a node's files lie, and how its directory is made."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

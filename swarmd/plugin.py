@@ -9,8 +9,6 @@ Importing this loads neither torch nor hivemind nor `datasets`: the daemon impor
 `stages`.
 """
 
-from __future__ import annotations
-
 from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmdError, SwarmError
 from swarmd.sandbox import Isolation, Limits, Sandbox, Verdict

@@ -7,8 +7,6 @@
   ChaCha20-Poly1305 encrypts, and authenticates everything, including what precedes the ciphertext.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -5,8 +5,6 @@
 - tomllib does not say on which line a key stands: `line_of` finds it, for errors.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter

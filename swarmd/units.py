@@ -7,8 +7,6 @@
 - Data are copied completely or not at all, and the old directory is closed: a node cannot be started in two places.
 """
 
-from __future__ import annotations
-
 import contextlib
 import grp
 import os

@@ -9,8 +9,6 @@ The page, the signer and the reference server all run on it.
 - A server stops in order: it closes its socket, finishes the requests under way within a bound, and returns.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

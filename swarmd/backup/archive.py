@@ -11,8 +11,6 @@
   checked. As long as `.restoring` is there, no node starts in that directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -28,25 +26,9 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import msgspec
 
+from swarmd import errors, files
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import (
-    ArchiveError,
-    ArchiveUnwritable,
-    NoSpaceLeft,
-    NotFoundError,
-    OtherVersion,
-)
 from swarmd.file_kind import ARCHIVE, describe_file
-from swarmd.files import (
-    advise_on_path_error,
-    hash_file,
-    hold_directory_lock,
-    lock_exclusively,
-    open_regular,
-    remove_leftover,
-    sync_directory,
-    sync_tree,
-)
 from swarmd.paths import NodeDirectory
 
 FORMAT = 1
@@ -115,7 +97,7 @@ class ArchiveWriter:
         self.members.append(ArchiveMember(name, size_bytes, hashed.digest.hexdigest()))
 
     def add_file(self, name: str, path: Path) -> None:
-        with open_regular(path) as file:
+        with files.open_regular(path) as file:
             self.add(name, file, os.fstat(file.fileno()).st_size)
 
     def add_bytes(self, name: str, content: bytes) -> None:
@@ -131,7 +113,7 @@ class ArchiveWriter:
             if self._out.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             self._scratch.rename(self._out)
-        sync_directory(self._out.parent)
+        files.sync_directory(self._out.parent)
 
 
 class _HashingReader:
@@ -150,38 +132,38 @@ class _HashingReader:
 def check_target(out: Path) -> None:
     """Raise ArchiveUnwritable if an archive cannot be made under this name."""
     if not out.name.endswith(ENDINGS):
-        raise ArchiveUnwritable(
+        raise errors.ArchiveUnwritable(
             f"{out} does not have the ending of an archive", "Name a file that ends in .tar.gz or .tar"
         )
     if out.exists():
-        raise ArchiveUnwritable(f"{out} exists already", "Name a new file: an archive is never overwritten")
+        raise errors.ArchiveUnwritable(f"{out} exists already", "Name a new file: an archive is never overwritten")
     if not out.absolute().parent.is_dir():
-        raise ArchiveUnwritable(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
+        raise errors.ArchiveUnwritable(
+            f"there is no directory {out.absolute().parent}", "Make it first, or name another file"
+        )
 
 
 @contextlib.contextmanager
 def write_archive(out: Path) -> Iterator[ArchiveWriter]:
-    """Write a new archive, which gets its name when `finish` is called.
-
-    Raises ArchiveUnwritable if `out` exists, has no directory or another ending, or cannot be written.
-    """
+    """Write a new archive, which gets its name when `finish` is called. Raises ArchiveUnwritable if `out` exists, has
+    no directory or another ending, or cannot be written."""
     check_target(out)
     scratch = out.with_name(f".{out.name}.tmp")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            lock_exclusively(descriptor, out)
+            files.lock_exclusively(descriptor, out)
             if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # another process has just given it its name
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             file.truncate()
             try:
                 yield ArchiveWriter(file, scratch, out)
             except BaseException:
-                remove_leftover(scratch)
+                files.remove_leftover(scratch)
                 raise
     except OSError as error:
         reason = error if error.filename or not error.strerror else error.strerror
-        raise ArchiveUnwritable(
+        raise errors.ArchiveUnwritable(
             f"{out} cannot be written: {reason}",
             f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
         ) from error
@@ -212,15 +194,15 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
     incomplete or of another kind; OtherVersion; OSError if it cannot be unpacked there.
     """
     try:
-        opened = open_regular(path)
+        opened = files.open_regular(path)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no {kind.NOUN} {path}", f"`{kind.MAKE}` makes one") from error
+        raise errors.NotFoundError(f"there is no {kind.NOUN} {path}", f"`{kind.MAKE}` makes one") from error
     except OSError as error:
         if path.is_dir():
             fix = f"Name the file that `{kind.MAKE}` wrote, before the directory that it goes to"
-            raise ArchiveError(f"{path} is a directory, not a {kind.NOUN}", fix) from error
-        fix = advise_on_path_error(error, path) if isinstance(error, PermissionError) else AGAIN
-        raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
+            raise errors.ArchiveError(f"{path} is a directory, not a {kind.NOUN}", fix) from error
+        fix = files.advise_on_path_error(error, path) if isinstance(error, PermissionError) else AGAIN
+        raise errors.ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
     fix = f"Name the file that `{kind.MAKE}` wrote"
     again = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
     found: dict[str, ArchiveMember] = {}
@@ -234,14 +216,14 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                 for info in tar:
                     size_bytes += info.size
                     if manifest is not None or info.name in found:
-                        raise ArchiveError(f"{path} has {info.name!r} after its end, or twice", AGAIN)
+                        raise errors.ArchiveError(f"{path} has {info.name!r} after its end, or twice", AGAIN)
                     if not info.isreg() or not (info.name == kind.FILE or kind.allows(info.name)):
-                        raise ArchiveError(
+                        raise errors.ArchiveError(
                             f"{path} holds {info.name[:200]!r}: it is not a {kind.NOUN}",
                             describe_file(path)[1] or AGAIN,
                         )
                     if len(found) >= MEMBERS_MAX or size_bytes > kind.BYTES_MAX:
-                        raise ArchiveError(f"{path} holds more than a {kind.NOUN} may", AGAIN)
+                        raise errors.ArchiveError(f"{path} holds more than a {kind.NOUN} may", AGAIN)
                     if info.name == kind.FILE:
                         manifest = _decode_manifest(_read_member(tar, info, MANIFEST_BYTES_MAX), kind, path)
                     elif info.name == SEALED:
@@ -252,15 +234,15 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
         except _DAMAGED as error:
             what, use = describe_file(path)
             if isinstance(error, _ForeignArchive):
-                raise ArchiveError(f"{path} is an archive, but not a {kind.NOUN}: {error}", fix) from error
+                raise errors.ArchiveError(f"{path} is an archive, but not a {kind.NOUN}: {error}", fix) from error
             if what != ARCHIVE:
-                raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", use or fix) from error
-            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", again) from error
+                raise errors.ArchiveError(f"{path} is {what}, not a {kind.NOUN}", use or fix) from error
+            raise errors.ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", again) from error
     if manifest is None:
-        raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", again)
+        raise errors.ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", again)
     named = {member.name: member for member in manifest.members}
     if wrong := sorted(name for name in named.keys() | found.keys() if named.get(name) != found.get(name)):
-        raise ArchiveError(f"{path} is damaged: {wrong[0]} is not what {kind.FILE} says", AGAIN)
+        raise errors.ArchiveError(f"{path} is damaged: {wrong[0]} is not what {kind.FILE} says", AGAIN)
     return manifest, sealed
 
 
@@ -278,17 +260,17 @@ def _digest_member(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | Non
         assert content is not None, "plain files have contents"
         return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
     tar.extract(info, into, set_attrs=False, filter="data")
-    return hash_file(into / info.name)
+    return files.hash_file(into / info.name)
 
 
 def _decode_manifest(raw: bytes, kind: type[M], path: Path) -> M:
     try:
         version = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"], type=int)
         if version != FORMAT:  # other fields may differ as well
-            raise OtherVersion.from_numbers(f"the {kind.NOUN} {path}", "format", version, FORMAT)
+            raise errors.OtherVersion.from_numbers(f"the {kind.NOUN} {path}", "format", version, FORMAT)
         return msgspec.json.decode(raw, type=kind)
     except (*DECODE_ERRORS, KeyError) as error:
-        raise ArchiveError(f"{kind.FILE} of {path} cannot be read: {error}", AGAIN) from error
+        raise errors.ArchiveError(f"{kind.FILE} of {path} cannot be read: {error}", AGAIN) from error
 
 
 # --- unpacking ---
@@ -305,22 +287,22 @@ def unpack_atomically(root: Path) -> Iterator[Path]:
     making, moved = NodeDirectory(root).restoring, []
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with hold_directory_lock(root):
+        with files.hold_directory_lock(root):
             _refuse_nonempty(root, making)
             try:
                 if making.exists():  # a command that unpacked here was killed
                     shutil.rmtree(making)
                 making.mkdir(mode=0o700)
-                sync_directory(root)
+                files.sync_directory(root)
                 if not there:
-                    sync_directory(root.parent)
+                    files.sync_directory(root.parent)
                 yield making
-                sync_tree(making)
+                files.sync_tree(making)
                 for path in sorted(making.iterdir()):
                     moved.append(path.rename(root / path.name))
-                sync_directory(root)
+                files.sync_directory(root)
                 making.rmdir()
-                sync_directory(root)
+                files.sync_directory(root)
             except BaseException:
                 _remove_unpacked(making, moved)
                 if not there:
@@ -328,9 +310,9 @@ def unpack_atomically(root: Path) -> Iterator[Path]:
                 raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpaceLeft(f"no space left to unpack to {root}", "Free some space there") from error
+            raise errors.NoSpaceLeft(f"no space left to unpack to {root}", "Free some space there") from error
         fix = "See that this user may write there, or name another"
-        raise ArchiveUnwritable(f"{root} cannot be made: {error}", fix) from error
+        raise errors.ArchiveUnwritable(f"{root} cannot be made: {error}", fix) from error
 
 
 def _refuse_nonempty(root: Path, making: Path) -> None:
@@ -339,7 +321,7 @@ def _refuse_nonempty(root: Path, making: Path) -> None:
     fix = "Name a new directory"
     if making.exists():
         fix = "An earlier restore was cut off there at its very end: empty the directory, and restore again"
-    raise ArchiveUnwritable(f"{root} is not empty, and nothing is overwritten", fix)
+    raise errors.ArchiveUnwritable(f"{root} is not empty, and nothing is overwritten", fix)
 
 
 def _remove_unpacked(making: Path, moved: list[Path]) -> None:

@@ -12,8 +12,6 @@
   (`swarmd.core.rounds`). Only the backup of a node that moved has no such gap.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -119,10 +117,8 @@ class BackupManifest(Manifest, frozen=True, kw_only=True):
 
 
 class BackupPlan(msgspec.Struct, frozen=True):
-    """What to put into a backup: without a passphrase, no keys; `config` if it lies outside the data directory.
-
-    For a move the node must be stopped, and its directory is closed to further starts.
-    """
+    """What to put into a backup: without a passphrase, no keys; `config` if it lies outside the data directory. For a
+    move the node must be stopped, and its directory is closed to further starts."""
 
     passphrase: str | None
     checkpoint: bool = True
@@ -341,9 +337,7 @@ MOVED_S_MAX = 24 * 3600.0  # an older backup of a move is treated as an ordinary
 
 def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
     """Read a backup from end to end and compare everything with its manifest; with a passphrase also what is sealed.
-
-    Raises NotFoundError, ArchiveError where it is damaged, OtherVersion, IdentityError for a wrong passphrase.
-    """
+    Raises NotFoundError, ArchiveError where it is damaged, OtherVersion, IdentityError for a wrong passphrase."""
     manifest, sealed = read_archive(path, BackupManifest)
     if manifest.sealed and passphrase is not None:
         open_sealed(sealed, manifest, passphrase)
@@ -414,8 +408,7 @@ def _check_log(data: NodeDirectory, manifest: BackupManifest) -> VerifyResult:
 
 def open_sealed(sealed: bytes, manifest: BackupManifest, passphrase: str) -> dict[str, bytes]:
     """Keys and configuration by file name. Raises ArchiveError if a name is a path, or the key another node's, and
-    IdentityError if the part is damaged, or the passphrase is wrong.
-    """
+    IdentityError if the part is damaged, or the passphrase is wrong."""
     origin = "the sealed part of the backup"
     try:
         files = msgspec.msgpack.decode(unseal(sealed, passphrase, origin), type=dict[str, bytes])

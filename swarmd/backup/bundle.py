@@ -5,8 +5,6 @@
 - Every file is searched for every known secret; if one is found, no bundle is made.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import re
@@ -74,7 +72,6 @@ def write_bundle(
         texts: further files by name: configuration, status, findings, stories.
         secrets: texts that must not appear anywhere in it.
         log_bytes_max: bound on the log; if not all of it fits, the newest part goes in.
-        report: receives what is being done.
 
     Raises ArchiveError if it cannot be written, BundleHoldsSecret if a secret was found in one of the files, and
     LogDamaged or NotFoundError without a sound log. Then nothing is left behind.
@@ -120,10 +117,8 @@ def write_bundle(
 
 
 def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> BundleManifest:
-    """Unpack a bundle into a new directory, check every digest, fold its log and compare the state.
-
-    Raises ArchiveError, also if the log folds to another state here than where it was made; and as `verify`.
-    """
+    """Unpack a bundle into a new directory, check every digest, fold its log and compare the state. Raises
+    ArchiveError, also if the log folds to another state here than where it was made; and as `verify`."""
     with unpack_atomically(into) as making:
         report("unpacking it")
         manifest, _ = read_archive(file, BundleManifest, making)

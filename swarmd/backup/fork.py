@@ -9,8 +9,6 @@
   fork begins with is the checkpoint of the last stage that was trained up to the event. Without that it is refused.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil
@@ -124,10 +122,8 @@ def find_round(events: Path, round: int) -> int:
 
 
 def find_cut(events: Path, at: int | None) -> tuple[LogPosition, tuple[int, int]]:
-    """Where the commit with an event ends, and the last round and stage trained by then: `State.done`.
-
-    Of the state nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged.
-    """
+    """Where the commit with an event ends, and the last round and stage trained by then: `State.done`. Of the state
+    nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged."""
     end = end_seq_of_log(events)
     at = end - 1 if at is None else at
     if not 0 <= at < end:

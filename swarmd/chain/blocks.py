@@ -4,8 +4,6 @@ Logs near the head are asked for by the block's hash. There are often several no
 not have the block yet then says so; asked for a range of numbers it would answer with nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left
 from collections import Counter
@@ -53,11 +51,8 @@ class PendingRange(NamedTuple):
 
 
 class RpcBlockReader:
-    """Reads blocks, and the logs of one contract.
-
-    Args:
-        range_blocks: most blocks in one request for logs; halved while endpoints refuse.
-    """
+    """Reads blocks, and the logs of one contract. `range_blocks`: most blocks in one request for logs; halved while
+    endpoints refuse."""
 
     def __init__(self, rpc: RpcPool, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
         self._rpc = rpc
@@ -208,11 +203,8 @@ BlockCheck = Callable[[BlockRef], Awaitable[bool]]  # whether the chain still ha
 
 
 class RecentBlocks:
-    """Blocks in the order of their numbers, the last one being the tip; there may be gaps.
-
-    Args:
-        blocks: at least one, oldest first.
-    """
+    """Blocks in the order of their numbers, the last one being the tip; there may be gaps. `blocks`: at least one,
+    oldest first."""
 
     def __init__(self, blocks: Sequence[BlockRef]) -> None:
         self._blocks = sorted(blocks, key=lambda block: block.number)
@@ -223,17 +215,14 @@ class RecentBlocks:
         return self._blocks[-1]
 
     def find_block(self, number: int) -> BlockRef | None:
-        """The block of that number, if it is remembered."""
         place = bisect_left(self._blocks, number, key=lambda block: block.number)
         found = self._blocks[place] if place < len(self._blocks) else None
         return found if found is not None and found.number == number else None
 
     def append_block(self, block: BlockRef) -> None:
-        """Append the block that follows the tip."""
         self._blocks = [*self._blocks[1 - KEPT_MAX :], block]
 
     def drop_blocks_after(self, number: int) -> None:
-        """Forget the blocks after this one."""
         self._blocks = [block for block in self._blocks if block.number <= number]
 
     async def find_fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
@@ -271,7 +260,6 @@ class BlockReporter:
         self.rejected: Counter[str] = Counter()
 
     def resume_after(self, block: BlockRef) -> None:
-        """Continue after this block, which has been reported."""
         self._last = block
 
     def report_block(self, block: BlockRef, entries: Sequence[LogEntry]) -> tuple[AnyChainLog, ...]:
@@ -302,11 +290,8 @@ def facts_from_logs(
 
 
 def group_by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
-    """Entries, sorted already, by their block's number.
-
-    Raises:
-        NotThere: those of one number are of different blocks, because the chain changed in between.
-    """
+    """Entries, sorted already, by their block's number. Raises NotThere: those of one number are of different blocks,
+    because the chain changed in between."""
     groups = [(number, list(group)) for number, group in groupby(entries, lambda entry: int(entry.block_number, 16))]
     for number, group in groups:
         if len({entry.block_hash for entry in group}) > 1:
@@ -322,11 +307,8 @@ _headers = msgspec.json.Decoder(BlockHeader)
 
 
 class HeadSubscription:
-    """Keeps a subscription open: see `swarmd.chain.ports.HeadNotifier`.
-
-    Args:
-        poll_s: seconds between two polls without a subscription.
-    """
+    """Keeps a subscription open: see `swarmd.chain.ports.HeadNotifier`. `poll_s`: seconds between two polls without a
+    subscription."""
 
     def __init__(self, rpc: RpcPool, contract: str, poll_s: float) -> None:
         self._rpc = rpc

@@ -4,8 +4,6 @@ web3.py's contract objects are not used: they choose between two overloads by th
 bounds (docs/adr/0025).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -102,15 +100,11 @@ def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
 
 
 async def call_view(
-    chain: EthereumClient, contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
+    chain: "EthereumClient", contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
 ) -> tuple[Any, ...]:
-    """The result of a view, at a block: its number as hex, or a tag.
-
-    Raises:
-        ContractRefused: the contract reverted it, or has no such function, or one that returns something else.
-        ChainMismatch: there is no contract at the address.
-        ChainError: no endpoint answers, or the answer makes no sense.
-    """
+    """The result of a view, at a block: its number as hex, or a tag. Raises ContractRefused: the contract reverted it,
+    or has no such function, or one that returns something else; ChainMismatch: there is no contract at the address;
+    ChainError: no endpoint answers, or the answer makes no sense."""
     try:
         result = await chain.call_contract(contract, encode_call(signature, *arguments), block=block)
     except RpcRefused as refused:
@@ -128,7 +122,7 @@ async def call_view(
         raise ContractRefused("", f"{contract} {signature}: {error.message}") from None
 
 
-async def check_contract_exists(chain: EthereumClient, contract: str) -> None:
+async def check_contract_exists(chain: "EthereumClient", contract: str) -> None:
     """Raise ChainMismatch if there is no contract at the address."""
     if not await chain.has_code(contract):
         raise ChainMismatch(
@@ -138,10 +132,8 @@ async def check_contract_exists(chain: EthereumClient, contract: str) -> None:
 
 
 def refusal_from_revert(refused: RpcRefused, what: str) -> ContractRefused | None:
-    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call.
-
-    `code` is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks.
-    """
+    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call. `code`
+    is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks."""
     data = refused.data if refused.data.startswith("0x") else ""
     if len(data) <= 2 and refused.code != 3 and not FAILURES.search(refused.message):
         return None

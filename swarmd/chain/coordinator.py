@@ -5,8 +5,6 @@
 - Standings are added up from the contract's logs and compared with the sums that it keeps.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -38,11 +36,7 @@ SEARCH_RANGES_MAX = 500  # of logs read backwards to find the beginning of a sta
 
 
 class CoordinatorContract:
-    """Reads one contract: a `swarmd.chain.ports.ContractReader`, with more reads for the command line and the observer.
-
-    Args:
-        from_block: in which the contract was created.
-    """
+    """Reads one contract: a `swarmd.chain.ports.ContractReader`, with more for the command line and the observer."""
 
     def __init__(self, rpc: RpcPool, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
         self._chain = EthereumClient(rpc)
@@ -65,10 +59,8 @@ class CoordinatorContract:
         return await self._call_number_view("stageCount()", block)
 
     async def extensions_version(self) -> int:
-        """`extensionsVersion()`: 0 for a contract without round policy and membership.
-
-        While it has none it is asked each time: one endpoint's empty answer must not count for ever.
-        """
+        """`extensionsVersion()`: 0 for a contract without round policy and membership. While it has none it is asked
+        each time: one endpoint's empty answer must not count for ever."""
         if self._extensions == 0:
             found = await self._call_optional_view("extensionsVersion()", ["uint256"])
             if found:  # otherwise another task may have found them meanwhile
@@ -155,10 +147,8 @@ class CoordinatorContract:
     async def _call_optional_view(
         self, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
     ) -> tuple[Any, ...] | None:
-        """The result of a view; None if this version of the contract does not have it.
-
-        Raises ChainError if it must have it: an endpoint that does not know the view must not open a closed swarm.
-        """
+        """The result of a view; None if this version of the contract does not have it. Raises ChainError if it must
+        have it: an endpoint that does not know the view must not open a closed swarm."""
         try:
             return await self._call_view(signature, types, *arguments, block=block)
         except ContractRefused as error:
@@ -209,13 +199,8 @@ class OnchainStandings(msgspec.Struct, frozen=True):
 
 
 async def read_onchain_standings(urls: Sequence[str], contract: str, from_block: int) -> OnchainStandings:
-    """Read the standings from the contract's logs since a block.
-
-    Raises:
-        ConfigError: a URL is not valid.
-        ChainMismatch: there is no contract at the address.
-        ChainError: no endpoint answers, or the chain changed during every read.
-    """
+    """Read the standings from the contract's logs since a block. Raises ConfigError: a URL is not valid; ChainMismatch:
+    there is no contract at the address; ChainError: no endpoint answers, or the chain changed during every read."""
     rpc = RpcPool(urls, await read_chain_id(urls), CALL_S)
     try:
         await check_contract_exists(EthereumClient(rpc), contract)

@@ -9,8 +9,6 @@ have no bound on what an endpoint may send, and put the URL, with the key in it,
 - No message shows more of a URL than scheme, host and port.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import re
@@ -98,11 +96,7 @@ _notices = msgspec.json.Decoder(SubscriptionNotification)
 
 
 class RpcEndpoint(ABC):
-    """A node of the chain by one of its URLs.
-
-    Args:
-        url: checked already, see `check_url`.
-    """
+    """A node of the chain by one of its URLs."""
 
     def __init__(self, url: str, call_s: float) -> None:
         self.url = url
@@ -113,12 +107,8 @@ class RpcEndpoint(ABC):
         self._numbers = itertools.count(1)
 
     async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """The result of one call, as `kind`.
-
-        Raises:
-            EndpointFailed: no answer in time, or none that makes sense; Throttled if it asks for a pause.
-            RpcRefused: the endpoint answered that the request cannot be done.
-        """
+        """The result of one call, as `kind`. Raises EndpointFailed: no answer in time, or none that makes sense;
+        Throttled if it asks for a pause; RpcRefused: the endpoint answered that the request cannot be done."""
         number = next(self._numbers)
         request = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)})
         try:
@@ -234,10 +224,8 @@ class _PendingCall(NamedTuple):
 
 
 class WebSocketEndpoint(RpcEndpoint):
-    """Over a websocket, which stays open between calls and brings notifications.
-
-    `on_notification(subscription, result)` is called for each notification, `on_close()` if the connection is lost.
-    """
+    """Over a websocket, which stays open between calls and brings notifications. `on_notification(subscription,
+    result)` is called for each notification, `on_close()` if the connection is lost."""
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
@@ -386,10 +374,7 @@ SECRET_CHARS_MIN = 6  # shorter parts of a URL are ordinary words
 
 def read_endpoint_urls(entries: Sequence[str], root: Path) -> list[str]:
     """The URLs of chain.rpc, with those of its files and credentials; a path is relative to `root`, the data directory.
-
-    Raises:
-        ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a URL.
-    """
+    Raises ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a URL."""
     urls = [url for entry in entries for url in _read_entry_urls(entry, root)]
     if not 0 < len(urls) <= ENDPOINTS_MAX:
         files = "".join(f" in {entry}" for entry in entries if entry.startswith(("file:", CREDENTIAL)))
@@ -521,16 +506,9 @@ class EndpointHealth:
 
 
 class RpcPool:
-    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.EndpointPool`.
-
-    Args:
-        urls: best first.
-        call_s: every call to one endpoint ends within this.
-
-    Attributes:
-        has_base_fee: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs sets it
-            beforehand, unless the configuration says that the chain has none.
-    """
+    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.EndpointPool`. `urls`:
+    best first. `has_base_fee`: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs
+    sets it beforehand, unless the configuration says that the chain has none."""
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
         self._chain_id = chain_id
@@ -540,13 +518,9 @@ class RpcPool:
         self.has_base_fee = False
 
     async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """The result of a JSON-RPC call, of the first endpoint that gives one of this type.
-
-        Raises:
-            EndpointFailed: no endpoint answers.
-            RpcRefused: a node answered with an error that is about the request itself.
-            ChainMismatch: all that answer are of another chain.
-        """
+        """The result of a JSON-RPC call, of the first endpoint that gives one of this type. Raises EndpointFailed: no
+        endpoint answers; RpcRefused: a node answered with an error that is about the request itself; ChainMismatch: all
+        that answer are of another chain."""
         for health in self._usable_endpoints():
             with suppress(EndpointFailed):
                 return await self.call_endpoint(health, method, params, kind)
@@ -575,10 +549,8 @@ class RpcPool:
                 health.pause(f"answers, but its answers do not help: {reason}")
 
     def distrust_current_endpoint(self, reason: str) -> bool:
-        """Pause the endpoint that answered last, because it shows another chain or contract.
-
-        Returns whether another endpoint may contradict it: one that is healthy or has served, and is not distrusted.
-        """
+        """Pause the endpoint that answered last, because it shows another chain or contract. Returns whether another
+        endpoint may contradict it: one that is healthy or has served, and is not distrusted."""
         current = [health for health in self.healths if health.endpoint.name == self.current]
         others = [health for health in self.healths if health not in current and not health.distrusted]
         if not any((health.is_healthy or health.served) and not health.foreign for health in others):
@@ -607,7 +579,6 @@ class RpcPool:
                 health.pause(f"has no block {farthest} yet, others have")
 
     async def call_endpoint(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """A call to one endpoint. Raises as `ask` does."""
         endpoint = health.endpoint
         try:
             if not health.is_chain_verified:

@@ -4,8 +4,6 @@ web3.py knows what each JSON-RPC method takes and gives. Its own providers are n
 an `RpcPool`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -75,7 +73,6 @@ class EthereumClient:
         return bytes(await _await_typed_answer(self._eth.call(asked, cast(BlockIdentifier, block)), bytes, "result"))
 
     async def has_code(self, address: str, block: Block = "latest") -> bool:
-        """Whether there is a contract at an address."""
         return bool(
             await _await_typed_answer(
                 self._eth.get_code(_checksum_address(address), cast(BlockIdentifier, block)), bytes, "code"

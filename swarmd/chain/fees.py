@@ -7,8 +7,6 @@
   cannot pay. Nothing depends on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from time import monotonic, time
 from typing import Any, NamedTuple
@@ -33,10 +31,8 @@ log = get_logger(__name__)
 
 
 def parse_quantity(value: Any, what: str) -> int:
-    """Decode a JSON-RPC quantity. Raises EndpointFailed, naming `what`, if it is not one of at most 256 bits.
-
-    (Python refuses to print a number of very many digits.)
-    """
+    """Decode a JSON-RPC quantity. Raises EndpointFailed, naming `what`, if it is not one of at most 256 bits. (Python
+    refuses to print a number of very many digits.)"""
     try:
         number = int(value, 16)
     except (TypeError, ValueError):
@@ -47,12 +43,9 @@ def parse_quantity(value: Any, what: str) -> int:
 
 
 async def quote_gas_price(chain: AccountClient, fees: FeesConfig) -> Price:
-    """The gas price to sign with now, within the configured bounds.
-
-    Raises:
-        GasTooDear: the chain asks for more than fees.max_gwei.
-        ChainError: no endpoint answers, or as if the chain had no base fee though `fees.legacy` is not set.
-    """
+    """The gas price to sign with now, within the configured bounds. Raises GasTooDear: the chain asks for more than
+    fees.max_gwei; ChainError: no endpoint answers, or as if the chain had no base fee though `fees.legacy` is not
+    set."""
     base_wei, cap = await chain.base_fee_wei(), max_gas_price_wei(fees)
     if base_wei is None:
         if not fees.legacy:
@@ -97,12 +90,7 @@ def min_replacement_price_wei(price_wei: int) -> int:
 
 
 class DailyBudget:
-    """The day's budget of one account.
-
-    Args:
-        fees: its `day_coins_max`, 0 for none.
-        clock: POSIX seconds.
-    """
+    """The day's budget of one account."""
 
     def __init__(self, fees: FeesConfig, clock: TimeSource = time) -> None:
         self._coins_max = fees.day_coins_max
@@ -138,7 +126,6 @@ class DailyBudget:
         raise BudgetSpent(f"{why}, chain.fees.day_coins_max, is spent", "Wait until 00:00 UTC, or raise it and restart")
 
     def record_spending(self, cost_wei: int, counted_wei: int) -> None:
-        """Count a signed transaction against the day's budget."""
         today = utc_day_of(self._clock())
         if today > self._day:
             self._day, self._spent_wei = today, 0
@@ -151,7 +138,6 @@ class DailyBudget:
 
     @property
     def is_nearly_spent(self) -> bool:
-        """Whether the day's budget is nearly spent."""
         return 0 < self._coins_max * COIN_WEI * BUDGET_TOLD_SHARE <= self.spent_wei
 
     def metrics(self) -> dict[str, float]:
@@ -178,11 +164,7 @@ class BalanceReading(NamedTuple):
 
 
 class BalanceMonitor:
-    """Reads one account's balance at intervals, and reports it.
-
-    Args:
-        config: says what a node submits in a round, and has the bound on fees.
-    """
+    """Reads one account's balance at intervals, and reports it."""
 
     def __init__(
         self, config: ChainConfig, stages: int, chain: AccountClient, account: str, clock: TimeSource = monotonic
@@ -215,11 +197,8 @@ class BalanceMonitor:
             self._seen = BalanceReading(balance_wei, rounds, self._clock())
 
     def metrics(self) -> dict[str, float]:
-        """The figures that progress reports, by name; none if they are older than KEPT_S.
-
-        An account behind a proxy that has nothing is not reported either: another account pays for it, as with RL
-        Swarm's login server.
-        """
+        """The figures that progress reports, by name; none if they are older than KEPT_S. An account behind a proxy
+        that has nothing is not reported either: another account pays for it, as with RL Swarm's login server."""
         seen = self._seen
         if seen is None or self._clock() - seen.at > KEPT_S:
             return {}

@@ -4,13 +4,11 @@ The key leaves this module only inside a `LocalAccount`. No error names the key 
 to one that might.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from eth_account import Account
@@ -25,9 +23,6 @@ from swarmd.files import read_start
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import Secret, SecretKind, locate_secret, read_secret, write_secret
 
-SCRYPT_WORK_MAX = 1 << 23  # n * r: 1 GiB of memory
-SCRYPT_P_MAX = 16
-PBKDF2_ROUNDS_MAX = 10_000_000
 PASSPHRASE_CHARS_MIN = 8  # of a new one
 PASSPHRASE_BYTES_MAX = 4096
 PASSPHRASE_RANDOM_BYTES = 32
@@ -41,55 +36,12 @@ ANOTHER = "Name a node's account.json, or make one with `swarmd account new FILE
 PASSPHRASE_FIX = "Write the passphrase into it, on one line, and nothing else"
 _REIMPORT = "Export the key from the wallet that made it, and import it with `swarmd account import FILE`"
 
-Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}\Z")]
-Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}\Z")]
-
-
-class ScryptParams(msgspec.Struct):
-    """Parameters of the memory-hard key derivation."""
-
-    n: Annotated[int, msgspec.Meta(ge=2, le=SCRYPT_WORK_MAX)]
-    r: Annotated[int, msgspec.Meta(ge=1, le=SCRYPT_WORK_MAX)]
-    p: Annotated[int, msgspec.Meta(ge=1, le=SCRYPT_P_MAX)]
-    salt: Salt
-    dklen: Literal[32] = 32
-
-
-class Pbkdf2Params(msgspec.Struct):
-    """Parameters of PBKDF2, the other key derivation that keystores use."""
-
-    c: Annotated[int, msgspec.Meta(ge=1, le=PBKDF2_ROUNDS_MAX)]
-    salt: Salt
-    prf: Literal["hmac-sha256"]
-    dklen: Literal[32] = 32
-
-
-class CipherParams(msgspec.Struct):
-    iv: Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{32}\Z")]
-
-
-class Crypto(msgspec.Struct, tag_field="kdf"):
-    """The encrypted key."""
-
-    cipher: Literal["aes-128-ctr"]
-    cipherparams: CipherParams
-    ciphertext: Word
-    mac: Word
-
-
-class ScryptCrypto(Crypto, tag="scrypt"):
-    kdfparams: ScryptParams
-
-
-class Pbkdf2Crypto(Crypto, tag="pbkdf2"):
-    kdfparams: Pbkdf2Params
-
 
 class Keystore(msgspec.Struct):
-    """A keystore file. `address` is optional, and untrusted without the key."""
+    """What swarmd itself reads in a keystore. `address` is optional, and untrusted without the key."""
 
     version: int
-    crypto: ScryptCrypto | Pbkdf2Crypto
+    crypto: dict[str, Any]
     address: Annotated[str, msgspec.Meta(pattern=r"^((0x)?[0-9a-fA-F]{40})?\Z")] = ""
 
 
@@ -100,11 +52,8 @@ def load_account(config: ChainConfig, data: NodeDirectory) -> LocalAccount:
 
 
 def load_passphrase(named: str, root: Path) -> str:
-    """The passphrase in a file, without a newline at its end: `credential:NAME`, or a path relative to `root`.
-
-    Raises:
-        KeystoreError: it cannot be read, others may read it, or it is empty.
-    """
+    """The passphrase in a file, without a newline at its end: `credential:NAME`, or a path relative to `root`. Raises
+    KeystoreError: it cannot be read, others may read it, or it is empty."""
     secret = locate_secret(named, root, PASSPHRASE)
     try:
         text = read_secret(secret, PASSPHRASE).decode("utf-8-sig")
@@ -124,20 +73,14 @@ def create_passphrase(path: Path) -> str:
 
 
 def read_keystore(path: Path, passphrase: str) -> LocalAccount:
-    """The account in a keystore.
-
-    Raises:
-        KeystoreError: there is no such file, others may read it, it is damaged, or the passphrase is wrong.
-    """
+    """The account in a keystore. Raises KeystoreError: there is no such file, others may read it, it is damaged, or the
+    passphrase is wrong."""
     return _decrypt_keystore(Secret(path), passphrase)
 
 
 def create_keystore(path: Path, passphrase: str, work: int | None = None) -> LocalAccount:
-    """A new random account in a new file. Raises KeystoreError; nothing is overwritten.
-
-    Args:
-        work: scrypt's n; by default 2**SCRYPT_COST.
-    """
+    """A new random account in a new file. Raises KeystoreError; nothing is overwritten. `work`: scrypt's n; by default
+    2**SCRYPT_COST."""
     account: LocalAccount = Account.create(extra_entropy="")
     _write_keystore(path, account, passphrase, work)
     return account
@@ -223,7 +166,7 @@ def _read_keystore_file(secret: Secret) -> bytes:
 
 
 def _parse_keystore(content: bytes, path: Path) -> Keystore:
-    """Decode a keystore; names of fields may have any case, and the work that it asks for is bounded."""
+    """Decode a keystore; names of fields may have any case. What is encrypted is eth-account's to read."""
     try:
         keystore = msgspec.convert(_lowercase_keys(msgspec.json.decode(content)), Keystore)
     except msgspec.ValidationError as error:
@@ -231,15 +174,9 @@ def _parse_keystore(content: bytes, path: Path) -> Keystore:
             f"{path} is not a keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", ANOTHER
         ) from None
     except DECODE_ERRORS:
-        raise KeystoreDamaged(
-            f"{path} is not a keystore: it is not JSON",
-            ANOTHER,
-        ) from None
+        raise KeystoreDamaged(f"{path} is not a keystore: it is not JSON", ANOTHER) from None
     if keystore.version != 3:
         raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}, not 3", _REIMPORT)
-    scrypt = keystore.crypto.kdfparams
-    if isinstance(scrypt, ScryptParams) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
-        raise KeystoreDamaged(f"the keystore {path} asks for more memory than 1 GiB, the limit", _REIMPORT)
     return keystore
 
 

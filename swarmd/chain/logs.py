@@ -7,8 +7,6 @@
   counted; it is never an error.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -18,15 +16,7 @@ import msgspec
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from swarmd.core.events import (
-    AnyChainLog,
-    OtherLog,
-    PolicyLog,
-    RegistrationLog,
-    RewardLog,
-    StageLog,
-    VoteLog,
-)
+from swarmd.core import events
 from swarmd.core.values import BlockRef
 
 WORD = 32
@@ -73,7 +63,6 @@ class AbiReader:
         return self._encoded[at + WORD : at + WORD + length]
 
     def read_text(self, at: int, most: int = TEXT_BYTES_MAX) -> str:
-        """A text of at most `most` bytes."""
         return self.read_bytes(at, most).decode("utf-8", "backslashreplace")
 
     def read_count(self, at: int, most: int = ITEMS_MAX) -> int:
@@ -120,7 +109,6 @@ def _decode_value(content: AbiReader, kind: str, base: int, at: int) -> Any:
 
 @lru_cache(maxsize=8192)
 def address_from_word(number: int) -> str:
-    """The checksummed address in a 32-byte word."""
     return to_checksum_address((number & ((1 << 160) - 1)).to_bytes(20, "big"))
 
 
@@ -168,7 +156,6 @@ class BlockHeader(msgspec.Struct, rename="camel", gc=False):
 
 
 def event_topic(signature: str) -> str:
-    """The first topic of an event, by its signature."""
     return "0x" + keccak(text=signature).hex()
 
 
@@ -181,12 +168,9 @@ def parse_block_time(quantity: str) -> float:
     return float(seconds) if 0 <= seconds < 1 << 40 else 0.0
 
 
-def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
-    """The event in an entry; None if it holds none, or nothing new.
-
-    Args:
-        rejected: counts entries that make no sense or are beyond a bound, by reason.
-    """
+def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> events.AnyChainLog | None:
+    """The event in an entry; None if it holds none, or nothing new. `rejected`: counts entries that make no sense or
+    are beyond a bound, by reason."""
     say = SAYINGS.get(entry.topics[0]) if entry.topics else None
     if say is None:
         return None
@@ -200,36 +184,36 @@ def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> A
     return None
 
 
-def _decode_stage(entry: LogEntry, content: AbiReader) -> StageLog:
-    return StageLog(
+def _decode_stage(entry: LogEntry, content: AbiReader) -> events.StageLog:
+    return events.StageLog(
         *_index_and_transaction(entry),
         _check_round_or_stage(_topic_as_int(entry, 1)),
         _check_round_or_stage(content.read_unsigned(0)),
     )
 
 
-def _decode_registration(entry: LogEntry, content: AbiReader) -> RegistrationLog:
-    return RegistrationLog(
+def _decode_registration(entry: LogEntry, content: AbiReader) -> events.RegistrationLog:
+    return events.RegistrationLog(
         *_index_and_transaction(entry),
         address_from_word(_topic_as_int(entry, 1)),
         _read_peer(content, content.read_offset(0, 0)),
     )
 
 
-def _decode_reward(entry: LogEntry, content: AbiReader) -> RewardLog:
+def _decode_reward(entry: LogEntry, content: AbiReader) -> events.RewardLog:
     account, round, stage = (
         address_from_word(_topic_as_int(entry, 1)),
         _check_round_or_stage(_topic_as_int(entry, 2)),
         _check_round_or_stage(_topic_as_int(entry, 3)),
     )
     peer = _read_peer(content, content.read_offset(0, WORD))
-    return RewardLog(*_index_and_transaction(entry), account, peer, round, stage, str(content.read_signed(0)))
+    return events.RewardLog(*_index_and_transaction(entry), account, peer, round, stage, str(content.read_signed(0)))
 
 
-def _decode_vote(entry: LogEntry, content: AbiReader) -> VoteLog:
+def _decode_vote(entry: LogEntry, content: AbiReader) -> events.VoteLog:
     account, round = address_from_word(_topic_as_int(entry, 1)), _check_round_or_stage(_topic_as_int(entry, 2))
     peer = _read_peer(content, content.read_offset(0, 0))
-    return VoteLog(
+    return events.VoteLog(
         *_index_and_transaction(entry),
         account,
         peer,
@@ -238,15 +222,15 @@ def _decode_vote(entry: LogEntry, content: AbiReader) -> VoteLog:
     )
 
 
-def _decode_policy(entry: LogEntry, content: AbiReader) -> PolicyLog:
+def _decode_policy(entry: LogEntry, content: AbiReader) -> events.PolicyLog:
     values = content.read_unsigned(0), content.read_unsigned(WORD)
     if max(values) > SECONDS_MAX:
         raise MalformedAbi("out of range")
-    return PolicyLog(*_index_and_transaction(entry), *values)
+    return events.PolicyLog(*_index_and_transaction(entry), *values)
 
 
-def _other_event_decoder(name: str) -> Callable[[LogEntry, AbiReader], OtherLog]:
-    return lambda entry, content: OtherLog(*_index_and_transaction(entry), name)
+def _other_event_decoder(name: str) -> Callable[[LogEntry, AbiReader], events.OtherLog]:
+    return lambda entry, content: events.OtherLog(*_index_and_transaction(entry), name)
 
 
 def _index_and_transaction(entry: LogEntry) -> tuple[int, str]:
@@ -279,7 +263,7 @@ def _read_peers(content: AbiReader, at: int, most: int) -> tuple[str, ...]:
 
 
 # RoundAdvanced and CumulativeRewardsUpdated are left out: each repeats another event of its transaction.
-SAYINGS: dict[str, Callable[[LogEntry, AbiReader], AnyChainLog]] = {
+SAYINGS: dict[str, Callable[[LogEntry, AbiReader], events.AnyChainLog]] = {
     event_topic("StageAdvanced(uint256,uint256)"): _decode_stage,
     event_topic("PeerRegistered(address,string)"): _decode_registration,
     event_topic("RewardSubmitted(address,uint256,uint256,int256,string)"): _decode_reward,

@@ -18,6 +18,7 @@ import anyio
 import msgspec
 from eth_abi.abi import encode
 
+from swarmd import errors
 from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.chain.contract import call_view, encode_call
 from swarmd.chain.coordinator import CoordinatorContract
@@ -28,18 +29,6 @@ from swarmd.chain.ports import RoundPolicy
 from swarmd.chain.senders import AccountSigner, AccountTransactions, NonceSlot, TransactionCall
 from swarmd.config import FeesConfig
 from swarmd.core.values import SubmissionAttempt
-from swarmd.errors import (
-    ChainError,
-    ChainMismatch,
-    ConfigError,
-    ContractRefused,
-    EndpointFailed,
-    GasTooDear,
-    InsufficientFunds,
-    ManifestError,
-    NotFoundError,
-    PathUnusable,
-)
 from swarmd.files import advise_on_path_error, replace_durably
 
 if TYPE_CHECKING:
@@ -68,24 +57,24 @@ class Deployment(NamedTuple):
 
 
 def read_creation_bytecode(name: str) -> bytes:
-    """Bytecode of the transaction that creates a built contract, without the constructor's arguments.
-
-    Raises NotFoundError if this installation has no such contract.
-    """
+    """Bytecode of the transaction that creates a built contract, without the constructor's arguments. Raises
+    NotFoundError if this installation has no such contract."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "contracts"  # in an installed wheel; in a checkout they lie beside the package
     path = (inside if inside.is_dir() else package.parent / "contracts" / "build") / f"{name}.json"
     try:
         return bytes.fromhex(json.loads(path.read_text(encoding="utf-8"))["bytecode"].removeprefix("0x"))
     except (OSError, ValueError, LookupError) as error:
-        raise NotFoundError(f"the built contract {path} cannot be read: {error}", "Install swarmd again") from error
+        raise errors.NotFoundError(
+            f"the built contract {path} cannot be read: {error}", "Install swarmd again"
+        ) from error
 
 
 def check_stage_count(stages: int) -> None:
     """Raise ConfigError unless the contract is built for this number of stages."""
     if stages not in STAGES_BUILT:
         built = " or ".join([", ".join(map(str, STAGES_BUILT[:-1])), str(STAGES_BUILT[-1])])
-        raise ConfigError(
+        raise errors.ConfigError(
             f"there is no contract for rounds of {stages} stages, only of {built}", "Choose another --stages"
         )
 
@@ -108,7 +97,7 @@ async def deploy_coordinator(orders: OperatorTransactions, plan: DeploymentPlan)
     coordinator = CoordinatorContract(orders.rpc, proxy.contract, proxy.block)
     await coordinator.check_contract()
     if await coordinator.stage_count() != plan.stages:
-        raise ChainMismatch(
+        raise errors.ChainMismatch(
             f"the contract {proxy.contract} has rounds of another number of stages than {plan.stages}",
             "It was begun with another --stages: give that, or begin in another directory",
         )
@@ -149,7 +138,6 @@ async def set_round_policy(
 async def add_bootnodes(
     orders: OperatorTransactions, coordinator: CoordinatorContract, addresses: tuple[str, ...]
 ) -> OrderReceipt | None:
-    """Append the addresses that the contract does not have yet."""
     known = await coordinator.bootnodes()
     missing = [address for address in addresses if address not in known]
     if not missing and not orders.has_attempts("bootnodes"):
@@ -160,7 +148,6 @@ async def add_bootnodes(
 async def remove_bootnode(
     orders: OperatorTransactions, coordinator: CoordinatorContract, address: str
 ) -> OrderReceipt | None:
-    """Remove an address from the contract's list."""
     known = await coordinator.bootnodes()
     if address not in known:
         return None
@@ -195,10 +182,8 @@ async def set_membership_open(
 async def allow_peers(
     orders: OperatorTransactions, coordinator: CoordinatorContract, peers: tuple[str, ...], allow: bool = True
 ) -> list[OrderReceipt | None]:
-    """Put peers on the allow-list, or take them off it.
-
-    The contract of an open swarm does not say who is on the list, so all are put there.
-    """
+    """Put peers on the allow-list, or take them off it. The contract of an open swarm does not say who is on the list,
+    so all are put there."""
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.is_membership_open()
     receipts: list[OrderReceipt | None] = []
@@ -271,7 +256,7 @@ class OrderJournal:
                 self.record = msgspec.json.decode(path.read_bytes(), type=JournalContent)
             except DECODE_ERRORS as error:
                 fix = "It tells which transactions were sent; restore it, or begin in another directory"
-                raise ManifestError(f"the journal {path} is damaged: {error}", fix) from error
+                raise errors.ManifestError(f"the journal {path} is damaged: {error}", fix) from error
 
     def bind_to_account(self, chain_id: int, genesis: str, account: str) -> None:
         """Use the journal for this chain and account. Raises ChainMismatch if it is of others."""
@@ -279,13 +264,13 @@ class OrderJournal:
             self.record = JournalContent(chain_id, genesis, account)
             self._save_file()
         elif (self.record.chain_id, self.record.genesis) != (chain_id, genesis):
-            raise ChainMismatch(
+            raise errors.ChainMismatch(
                 f"{self._path} belongs to a swarm on chain {self.record.chain_id}, block 0 {self.record.genesis}: "
                 "this is another chain, or it was reset",
                 "Begin in another directory",
             )
         elif self.record.account != account:
-            raise ChainMismatch(
+            raise errors.ChainMismatch(
                 f"{self._path} was begun by the account {self.record.account}, not by {account}",
                 "Continue with that account, or begin in another directory",
             )
@@ -307,7 +292,6 @@ class OrderJournal:
         self._save_file()
 
     def remove_attempts(self, name: str) -> None:
-        """Remove all attempts of an order."""
         assert self.record is not None
         self.record.steps.pop(name, None)
         self._save_file()
@@ -320,17 +304,12 @@ class OrderJournal:
             replace_durably(self._path, content, mode=0o600)
         except OSError as error:
             fix = advise_on_path_error(error, self._path) or "Make room for it, and run the same command again"
-            raise PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}", fix) from error
+            raise errors.PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}", fix) from error
 
 
 class OperatorTransactions:
-    """Carries out orders by transactions of one account, each order once.
-
-    Args:
-        fees: nothing above `max_gwei` is signed.
-        journal: `begin` was called for this chain and account.
-        tell: receives a line about what is going on.
-    """
+    """Carries out orders by transactions of one account, each order once. `journal`: `begin` was called for this chain
+    and account."""
 
     def __init__(self, rpc: RpcPool, key: LocalAccount, fees: FeesConfig, journal: OrderJournal, tell: Tell) -> None:
         assert journal.record is not None
@@ -349,12 +328,8 @@ class OperatorTransactions:
         return bool(self._journal.attempts(name))
 
     async def execute_order(self, name: str, to: str, content: bytes) -> OrderReceipt:
-        """Have one transaction mined, once; `to` is empty if it creates a contract.
-
-        Raises:
-            ContractRefused: the contract reverts it.
-            ChainError: it costs too much, cannot be paid, or is not mined in time.
-        """
+        """Have one transaction mined, once; `to` is empty if it creates a contract. Raises ContractRefused: the
+        contract reverts it; ChainError: it costs too much, cannot be paid, or is not mined in time."""
         try:
             for _ in range(ATTEMPTS_MAX):
                 if not self.has_attempts(name):
@@ -366,9 +341,11 @@ class OperatorTransactions:
                 receipt = await self._find_receipt(name) or await self._send_until_mined(name)
                 if receipt is not None:
                     return receipt
-        except InsufficientFunds as poor:
-            raise ChainError(poor.message, "Send it some, then run the same command again") from None
-        raise ChainError(f"{name}: other programs use the account {self.account} all the time", "Stop them for a while")
+        except errors.InsufficientFunds as poor:
+            raise errors.ChainError(poor.message, "Send it some, then run the same command again") from None
+        raise errors.ChainError(
+            f"{name}: other programs use the account {self.account} all the time", "Stop them for a while"
+        )
 
     # --- one attempt ---
 
@@ -387,7 +364,7 @@ class OperatorTransactions:
         call = TransactionCall(said.to, said.content, said.gas)
         try:
             signed = await self._transactions.sign_next_attempt(attempts, NonceSlot(last.nonce, last), call, name)
-        except GasTooDear as dear:
+        except errors.GasTooDear as dear:
             self._tell(f"{name}: {dear.message}")
             return
         if signed is not None and len(attempts) < ATTEMPTS_MAX:
@@ -418,8 +395,10 @@ class OperatorTransactions:
                 receipt = await self._find_receipt(name)
                 if receipt is not None or await self._is_nonce_used(name):
                     return receipt
-            except ChainError as failed:  # what was sent may be mined all the same, and must not be ordered again
-                if tried == 0.0 and not isinstance(failed, EndpointFailed):
+            except (
+                errors.ChainError
+            ) as failed:  # what was sent may be mined all the same, and must not be ordered again
+                if tried == 0.0 and not isinstance(failed, errors.EndpointFailed):
                     raise
                 waits_for = failed.message
             if monotonic() - told > TELL_S:
@@ -427,7 +406,7 @@ class OperatorTransactions:
                 self._tell(f"{name}: {waits_for}, for {told - begun:.0f} s now")
             looks += 1
             await anyio.sleep(POLL.after(looks))
-        raise ChainError(
+        raise errors.ChainError(
             f"{name}: no block has the transaction {self._journal.attempts(name)[-1].hash} after {MINED_S:.0f} s",
             "Run the same command again: it goes on where it is"
             if self._journal.is_persistent
@@ -442,7 +421,7 @@ class OperatorTransactions:
                 continue
             if not found.succeeded:
                 self._journal.remove_attempts(name)
-                raise ContractRefused("", f"{name}: the transaction {attempt.hash} was mined and reverted")
+                raise errors.ContractRefused("", f"{name}: the transaction {attempt.hash} was mined and reverted")
             paid_wei = found.gas_used * (found.price_wei or int(attempt.fee_wei))
             return OrderReceipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)
         return None

@@ -11,8 +11,6 @@ Every async method may raise:
 - ChainMismatch: all endpoints that answer serve another chain.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -87,18 +85,14 @@ class BlockReader(Protocol):
     async def get_logs_of_blocks(
         self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()
     ) -> list[list[LogEntry]]:
-        """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them.
-
-        No entry may pass two filters. Raises NotThere if one of the blocks is not known.
-        """
+        """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them. No
+        entry may pass two filters. Raises NotThere if one of the blocks is not known."""
 
     def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[LogRange]:
-        """Entries of the blocks `first` to `last`, in ranges; filters as in `get_logs_of_blocks`.
-
-        Raises ChainError if they cannot be read.
-        """
+        """Entries of the blocks `first` to `last`, in ranges; filters as in `get_logs_of_blocks`. Raises ChainError if
+        they cannot be read."""
 
     async def is_syncing(self) -> bool:
         """Whether the endpoint says that it is still catching up."""
@@ -244,11 +238,8 @@ class HeadNotifier(Protocol):
         """Name of the endpoint whose subscription works, empty for none."""
 
     async def wait_for_head(self, soon: bool = False) -> BlockRef | None:
-        """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced.
-
-        Args:
-            soon: poll after `poll_s` even if a subscription works.
-        """
+        """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced. `soon`: poll
+        after `poll_s` even if a subscription works."""
 
     def end_wait(self) -> None:
         """End the wait, so that the chain is polled now."""

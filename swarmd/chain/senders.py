@@ -10,8 +10,6 @@ event log and come back with every `Submit`.
   not what became of it: only the chain does. So an attempt is only a note that a request may have been made.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -23,6 +21,7 @@ import rlp  # type: ignore[import-untyped]
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
+from swarmd import errors
 from swarmd.chain.contract import ERRORS, advice_for_error, encode_call, refusal_from_revert
 from swarmd.chain.endpoints import RpcPool, is_url, url_without_secrets
 from swarmd.chain.fees import DailyBudget, counted_cost_wei, quote_gas_price, replacement_price
@@ -31,16 +30,6 @@ from swarmd.chain.ports import AccountClient, Block, Price, SignedTransaction, T
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Drive, SubmissionAttempt, SubmissionKind, Value
-from swarmd.errors import (
-    ChainError,
-    ConfigError,
-    ContractRefused,
-    EndpointFailed,
-    InsufficientFunds,
-    KeystoreError,
-    RpcRefused,
-    SignerError,
-)
 from swarmd.gas import format_coins
 from swarmd.http_client import read_body_start
 from swarmd.http_server import load_token
@@ -83,24 +72,16 @@ class SubmissionSender(Protocol):
     async def prepare_attempt(
         self, peer: str, command: Submit, attempts: Sequence[SubmissionAttempt]
     ) -> SubmissionAttempt | None:
-        """The next attempt after these; None if the bounds on fees allow none that replaces them.
-
-        Raises:
-            ContractRefused: the contract would revert it.
-            ChainError: not now; the message says why.
-        """
+        """The next attempt after these; None if the bounds on fees allow none that replaces them. Raises
+        ContractRefused: the contract would revert it; ChainError: not now; the message says why."""
 
     async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
         """An attempt that replaces the last one and does nothing; None if there can be none."""
 
     async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
-        """Send an attempt. Returns its hash, or None if it was not taken for a reason that `trace` will find.
-
-        Raises:
-            ContractRefused: the contract would revert it.
-            ChainError: it was not sent; the message says why.
-            EndpointFailed: it may have been sent.
-        """
+        """Send an attempt. Returns its hash, or None if it was not taken for a reason that `trace` will find. Raises
+        ContractRefused: the contract would revert it; ChainError: it was not sent; the message says why;
+        EndpointFailed: it may have been sent."""
 
     async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
         """Find out what became of the attempts; there is at least one."""
@@ -113,12 +94,8 @@ class SubmissionSender(Protocol):
 
 
 def make_sender(config: ChainConfig, data: NodeDirectory, rpc: RpcPool) -> SubmissionSender | None:
-    """The sender that the configuration asks for; None if nothing is to be submitted.
-
-    Raises:
-        KeystoreError: the account's key or the proxy's token cannot be read.
-        ConfigError: the proxy's URL is not valid.
-    """
+    """The sender that the configuration asks for; None if nothing is to be submitted. Raises KeystoreError: the
+    account's key or the proxy's token cannot be read; ConfigError: the proxy's URL is not valid."""
     if config.sender == "wallet":
         from swarmd.chain.keystore import load_account  # heavy, and only needed to sign
 
@@ -126,7 +103,7 @@ def make_sender(config: ChainConfig, data: NodeDirectory, rpc: RpcPool) -> Submi
     if config.sender == "proxy":
         url = config.proxy.url
         if not is_url(url, "http", "https") or urlsplit(url).username is not None or urlsplit(url).query:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "chain.proxy.url is not a plain URL of a signer proxy",
                 "Write it as http://host:port/api; a token has its own key",
             )
@@ -139,14 +116,9 @@ STEPS: dict[Drive, str] = {"policy": "advance()", "manager": "updateStageAndRoun
 
 
 class AccountSigner:
-    """See `swarmd.chain.ports.TransactionSigner`.
+    """See `swarmd.chain.ports.TransactionSigner`."""
 
-    Args:
-        chain_id: part of what is signed.
-        drive: the call that advances the contract.
-    """
-
-    def __init__(self, account: LocalAccount, chain_id: int, drive: Drive = "never") -> None:
+    def __init__(self, account: "LocalAccount", chain_id: int, drive: Drive = "never") -> None:
         self.account = str(account.address)
         self._account = account
         self._chain_id = chain_id
@@ -185,11 +157,10 @@ class AccountSigner:
             called = to_checksum_address(to) if to else ""
             return SignedTransaction(_int_from_bytes(nonce), price, _int_from_bytes(gas), called, bytes(content))
         except (IndexError, ValueError, TypeError, rlp.exceptions.RLPException):
-            raise ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
+            raise errors.ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
 
 
 def encode_submission_call(command: Submit, peer: str, drive: Drive) -> bytes:
-    """The contract call that makes a submission."""
     if command.kind == "register":
         return encode_call("registerPeer(string)", peer)
     if command.kind == "reward":
@@ -198,7 +169,7 @@ def encode_submission_call(command: Submit, peer: str, drive: Drive) -> bytes:
     if command.kind == "winners":
         return encode_call("submitWinners(uint256,string[],string)", command.round, command.winners, peer)
     if drive not in STEPS:
-        raise ChainError('chain.drive is "never": this node does not move the contract on')
+        raise errors.ChainError('chain.drive is "never": this node does not move the contract on')
     return encode_call(STEPS[drive])
 
 
@@ -234,11 +205,7 @@ class NonceSlot(NamedTuple):
 
 
 class AccountTransactions:
-    """Signs and sends transactions of one account, at prices within the bounds of the configuration.
-
-    Args:
-        budget: of what is signed for in a day.
-    """
+    """Signs and sends transactions of one account, at prices within the bounds of the configuration."""
 
     def __init__(self, fees: FeesConfig, chain: AccountClient, key: TransactionSigner, budget: DailyBudget) -> None:
         self.account = key.account
@@ -248,18 +215,14 @@ class AccountTransactions:
         self._key = key
 
     async def estimate_gas_limit(self, to: str, content: bytes, gas_max: int, what: str = "the call") -> int:
-        """Gas to allow, a quarter more than it takes now.
-
-        Raises:
-            ContractRefused: the contract would revert it.
-            ChainError: it takes more than `gas_max`, or the endpoints fail.
-        """
+        """Gas to allow, a quarter more than it takes now. Raises ContractRefused: the contract would revert it;
+        ChainError: it takes more than `gas_max`, or the endpoints fail."""
         try:
             estimate = await self._chain.estimate_gas(self.account, to, content)
-        except RpcRefused as refused:
+        except errors.RpcRefused as refused:
             raise refusal_from_revert(refused, what) or refused from None
         if estimate > gas_max:
-            raise ChainError(
+            raise errors.ChainError(
                 f"{what} takes {estimate} gas, and no more than {gas_max} is ever signed for",
                 "Check chain.contract: a swarm's contract takes less",
             )
@@ -269,11 +232,7 @@ class AccountTransactions:
         self, attempts: Sequence[SubmissionAttempt], place: NonceSlot, call: TransactionCall, what: str
     ) -> SubmissionAttempt | None:
         """Sign the next attempt after these; None if the bounds allow no price at which it replaces the one before.
-
-        Raises:
-            AccountPoor, BudgetSpent, GasTooDear: it must wait.
-            ChainError: the endpoints fail.
-        """
+        Raises AccountPoor, BudgetSpent, GasTooDear: it must wait; ChainError: the endpoints fail."""
         price: Price | None = await quote_gas_price(self._chain, self._fees)
         if price is not None and place.replaced is not None and place.replaced.raw:
             price = replacement_price(self._key.decode_signed(place.replaced).price, price, self._fees)
@@ -288,7 +247,7 @@ class AccountTransactions:
     async def _check_balance(self, needed_wei: int, what: str) -> None:
         balance_wei = await self._chain.balance_wei(self.account)
         if balance_wei < needed_wei:
-            raise InsufficientFunds(
+            raise errors.InsufficientFunds(
                 f"the account {self.account} has {format_coins(balance_wei)}, and the {what} may cost "
                 f"{format_coins(needed_wei)}",
                 "Send it some of the chain's coin; the node goes on by itself",
@@ -308,7 +267,7 @@ class AccountTransactions:
         """
         try:
             await self._chain.send_raw_transaction(prepared.raw)
-        except RpcRefused as refused:
+        except errors.RpcRefused as refused:
             if KNOWN.search(refused.message):
                 return True
             if UNTIMELY.search(refused.message):
@@ -322,19 +281,16 @@ class AccountTransactions:
         return True
 
 
-def make_wallet(config: ChainConfig, rpc: RpcPool, account: LocalAccount, budget: DailyBudget | None = None) -> Wallet:
-    """The wallet of an account, over the chain that `rpc` reaches."""
+def make_wallet(
+    config: ChainConfig, rpc: RpcPool, account: "LocalAccount", budget: DailyBudget | None = None
+) -> "Wallet":
     from swarmd.chain.ethereum import EthereumClient
 
     return Wallet(config, EthereumClient(rpc), AccountSigner(account, config.chain_id, config.drive), budget)
 
 
 class Wallet(AccountTransactions):
-    """A `Sender` with the account's own key.
-
-    Args:
-        budget: bounds what it signs for in a day; by default a new one.
-    """
+    """A `Sender` with the account's own key."""
 
     repeatable = True
 
@@ -394,7 +350,7 @@ class Wallet(AccountTransactions):
         for each in reversed(attempts):
             mined = await self._find_mined_attempt(each)
             if mined is not None and mined.succeeded:
-                raise ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
+                raise errors.ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
 
     async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
         return prepared.hash if await self.broadcast_attempt(prepared, command.kind) else None
@@ -437,7 +393,7 @@ async def rehearse(
     """Make a call that changes nothing. Raises ContractRefused if the contract would revert it, ChainError."""
     try:
         await chain.call_contract(contract, content, account, block)
-    except RpcRefused as refused:
+    except errors.RpcRefused as refused:
         raise refusal_from_revert(refused, what) or refused from None
 
 
@@ -462,16 +418,13 @@ HINTS = {
 }
 
 
-TOKEN = SecretKind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one")
+TOKEN = SecretKind(
+    "signer proxy's bearer token", errors.KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one"
+)
 
 
 class ProxySender:
-    """A `Sender` through a signer proxy.
-
-    Args:
-        config: has the proxy's URL, and the organisation under which it knows the account.
-        token: bearer token, empty for none.
-    """
+    """A `Sender` through a signer proxy. `token`: bearer token, empty for none."""
 
     repeatable = False
     budget = None  # the signer has its own
@@ -493,7 +446,7 @@ class ProxySender:
     ) -> SubmissionAttempt | None:
         """Note that a request is about to be made. If the account is known, the contract is asked first."""
         if command.kind not in METHODS:
-            raise ContractRefused(
+            raise errors.ContractRefused(
                 "not-offered", f"a signer proxy does not offer to {command.kind}", 'Set drive = "never"'
             )
         if self.account:
@@ -524,7 +477,7 @@ class ProxySender:
             return replace_unprintable(str(said.get("hash") or "")[:HASH_CHARS_MAX])
         error = str(said.get("error", "") if isinstance(said, dict) else "")
         if error in NAMES:
-            raise ContractRefused(
+            raise errors.ContractRefused(
                 error, f"the contract refused it to the signer proxy: {error}", advice_for_error(error)
             )
         raise self._error_from_answer(status, error)
@@ -548,20 +501,22 @@ class ProxySender:
             ):
                 return answer.status, await read_body_start(answer.content, ANSWER_BYTES_MAX)
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL):
-            raise SignerError(f"the signer proxy {self._name} cannot be reached: is it running?") from None
+            raise errors.SignerError(f"the signer proxy {self._name} cannot be reached: is it running?") from None
         except TimeoutError:
-            raise EndpointFailed(f"the signer proxy {self._name} did not answer within {CALL_S:g} s") from None
+            raise errors.EndpointFailed(f"the signer proxy {self._name} did not answer within {CALL_S:g} s") from None
         except aiohttp.ClientError as error:
-            raise EndpointFailed(f"the signer proxy {self._name} broke off ({type(error).__name__})") from None
+            raise errors.EndpointFailed(f"the signer proxy {self._name} broke off ({type(error).__name__})") from None
 
-    def _error_from_answer(self, status: int, error: str) -> SignerError | EndpointFailed:
+    def _error_from_answer(self, status: int, error: str) -> errors.SignerError | errors.EndpointFailed:
         """The error for an answer: from 500 on, and for an answer that makes no sense, it may have been submitted."""
         words = replace_unprintable(error[:REASON_CHARS_MAX])
         said = f" ({words})" if words else ""
         if 300 <= status < 500:
             hint = HINTS.get(status, "it did not do as asked: check chain.proxy.url")
-            return SignerError(f"the signer proxy {self._name} answered {status}{said}; {hint}", status, words)
-        return EndpointFailed(f"the signer proxy {self._name} answered {status}{said} and may have submitted or not")
+            return errors.SignerError(f"the signer proxy {self._name} answered {status}{said}; {hint}", status, words)
+        return errors.EndpointFailed(
+            f"the signer proxy {self._name} answered {status}{said} and may have submitted or not"
+        )
 
 
 def _parse_json(answer: bytes) -> Any:

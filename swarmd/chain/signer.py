@@ -9,8 +9,6 @@
   token.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl
@@ -121,7 +119,6 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def posix_time(self) -> float:
-        """The line's time in POSIX seconds."""
         return datetime.fromisoformat(self.at).timestamp()
 
     def to_request(self) -> SignerRequest:
@@ -233,7 +230,6 @@ class AuditLog:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
         os.close(self._lock)
 
@@ -287,7 +283,6 @@ class SignedSubmission(TrackedSubmission):
         return self.hash or self.attempts[-1].hash
 
     def apply_line(self, line: AuditLine) -> None:
-        """Apply a line about this submission."""
         if line.what == "signed":
             self.add_attempt(line.to_prepared(), line.posix_time)
             self.lines.append(line)
@@ -312,7 +307,6 @@ class SignerLedger:
             self.apply_line(line)
 
     def apply_line(self, line: AuditLine) -> None:
-        """Apply one more line of the audit log."""
         if line.what == "spent":
             self.spent = (utc_day_of(line.posix_time), int(line.cost_wei or 0))
         if line.what == "ended":
@@ -352,10 +346,8 @@ class SignerLedger:
 
 
 class NonceReservingClient(EthereumClient):
-    """Accounts whose next nonce is never one that a pending transaction has.
-
-    An endpoint may lack, or may have dropped, a transaction that another endpoint took.
-    """
+    """Accounts whose next nonce is never one that a pending transaction has. An endpoint may lack, or may have dropped,
+    a transaction that another endpoint took."""
 
     def __init__(self, rpc: RpcPool, held: Callable[[], set[int]]) -> None:
         super().__init__(rpc)
@@ -387,15 +379,8 @@ class SignerBusy(ChainError):
 
 
 class Signer:
-    """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed.
-
-    Attributes:
-        account: the address that all submissions come from.
-        budget: the bound on what the account signs for in a day.
-
-    Args:
-        ledger: has all lines of `audit` so far.
-    """
+    """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed. `account`: the
+    address that all submissions come from. `ledger`: has all lines of `audit` so far."""
 
     def __init__(
         self, config: ChainConfig, rpc: RpcPool, account: LocalAccount, audit: AuditLog, ledger: SignerLedger

@@ -1,7 +1,5 @@
 """The signer's HTTP server, with the interface of RL Swarm's login server: it checks requests and calls the signer."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator
@@ -17,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from swarmd import http_server
+from swarmd import errors, http_server, uvicorn_server
 from swarmd.bounds import DECODE_ERRORS, RateLimiter
 from swarmd.chain.contract import advice_for_error
 from swarmd.chain.endpoints import RpcPool, read_endpoint_urls
@@ -25,27 +23,9 @@ from swarmd.chain.keystore import load_account
 from swarmd.chain.senders import DYNAMIC_FEE, NAMES
 from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest, current_timestamp
 from swarmd.config import ChainConfig
-from swarmd.errors import (
-    ChainError,
-    ChainMismatch,
-    ContractRefused,
-    KeystoreDamaged,
-    KeystoreError,
-    LogWriteFailed,
-    PathUnusable,
-)
 from swarmd.http_server import bears_token
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quote_for_shell
-from swarmd.uvicorn_server import (
-    HEALTH,
-    HttpRefusal,
-    json_response,
-    make_json_app,
-    read_body,
-    remote_of,
-    serve_in_background,
-)
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_S = 5.0  # a request's body has arrived within this
@@ -113,7 +93,7 @@ class SignerApp:
         self._access = access
         self._under_way = 0
         self._rate = RateLimiter(access.per_minute, access.per_minute / MINUTE_S)
-        self.broken: asyncio.Future[LogWriteFailed] = asyncio.get_running_loop().create_future()
+        self.broken: asyncio.Future[errors.LogWriteFailed] = asyncio.get_running_loop().create_future()
 
     def make_asgi_app(self) -> ASGIApp:
         """The ASGI application. A request counts against its minute when it is admitted."""
@@ -121,26 +101,26 @@ class SignerApp:
             Route("/api/register-peer", partial(self._handle_submit, RegisterBody), methods=["POST"]),
             Route("/api/submit-reward", partial(self._handle_submit, RewardBody), methods=["POST"]),
             Route("/api/submit-winner", partial(self._handle_submit, WinnerBody), methods=["POST"]),
-            Route(HEALTH, self._handle_health),
+            Route(uvicorn_server.HEALTH, self._handle_health),
         ]
-        return make_json_app(routes, self._check_token, int(MINUTE_S))
+        return uvicorn_server.make_json_app(routes, self._check_token, int(MINUTE_S))
 
     # --- routes ---
 
     async def _handle_submit(self, kind: type[AnyBody], request: Request) -> Response:
         if self._access.per_minute and not self._rate.try_charge():
-            raise HttpRefusal(429, "too many requests")
+            raise uvicorn_server.HttpRefusal(429, "too many requests")
         if self._under_way >= REQUESTS_MAX:
-            raise HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
+            raise uvicorn_server.HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
         self._under_way += 1
         try:
             body = await self._read_body(request, kind)
             if body.org_id not in self._access.orgs:
-                raise HttpRefusal(404, "user not found")
+                raise uvicorn_server.HttpRefusal(404, "user not found")
             if self._access.peers and body.peer_id not in self._access.peers:
-                raise HttpRefusal(403, "this peer is not served here")
-            asked = body.to_request()._replace(org=body.org_id, remote=remote_of(request))
-            return json_response(200, {"hash": await self._submit_to_signer(asked)})
+                raise uvicorn_server.HttpRefusal(403, "this peer is not served here")
+            asked = body.to_request()._replace(org=body.org_id, remote=uvicorn_server.remote_of(request))
+            return uvicorn_server.json_response(200, {"hash": await self._submit_to_signer(asked)})
         finally:
             self._under_way -= 1
 
@@ -148,36 +128,36 @@ class SignerApp:
         """The transaction's hash. Raises HttpRefusal."""
         try:
             return await self._signer.submit(asked)
-        except ContractRefused as error:
+        except errors.ContractRefused as error:
             if error.code in NAMES:
                 words = [f"Error: {error.code}()", advice_for_error(error.code)]
                 status = 400 if asked.kind == "register" else 500
-                raise HttpRefusal(status, error.code, metaMessages=words) from None
-            raise HttpRefusal(500, "the contract refused it", original=error.message) from None
-        except (ChainError, ChainMismatch) as error:
-            raise HttpRefusal(500, error.message, original=type(error).__name__) from None
-        except LogWriteFailed as error:
+                raise uvicorn_server.HttpRefusal(status, error.code, metaMessages=words) from None
+            raise uvicorn_server.HttpRefusal(500, "the contract refused it", original=error.message) from None
+        except (errors.ChainError, errors.ChainMismatch) as error:
+            raise uvicorn_server.HttpRefusal(500, error.message, original=type(error).__name__) from None
+        except errors.LogWriteFailed as error:
             if not self.broken.done():
                 self.broken.set_result(error)
-            raise HttpRefusal(500, "the audit log cannot be written", original=error.message) from None
+            raise uvicorn_server.HttpRefusal(500, "the audit log cannot be written", original=error.message) from None
 
     async def _handle_health(self, request: Request) -> Response:
         trouble = self._signer.trouble
         told = {"status": "degraded" if trouble else "ok"}
         if self._signer.budget.is_nearly_spent:
             told["budget"] = "nearly spent"
-        return json_response(503 if trouble else 200, told)
+        return uvicorn_server.json_response(503 if trouble else 200, told)
 
     def _check_token(self, request: Request) -> None:
         if "origin" in request.headers:  # a page in a browser, which can reach loopback
-            raise HttpRefusal(403, "not for browsers")
+            raise uvicorn_server.HttpRefusal(403, "not for browsers")
         if not bears_token(request.headers.get("authorization", ""), self._access.token):
-            raise HttpRefusal(401, "unauthorized")
+            raise uvicorn_server.HttpRefusal(401, "unauthorized")
 
     async def _read_body(self, request: Request, kind: type[AnyBody]) -> AnyBody:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise _bad_request("the content type is not application/json")
-        content = await read_body(request, BODY_BYTES_MAX, BODY_S)
+        content = await uvicorn_server.read_body(request, BODY_BYTES_MAX, BODY_S)
         try:
             return msgspec.json.decode(content, type=kind, strict=False)  # JavaScript clients may write 5 as "5"
         except msgspec.ValidationError as error:
@@ -186,11 +166,11 @@ class SignerApp:
             raise _bad_request("the body is not JSON") from None
 
 
-def _bad_request(why: str) -> HttpRefusal:
-    return HttpRefusal(400, "bad request", original=why)
+def _bad_request(why: str) -> uvicorn_server.HttpRefusal:
+    return uvicorn_server.HttpRefusal(400, "bad request", original=why)
 
 
-TOKEN = http_server.TOKEN._replace(error=KeystoreError)
+TOKEN = http_server.TOKEN._replace(error=errors.KeystoreError)
 
 
 class SignerSetup(NamedTuple):
@@ -204,12 +184,8 @@ class SignerSetup(NamedTuple):
 
 
 async def run_signer(order: SignerSetup) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Raises:
-        KeystoreError, ConfigError, ChainMismatch: it does not start.
-        LogInUse, LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more.
-    """
+    """Serve until SIGTERM or SIGINT. Raises KeystoreError, ConfigError, ChainMismatch: it does not start; LogInUse,
+    LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more."""
     http_server.check_listen(order.listen, order.access.token, "the signer")
     urls = read_endpoint_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)
@@ -219,7 +195,7 @@ async def run_signer(order: SignerSetup) -> None:
         async with _open_signer(order, rpc, account) as (signer, audit):
             try:
                 await signer.check_chain()  # raises for another chain or contract
-            except ChainError as error:  # while no endpoint answers, requests are answered with that
+            except errors.ChainError as error:  # while no endpoint answers, requests are answered with that
                 log.warning("nothing can be signed yet: %s", error)
             await _serve_until_signal(order, signer, audit)
     finally:
@@ -232,13 +208,13 @@ async def _open_signer(
 ) -> AsyncIterator[tuple[Signer, AuditLog]]:
     if not order.audit.parent.is_dir():
         fix = f"Make it first: `mkdir -m 700 -p {quote_for_shell(order.audit.parent)}`"
-        raise PathUnusable(f"there is no directory {order.audit.parent} for the audit log", fix)
+        raise errors.PathUnusable(f"there is no directory {order.audit.parent} for the audit log", fix)
     ledger = SignerLedger()
     audit = AuditLog(order.audit, ledger.lines_for_new_file)
     try:
         for line in audit.lines:
             if line.account and line.account != account.address:
-                raise KeystoreDamaged(
+                raise errors.KeystoreDamaged(
                     f"the audit log {order.audit} is of the account {line.account}, the key is of {account.address}",
                     "Give each account an audit log of its own with --audit",
                 )
@@ -253,7 +229,7 @@ async def _open_signer(
 async def _serve_until_signal(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
     app = SignerApp(signer, order.access)
     stopped = http_server.stop_signal_future()
-    async with serve_in_background(app.make_asgi_app(), order.listen, STOP_S) as url:
+    async with uvicorn_server.serve_in_background(app.make_asgi_app(), order.listen, STOP_S) as url:
         audit.append(AuditLine(current_timestamp(), "started", account=signer.account))
         log.info("listening on %s for %s", url, signer.account)
         following = asyncio.create_task(signer.run())

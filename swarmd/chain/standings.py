@@ -3,8 +3,6 @@
 The contract keeps sums, and in some versions leaderboards. Its logs are the same in all versions, and they suffice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 
@@ -41,11 +39,10 @@ class PeerTotals(msgspec.Struct, array_like=True):
     votes: int = 0
     rounds: set[int] = set()
 
-    def copy(self) -> PeerTotals:
+    def copy(self) -> "PeerTotals":
         return msgspec.structs.replace(self, rounds=set(self.rounds))
 
     def to_standing(self, peer: str) -> PeerStanding:
-        """The sums as a standing."""
         return PeerStanding(peer, self.account, int(self.reward), len(self.rounds), self.stages, self.wins, self.votes)
 
 

@@ -7,8 +7,6 @@
 - So everything follows from `Submit` and the chain, and this process may be killed at any point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -16,38 +14,15 @@ from typing import Any
 from cachetools import FIFOCache
 from msgspec.structs import replace
 
+from swarmd import errors
+from swarmd.chain import ports
 from swarmd.chain.fees import DailyBudget
-from swarmd.chain.ports import (
-    AccountClient,
-    ConfirmedBlock,
-    ContractReader,
-    check_block_not_replaced,
-    is_on_chain,
-)
 from swarmd.chain.senders import Fate, MinedAttempt, SubmissionSender
 from swarmd.chain.watcher import ChainWatcher
 from swarmd.config import ChainConfig
+from swarmd.core import events
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
-from swarmd.core.events import (
-    CommandFailed,
-    SubmissionConfirmed,
-    SubmissionIncluded,
-    SubmissionLost,
-    SubmissionPrepared,
-    SubmissionRefused,
-    SubmissionSent,
-)
 from swarmd.core.values import BlockRef, SubmissionAttempt, SubmissionKind, Value
-from swarmd.errors import (
-    BudgetSpent,
-    ChainError,
-    ChainMismatch,
-    ContractRefused,
-    EndpointFailed,
-    InsufficientFunds,
-    RpcRefused,
-    SwarmdError,
-)
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
@@ -69,13 +44,10 @@ class ContractRefusal(Value, frozen=True):
 
 
 class SubmissionResolver:
-    """Decides what the chain's state, or a revert, means for a submission.
+    """Decides what the chain's state, or a revert, means for a submission. `account`: that submissions come from; empty
+    if unknown: then what the contract has counts as ours."""
 
-    Args:
-        account: that submissions come from; empty if unknown: then what the contract has counts as ours.
-    """
-
-    def __init__(self, coordinator: ContractReader, peer: str, account: str) -> None:
+    def __init__(self, coordinator: ports.ContractReader, peer: str, account: str) -> None:
         self._coordinator = coordinator
         self._blocks = coordinator.blocks
         self._peer = peer
@@ -108,7 +80,7 @@ class SubmissionResolver:
         """Round and stage of one block, and that block: two reads might be of two blocks."""
         head = await self._blocks.get_head()
         place = await self._coordinator.round_and_stage(hex(head.number))
-        await check_block_not_replaced(self._blocks, head)
+        await ports.check_block_not_replaced(self._blocks, head)
         return place, head
 
     def _check_owner(self, owner: str) -> bool | ContractRefusal:
@@ -119,13 +91,13 @@ class SubmissionResolver:
         )
         return ContractRefusal("taken", reason, permanent=True)
 
-    def _endpoint_behind_error(self, command: Submit, place: tuple[int, int]) -> ChainError:
-        return ChainError(
+    def _endpoint_behind_error(self, command: Submit, place: tuple[int, int]) -> errors.ChainError:
+        return errors.ChainError(
             f"the contract is at round {place[0]} stage {place[1]}, which is before round {command.round} stage "
             f"{command.stage}; a reorganisation may have taken it back"
         )
 
-    async def resolve_refusal(self, command: Submit, error: ContractRefused) -> bool | ContractRefusal:
+    async def resolve_refusal(self, command: Submit, error: errors.ContractRefused) -> bool | ContractRefusal:
         """As `look`, after the contract has refused it. Raises ChainError if the refusal may pass."""
         seen = await self.resolve_submission(command)
         if seen:
@@ -135,10 +107,10 @@ class SubmissionResolver:
         if error.code in TOO_EARLY:
             await self._check_early_refusal(command, error)
         if error.code in (*DONE_ALREADY, "AdvanceNotAllowed", "Error", ""):
-            raise ChainError(error.message, error.fix)
+            raise errors.ChainError(error.message, error.fix)
         return ContractRefusal(error.code, str(error))
 
-    async def _check_early_refusal(self, command: Submit, error: ContractRefused) -> None:
+    async def _check_early_refusal(self, command: Submit, error: errors.ContractRefused) -> None:
         """Judge a refusal for a round or stage that does not exist; return if it never will.
 
         The contract may have reached this very round and stage since it refused. So the first refusal that does not
@@ -152,17 +124,17 @@ class SubmissionResolver:
         if place < (command.round, command.stage):
             raise self._endpoint_behind_error(command, place)
         known = self._refused_once.pop(name, None)
-        if known is None or not await is_on_chain(self._blocks, known):
+        if known is None or not await ports.is_on_chain(self._blocks, known):
             self._refused_once[name] = head
             where = f"round {place[0]} stage {place[1]}"
-            raise ChainError(f"{error.message}; the contract is at {where} by now, so it is asked again")
+            raise errors.ChainError(f"{error.message}; the contract is at {where} by now, so it is asked again")
 
-    async def _resolve_ownership_refusal(self, error: ContractRefused) -> bool | ContractRefusal:
+    async def _resolve_ownership_refusal(self, error: errors.ContractRefused) -> bool | ContractRefusal:
         owner = await self._coordinator.account_of_peer(self._peer)
         verdict = self._check_owner(owner) if owner else True
         if isinstance(verdict, ContractRefusal):
             return verdict
-        raise ChainError(error.message, error.fix)
+        raise errors.ChainError(error.message, error.fix)
 
 
 ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and brings those back after a restart
@@ -170,11 +142,7 @@ MISSING_CHECKS = 2  # an attempt is gone if two checks find it so: endpoints do 
 
 
 class TrackedSubmission:
-    """State of one submission.
-
-    Args:
-        command: the attempts that come with it are in the log, and may be sent.
-    """
+    """State of one submission. `command`: the attempts that come with it are in the log, and may be sent."""
 
     def __init__(self, command: Submit) -> None:
         self.command = command
@@ -195,10 +163,8 @@ class TrackedSubmission:
         self._sent: set[str] = set()
 
     def update_command(self, command: Submit) -> None:
-        """Take a new order: the attempts in it are in the log; what was prepared since stays.
-
-        Bytes that were signed again stay, too: after a confirmation the log keeps none, and may not have these yet.
-        """
+        """Take a new order: the attempts in it are in the log; what was prepared since stays. Bytes that were signed
+        again stay, too: after a confirmation the log keeps none, and may not have these yet."""
         anew = {each.hash for each in self.attempts if each.raw} - self._in_log
         logged = [each for each in command.prepared if each.raw or each.hash not in anew]
         brought = {each.hash for each in logged}
@@ -209,10 +175,8 @@ class TrackedSubmission:
         self.is_unannounced = self.block is not None
 
     def add_attempt(self, prepared: SubmissionAttempt, at: float) -> None:
-        """Add the next attempt, which may not be sent yet.
-
-        It replaces one without bytes: the same transaction, signed again after its block was lost.
-        """
+        """Add the next attempt, which may not be sent yet. It replaces one without bytes: the same transaction, signed
+        again after its block was lost."""
         if not self._has_raw_bytes(prepared.hash):
             self._in_log.discard(prepared.hash)
             self._put_attempt(prepared)
@@ -234,7 +198,6 @@ class TrackedSubmission:
         return any(each.hash == hash and (each.raw or not hash) for each in self.attempts)
 
     def newest_released(self) -> SubmissionAttempt | None:
-        """The newest attempt that may be sent."""
         return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
 
     def newest_released_by_nonce(self) -> list[SubmissionAttempt]:
@@ -265,7 +228,6 @@ class TrackedSubmission:
         return not self.attempts or self.missing_checks >= MISSING_CHECKS
 
     def mark_included(self, block: BlockRef, hash: str) -> None:
-        """Record the block in which the submission was mined."""
         self.block, self.hash, self.is_unannounced, self.was_alive = block, hash, False, True
 
     def forget_block(self) -> None:
@@ -295,19 +257,17 @@ HELD_S = 60.0  # until what the day's budget has no room for is tried again
 
 
 class Submitter:
-    """Tracks submissions from their order until they are confirmed, refused, lost or given back.
-
-    An attempt is sent only after it is in the log, and replaced if it is stuck.
-    """
+    """Tracks submissions from their order until they are confirmed, refused, lost or given back. An attempt is sent
+    only after it is in the log, and replaced if it is stuck."""
 
     def __init__(
         self,
         config: ChainConfig,
         peer: str,
-        coordinator: ContractReader,
-        accounts: AccountClient,
+        coordinator: ports.ContractReader,
+        accounts: ports.AccountClient,
         sender: SubmissionSender,
-        confirmed: ConfirmedBlock,
+        confirmed: ports.ConfirmedBlock,
         emit: EventSink,
         runtime: Runtime = LOOP,
     ) -> None:
@@ -333,7 +293,7 @@ class Submitter:
         if isinstance(command, Submit):
             self._handle_submit(command, tracked)
         elif tracked is None:
-            self._emit(CommandFailed(command.id, "this submission is not under way here"))
+            self._emit(events.CommandFailed(command.id, "this submission is not under way here"))
         else:
             tracked.release_attempt(command.prepared)
         self._woken.set()
@@ -342,7 +302,7 @@ class Submitter:
         if tracked is not None:
             tracked.update_command(command)
         elif len(self._tracked) >= TRACKED_MAX:
-            self._emit(CommandFailed(command.id, f"{TRACKED_MAX} submissions are tracked already"))
+            self._emit(events.CommandFailed(command.id, f"{TRACKED_MAX} submissions are tracked already"))
         else:
             tracked = self._tracked[command.submission] = TrackedSubmission(command)
             # Attempts of an earlier process may still be pending; if their fate cannot be known, wait.
@@ -370,9 +330,13 @@ class Submitter:
         try:
             if tracked.held_until <= self._runtime.now() and await self._has_needed_funds(tracked):
                 await self._advance_submission(tracked)
-        except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
+        except (
+            errors.ChainError,
+            errors.ChainMismatch,
+            errors.ContractRefused,
+        ) as error:  # a mismatch is for the watcher to judge
             self._handle_failure(tracked, error)
-        except SwarmdError:
+        except errors.SwarmdError:
             raise
         except Exception as error:
             log.exception("%s failed", tracked.command.id)
@@ -384,7 +348,7 @@ class Submitter:
             tracked.needed_wei = 0
         return not tracked.needed_wei
 
-    def _handle_failure(self, tracked: TrackedSubmission, error: SwarmdError) -> None:
+    def _handle_failure(self, tracked: TrackedSubmission, error: errors.SwarmdError) -> None:
         """Give a submission back if nothing of it is under way; otherwise it is checked again anyway.
 
         One that lacks only coins, or room in the day's budget, stays and goes on as soon as it can. A step of the
@@ -392,13 +356,13 @@ class Submitter:
         """
         if tracked.needed_wei:
             log.debug("%s: %s", tracked.command.id, error)
-        elif isinstance(error, InsufficientFunds) and tracked.command.kind != "advance":
+        elif isinstance(error, errors.InsufficientFunds) and tracked.command.kind != "advance":
             tracked.needed_wei = error.needed_wei
             self._emit_trouble(tracked, str(error))
-        elif isinstance(error, BudgetSpent) and tracked.command.kind != "advance":
+        elif isinstance(error, errors.BudgetSpent) and tracked.command.kind != "advance":
             tracked.held_until = self._runtime.now() + HELD_S
             self._emit_trouble(tracked, str(error))
-        elif tracked.block is not None or (isinstance(error, EndpointFailed) and tracked.attempts):
+        elif tracked.block is not None or (isinstance(error, errors.EndpointFailed) and tracked.attempts):
             log.info("%s: %s", tracked.command.id, error)
         else:
             self._emit_failed(tracked, str(error))
@@ -451,13 +415,11 @@ class Submitter:
     # --- on the chain ---
 
     async def _check_inclusion_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
-        """Confirm it once its block is deep enough; forget the block if the chain has replaced it.
-
-        Returns whether the chain still has it in this block.
-        """
+        """Confirm it once its block is deep enough; forget the block if the chain has replaced it. Returns whether the
+        chain still has it in this block."""
         if self._depth is None:
             self._depth = await self._confirmed()
-        there = await is_on_chain(self._blocks, block)
+        there = await ports.is_on_chain(self._blocks, block)
         deep = block.number <= self._depth
         if there and deep and not tracked.hash:
             there = await self._resolver.resolve_submission(tracked.command) is True
@@ -467,21 +429,20 @@ class Submitter:
         if tracked.is_unannounced:
             self._emit_included(tracked, block, tracked.hash)
         if deep:
-            self._emit(SubmissionConfirmed(tracked.submission, block))
+            self._emit(events.SubmissionConfirmed(tracked.submission, block))
             self._stop_tracking(tracked)
         return True
 
     # --- attempts, each of which is sent only after it is in the log ---
 
     async def _prepare_first_attempt(self, tracked: TrackedSubmission) -> None:
-        """Make this process's first attempt."""
         try:
             prepared = await self._sender.prepare_attempt(self._peer, tracked.command, tracked.attempts)
-        except ContractRefused as error:
+        except errors.ContractRefused as error:
             await self._resolve_refused(tracked, error)
             return
         if prepared is None:
-            raise ChainError("the bounds of chain.fees leave no price for it")
+            raise errors.ChainError("the bounds of chain.fees leave no price for it")
         self._emit_prepared(tracked, prepared)
 
     async def _send_or_bump_fee(self, tracked: TrackedSubmission) -> None:
@@ -507,10 +468,10 @@ class Submitter:
         """Send an attempt; False if the contract, or the endpoint, refused it."""
         try:
             name = await self._sender.send_attempt(self._peer, tracked.command, prepared)
-        except ContractRefused as error:
+        except errors.ContractRefused as error:
             await self._resolve_refused(tracked, error)
             return False
-        except RpcRefused as error:
+        except errors.RpcRefused as error:
             if tracked.pushed_at is None:  # not taken as it is signed, for lack of gas, say: it is replaced in time
                 tracked.pushed_at = self._runtime.now()
                 self._emit_trouble(tracked, str(error))
@@ -521,7 +482,7 @@ class Submitter:
             tracked.pushed_at = self._runtime.now()
         tracked.unwanted.discard(prepared.hash)
         if name is not None and tracked.mark_sent(prepared):
-            self._emit(SubmissionSent(tracked.submission, name))
+            self._emit(events.SubmissionSent(tracked.submission, name))
         return True
 
     async def _broadcast_once(self, tracked: TrackedSubmission, prepared: SubmissionAttempt) -> None:
@@ -529,10 +490,10 @@ class Submitter:
             return
         try:
             await self._broadcast_attempt(tracked, prepared)
-        except EndpointFailed as error:
+        except errors.EndpointFailed as error:
             tracked.pushed_at = self._runtime.now()  # it may have arrived all the same
             self._emit_trouble(tracked, str(error))
-        except ChainError:
+        except errors.ChainError:
             self._unsent.add(tracked.submission)
             raise
 
@@ -540,7 +501,7 @@ class Submitter:
         """Replace a stuck attempt: by a dearer one, or by an empty one if the contract would not take it any more."""
         if not self._sender.repeatable:
             self._unsent.add(tracked.submission)
-            raise ChainError(
+            raise errors.ChainError(
                 f"the chain does not have it {self._config.fees.stuck_s:g} s after the signer proxy was asked"
             )
         tracked.pushed_at = self._runtime.now()
@@ -549,12 +510,12 @@ class Submitter:
             return
         try:
             prepared = await self._sender.prepare_attempt(self._peer, tracked.command, list_replaced_attempts(tracked))
-        except ContractRefused:
+        except errors.ContractRefused:
             await self._cancel_attempt(tracked)
             return
-        except EndpointFailed:
+        except errors.EndpointFailed:
             raise
-        except ChainError as error:
+        except errors.ChainError as error:
             log.warning("%s is stuck: %s", tracked.submission, error)
             prepared = None
         await self._emit_replacement(tracked, prepared)
@@ -565,10 +526,8 @@ class Submitter:
         await self._emit_replacement(tracked, await self._sender.prepare_withdrawal(list_replaced_attempts(tracked)))
 
     async def _emit_replacement(self, tracked: TrackedSubmission, prepared: SubmissionAttempt | None) -> None:
-        """Emit the next attempt; if there can be none, send again what was sent.
-
-        One attempt of each nonce is sent: the endpoints may have forgotten the lowest, and the others wait for it.
-        """
+        """Emit the next attempt; if there can be none, send again what was sent. One attempt of each nonce is sent: the
+        endpoints may have forgotten the lowest, and the others wait for it."""
         if prepared is not None:
             self._emit_prepared(tracked, prepared)
             return
@@ -579,8 +538,7 @@ class Submitter:
 
     # --- refusals and reverts ---
 
-    async def _resolve_refused(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
-        """Resolve a submission whose attempt the contract would not take."""
+    async def _resolve_refused(self, tracked: TrackedSubmission, error: errors.ContractRefused) -> None:
         verdict = await self._resolver.resolve_refusal(tracked.command, error)
         if isinstance(verdict, ContractRefusal):
             self._emit_refused(tracked, verdict)
@@ -595,41 +553,40 @@ class Submitter:
         """End a submission whose attempt was mined and reverted, so that its nonce is spent."""
         try:
             await self._sender.explain_revert(self._peer, tracked.command, mined)
-        except ContractRefused as error:
+        except errors.ContractRefused as error:
             await self._resolve_revert_reason(tracked, error)
             return
         self._emit_lost(tracked, f"it was reverted in block {mined.block.number}")
 
-    async def _resolve_revert_reason(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
+    async def _resolve_revert_reason(self, tracked: TrackedSubmission, error: errors.ContractRefused) -> None:
         if error.code in TOO_EARLY:  # it was, in that block; now the contract is asked again
             self._emit_lost(tracked, error.message)
             return
         try:
             await self._resolve_refused(tracked, error)
-        except EndpointFailed:
+        except errors.EndpointFailed:
             raise
-        except ChainError as passing:
+        except errors.ChainError as passing:
             self._emit_lost(tracked, str(passing))
 
     # --- events ---
 
     def _emit_prepared(self, tracked: TrackedSubmission, attempt: SubmissionAttempt) -> None:
-        """Emit the next attempt, which waits to be in the log."""
         tracked.add_attempt(attempt, self._runtime.now())
-        self._emit(SubmissionPrepared(tracked.submission, attempt))
+        self._emit(events.SubmissionPrepared(tracked.submission, attempt))
 
     def _emit_included(self, tracked: TrackedSubmission, block: BlockRef, hash: str) -> None:
         tracked.mark_included(block, hash)
-        self._emit(SubmissionIncluded(tracked.submission, block, hash))
+        self._emit(events.SubmissionIncluded(tracked.submission, block, hash))
 
     def _emit_refused(self, tracked: TrackedSubmission, refusal: ContractRefusal) -> None:
         """Report that the contract will never take it."""
-        self._emit(SubmissionRefused(tracked.submission, refusal.code, refusal.reason, refusal.permanent))
+        self._emit(events.SubmissionRefused(tracked.submission, refusal.code, refusal.reason, refusal.permanent))
         self._stop_tracking(tracked)
 
     def _emit_lost(self, tracked: TrackedSubmission, reason: str) -> None:
         """Report that no attempt can be mined any more."""
-        self._emit(SubmissionLost(tracked.submission, reason))
+        self._emit(events.SubmissionLost(tracked.submission, reason))
         self._stop_tracking(tracked)
 
     def _emit_failed(self, tracked: TrackedSubmission, reason: str) -> None:
@@ -640,7 +597,7 @@ class Submitter:
     def _emit_trouble(self, tracked: TrackedSubmission, reason: str) -> None:
         """Report a failure of a submission that is tracked further."""
         log.info("%s: %s", tracked.command.id, reason)
-        self._emit(CommandFailed(tracked.command.id, reason))
+        self._emit(events.CommandFailed(tracked.command.id, reason))
 
 
 def _reason_not_to_sign(command: Submit) -> ContractRefusal | None:
@@ -656,13 +613,8 @@ def _reason_not_to_sign(command: Submit) -> ContractRefusal | None:
 
 
 class ChainCommandDispatcher:
-    """Dispatches the daemon's orders to watcher and submitter.
-
-    Args:
-        submitter: None if this node submits nothing.
-        budget: of the account; None if nothing is signed here.
-        begin: starts a coroutine function concurrently.
-    """
+    """Dispatches the daemon's orders to watcher and submitter. `submitter`: None if this node submits nothing.
+    `budget`: of the account; None if nothing is signed here."""
 
     def __init__(
         self,
@@ -682,7 +634,6 @@ class ChainCommandDispatcher:
             watcher.on_head = submitter.on_head
 
     def start_tasks(self) -> None:
-        """Start the tasks that run until the end."""
         self._begin(self._watcher.membership.run)
         if self._submitter is not None:
             self._begin(self._submitter.run)
@@ -695,9 +646,9 @@ class ChainCommandDispatcher:
             self._submitter.handle_command(command)
         elif isinstance(command, Submit):
             reason = 'chain.sender is "none": this node follows the chain and submits nothing'
-            self._emit(SubmissionRefused(command.submission, "follows-only", reason))
+            self._emit(events.SubmissionRefused(command.submission, "follows-only", reason))
         else:
-            self._emit(CommandFailed(command.id, "this is not a command for the chain worker"))
+            self._emit(events.CommandFailed(command.id, "this is not a command for the chain worker"))
 
     def _start_watching(self, order: WatchChain) -> None:
         if self._budget is not None:

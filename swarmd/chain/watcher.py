@@ -8,64 +8,21 @@
 - The allow-list (`MembershipReader`) is computed from logs at the confirmed depth, because the contract keeps no list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from swarmd import errors
 from swarmd.bounds import Backoff
+from swarmd.chain import logs, ports
 from swarmd.chain.blocks import BlockReporter, EntryDecoder, RecentBlocks, group_by_block
-from swarmd.chain.logs import (
-    ALLOWED_TOPIC,
-    DISALLOWED_TOPIC,
-    OPEN_TOPIC,
-    PEERS_MAX,
-    REWARD_TOPIC,
-    SAYINGS,
-    VOTE_TOPIC,
-    LogEntry,
-    decode_allow_list_change,
-    decode_log_entry,
-    parse_block_time,
-)
-from swarmd.chain.ports import (
-    AccountSource,
-    BlockNotFound,
-    BlockReader,
-    ContractReader,
-    EndpointPool,
-    HeadListener,
-    HeadNotifier,
-    LogFilter,
-    LogRange,
-    check_block_not_replaced,
-    is_on_chain,
-)
 from swarmd.config import ChainConfig
+from swarmd.core import events
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import (
-    AnyChainLog,
-    ChainDegraded,
-    ChainReorged,
-    ChainUp,
-    MembershipRead,
-    OtherLog,
-    SubmissionsCounted,
-)
 from swarmd.core.state import OUTBOX_MAX
 from swarmd.core.values import BlockRef
-from swarmd.errors import (
-    ChainError,
-    ChainMismatch,
-    ConfigError,
-    ContractRefused,
-    EndpointFailed,
-    RpcRefused,
-    SwarmdError,
-)
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
@@ -74,16 +31,10 @@ log = get_logger(__name__)
 
 
 class ChainRequirements:
-    """What a node's configuration requires of chain and contract.
+    """What a node's configuration requires of chain and contract. `extensions`: version of the contract's extensions,
+    as reported last; None before."""
 
-    Args:
-        stages: number of stages that a round must have.
-
-    Attributes:
-        extensions: version of the contract's extensions, as reported last; None before.
-    """
-
-    def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ContractReader) -> None:
+    def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ports.ContractReader) -> None:
         self._config = config
         self._stages = stages
         self._peer = peer
@@ -103,7 +54,7 @@ class ChainRequirements:
         """
         found = (await self.blocks.get_block(0)).hash
         if genesis and found != genesis:
-            raise ChainMismatch(
+            raise errors.ChainMismatch(
                 f"the chain was reset: its first block is {found}, it was {genesis} before",
                 "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
             )
@@ -111,30 +62,26 @@ class ChainRequirements:
         syncing = await self.blocks.is_syncing()
         head = await self.blocks.get_head()
         if syncing or head.number < self._config.from_block:
-            raise ChainError(
+            raise errors.ChainError(
                 f"the endpoint is still at block {head.number}, and the contract's first block comes later"
             )
         await self.coordinator.check_contract()
         stages = await self.coordinator.stage_count()
         if stages != self._stages:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"swarm.stages is {self._stages}, the contract {self._config.contract} has rounds of {stages} stages",
                 "Set swarm.stages to what the contract says, or correct chain.contract",
             )
         return found
 
-    async def read_contract_state(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
-        """Read the contract's state at a block.
-
-        Raises:
-            NotThere: the block was replaced meanwhile, so that some answers may be of another one.
-            ChainError: it cannot be read now.
-        """
+    async def read_contract_state(self, head: BlockRef, genesis: str, account: str) -> events.ChainUp:
+        """Read the contract's state at a block. Raises NotThere: the block was replaced meanwhile, so that some answers
+        may be of another one; ChainError: it cannot be read now."""
         block, contract = hex(head.number), self.coordinator
         extensions = await contract.extensions_version()  # first, because the other reads depend on it
         round, stage = await contract.round_and_stage(block)
         policy = await contract.round_policy(block)
-        up = ChainUp(
+        up = events.ChainUp(
             chain_id=self._config.chain_id,
             contract=contract.contract,
             genesis=genesis,
@@ -149,30 +96,25 @@ class ChainRequirements:
             min_submissions=policy.min_submissions,
             max_stage_s=policy.max_stage_s,
         )
-        await check_block_not_replaced(self.blocks, head)
+        await ports.check_block_not_replaced(self.blocks, head)
         self.extensions = extensions
         return up
 
 
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
-FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
+FILTERS = [[[logs.OPEN_TOPIC, logs.ALLOWED_TOPIC, logs.DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
 CHANGES_MAX = 4096  # blocks with changes that are remembered; of more, the first and the newest ones
 
 
 class MembershipReader:
-    """Reports the allow-list: at the start, and whenever a change is confirmed.
-
-    The list is read only if the swarm is closed: an open one does not use it.
-
-    Args:
-        from_block: in which the contract was created.
-    """
+    """Reports the allow-list: at the start, and whenever a change is confirmed. The list is read only if the swarm is
+    closed: an open one does not use it."""
 
     def __init__(
         self,
-        blocks: BlockReader,
-        coordinator: ContractReader,
+        blocks: ports.BlockReader,
+        coordinator: ports.ContractReader,
         from_block: int,
         emit: EventSink,
         runtime: Runtime = LOOP,
@@ -187,12 +129,11 @@ class MembershipReader:
         self._lacking = False  # the contract seemed to have no list when changes were due
         self._forgotten = 0  # count of reorganisations
         self._confirmed = -1
-        self._told: MembershipRead | None = None
+        self._told: events.MembershipRead | None = None
         self._runtime = runtime
         self._due = runtime.make_signal()
 
     def record_change(self, number: int) -> None:
-        """Record that a log in this block changes membership."""
         self._changes.append(number)
         if len(self._changes) > CHANGES_MAX:
             del self._changes[1]  # what it changed is read with a later one
@@ -223,7 +164,11 @@ class MembershipReader:
             await self._due.wait()
             try:
                 await self._read_and_report()
-            except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is the watcher's to judge
+            except (
+                errors.ChainError,
+                errors.ChainMismatch,
+                errors.ContractRefused,
+            ) as error:  # a mismatch is the watcher's to judge
                 log.info("membership cannot be read: %s", error.message)
                 self._due.set()
                 await self._runtime.sleep(RETRY_S)
@@ -236,8 +181,10 @@ class MembershipReader:
             if not open:
                 await self._read_changes(confirmed)
             if forgotten != self._forgotten:
-                raise BlockNotFound("blocks were replaced while the allow-list was read")
-            self._report_membership(MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX])))
+                raise ports.BlockNotFound("blocks were replaced while the allow-list was read")
+            self._report_membership(
+                events.MembershipRead(open, () if open else tuple(sorted(self._allowed)[: logs.PEERS_MAX]))
+            )
         self._changes = [number for number in self._changes if number > confirmed]
 
     async def _read_changes(self, confirmed: int) -> None:
@@ -249,43 +196,42 @@ class MembershipReader:
                 self._apply_change(entry)
             self._read_to = span.last
 
-    def _apply_change(self, entry: LogEntry) -> None:
+    def _apply_change(self, entry: logs.LogEntry) -> None:
         try:
-            if entry.topics[0] == ALLOWED_TOPIC:
-                self._allowed.update(decode_allow_list_change(entry))
-            elif entry.topics[0] == DISALLOWED_TOPIC:
-                self._allowed.difference_update(decode_allow_list_change(entry))
+            if entry.topics[0] == logs.ALLOWED_TOPIC:
+                self._allowed.update(logs.decode_allow_list_change(entry))
+            elif entry.topics[0] == logs.DISALLOWED_TOPIC:
+                self._allowed.difference_update(logs.decode_allow_list_change(entry))
         except ValueError as error:
             log.warning("a change of the allow-list in block %s is left out: %s", entry.block_number, error)
 
-    def _report_membership(self, read: MembershipRead) -> None:
-        if len(self._allowed) > PEERS_MAX:
-            log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), PEERS_MAX)
+    def _report_membership(self, read: events.MembershipRead) -> None:
+        if len(self._allowed) > logs.PEERS_MAX:
+            log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), logs.PEERS_MAX)
         if read != self._told:
             self._told = read
             self._emit(read)
 
 
-EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # logs that every member causes in each round
-COMMON = tuple(topic for topic in SAYINGS if topic not in EACH_MEMBERS)
+EACH_MEMBERS = (logs.REWARD_TOPIC, logs.VOTE_TOPIC)  # logs that every member causes in each round
+COMMON = tuple(topic for topic in logs.SAYINGS if topic not in EACH_MEMBERS)
 
 
 class LogSelection:
-    """Chooses which log entries are read, and counts submissions instead of reading all of them.
+    """Chooses which log entries are read, and counts submissions instead of reading all of them. `shards`: of the
+    swarm; if it has none, all entries are read. `account`: gives the account of this node; while it is empty, rewards
+    and votes of all accounts are read."""
 
-    Args:
-        shards: of the swarm; if it has none, all entries are read.
-        account: gives the account of this node; while it is empty, rewards and votes of all accounts are read.
-    """
-
-    def __init__(self, shards: int, contract: ContractReader, account: AccountSource, emit: EventSink) -> None:
+    def __init__(
+        self, shards: int, contract: ports.ContractReader, account: ports.AccountSource, emit: EventSink
+    ) -> None:
         self._shards = shards
         self._contract = contract
         self._account = account
         self._emit = emit
-        self._counted: SubmissionsCounted | None = None  # reported last
+        self._counted: events.SubmissionsCounted | None = None  # reported last
 
-    def make_filters(self) -> tuple[LogFilter, ...]:
+    def make_filters(self) -> tuple[ports.LogFilter, ...]:
         """Filters for what is read; none if everything is."""
         if not self._shards:
             return ()
@@ -294,15 +240,15 @@ class LogSelection:
         return [COMMON], [EACH_MEMBERS, *senders]
 
     async def report_submission_count(self, head: BlockRef) -> None:
-        """Report how many peers have reported the stage that is open at a block, if the number has changed.
-
-        Raises ChainError.
-        """
+        """Report how many peers have reported the stage that is open at a block, if the number has changed. Raises
+        ChainError."""
         if not self._shards:
             return
         block = hex(head.number)
         count = await self._contract.submission_count(block)
-        counted = None if count is None else SubmissionsCounted(*await self._contract.round_and_stage(block), count)
+        counted = (
+            None if count is None else events.SubmissionsCounted(*await self._contract.round_and_stage(block), count)
+        )
         if counted is not None and counted != self._counted:
             self._counted = counted
             self._emit(counted)
@@ -318,7 +264,7 @@ STILL_S = 1800.0  # without a new final block until a warning; Ethereum has one 
 class FinalityTracker:
     """Finds the last block that counts as confirmed."""
 
-    def __init__(self, config: ChainConfig, blocks: BlockReader, runtime: Runtime = LOOP) -> None:
+    def __init__(self, config: ChainConfig, blocks: ports.BlockReader, runtime: Runtime = LOOP) -> None:
         self._config = config
         self._blocks = blocks
         self._runtime = runtime
@@ -332,7 +278,7 @@ class FinalityTracker:
         if self._config.finality != "depth":
             try:
                 final = (await self._blocks.get_block(self._config.finality)).number
-            except (RpcRefused, BlockNotFound) as error:
+            except (errors.RpcRefused, ports.BlockNotFound) as error:
                 if not self._lacking:
                     self._lacking = True
                     log.warning(
@@ -391,12 +337,12 @@ class ChainWatcher:
         self,
         config: ChainConfig,
         terms: ChainRequirements,
-        endpoints: EndpointPool,
-        heads: HeadNotifier,
+        endpoints: ports.EndpointPool,
+        heads: ports.HeadNotifier,
         emit: EventSink,
-        account: AccountSource,
+        account: ports.AccountSource,
         runtime: Runtime = LOOP,
-        decode: EntryDecoder = decode_log_entry,
+        decode: EntryDecoder = logs.decode_log_entry,
     ) -> None:
         self._config = config
         self._terms = terms
@@ -419,7 +365,7 @@ class ChainWatcher:
         self.membership = MembershipReader(self._blocks, terms.coordinator, config.from_block, emit, runtime)
         self._finality = FinalityTracker(config, self._blocks, runtime)
         self._own = LogSelection(config.shards, terms.coordinator, account, emit)
-        self.on_head: HeadListener = lambda: None
+        self.on_head: ports.HeadListener = lambda: None
         self.on_progress: ReachListener = lambda reach: None
 
     @property
@@ -444,13 +390,13 @@ class ChainWatcher:
         while True:
             try:
                 await self._read_new_blocks(order, header)
-            except (ChainError, ContractRefused) as error:
+            except (errors.ChainError, errors.ContractRefused) as error:
                 await self._handle_failure(error)
                 header = None
-            except (ChainMismatch, ConfigError) as error:
+            except (errors.ChainMismatch, errors.ConfigError) as error:
                 if not self._endpoints.distrust_current_endpoint(error.message):
                     raise
-                await self._handle_failure(ChainError(error.message, error.fix))
+                await self._handle_failure(errors.ChainError(error.message, error.fix))
                 header = None
             else:
                 self._failures = 0
@@ -461,24 +407,23 @@ class ChainWatcher:
         self._up = False
         self.heads.end_wait()
 
-    async def _handle_failure(self, error: ChainError | ContractRefused) -> None:
+    async def _handle_failure(self, error: errors.ChainError | errors.ContractRefused) -> None:
         """Report a failure once, and pause."""
         log.debug("poll failed: %s", error.message)
         self._failures += 1
-        if self._failures % LEFT_AFTER == 0 and not isinstance(error, EndpointFailed):
+        if self._failures % LEFT_AFTER == 0 and not isinstance(error, errors.EndpointFailed):
             self._endpoints.pause_current_endpoint(error.message)
         if (
-            self._failures >= (ABSENT_AFTER if isinstance(error, BlockNotFound) else DEGRADED_AFTER)
+            self._failures >= (ABSENT_AFTER if isinstance(error, ports.BlockNotFound) else DEGRADED_AFTER)
             and not self._degraded
         ):
             self._degraded = True
             log.warning("the chain cannot be followed: %s", error.message)
-            self._emit(ChainDegraded(error.message))
+            self._emit(events.ChainDegraded(error.message))
             self._up = self._checked = False
         await self._runtime.sleep(PAUSE.after(self._failures))
 
     async def _read_new_blocks(self, order: WatchChain, header: BlockRef | None) -> None:
-        """Read new blocks."""
         if not self._checked:
             await self._check_chain()
         if self._branch is None:
@@ -541,24 +486,24 @@ class ChainWatcher:
         tip = self.branch.tip
 
         async def is_still_on_chain(block: BlockRef) -> bool:
-            return block.number <= head.number and await is_on_chain(self._blocks, block)
+            return block.number <= head.number and await ports.is_on_chain(self._blocks, block)
 
         fork = await self.branch.find_fork(is_still_on_chain)
         if fork is None:
-            raise ChainMismatch(
+            raise errors.ChainMismatch(
                 f"the chain was reset: none of the last {len(self.branch)} blocks that were read, up to "
                 f"{tip.number} {tip.hash}, is part of it any more",
                 "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
             )
         if fork == tip:
-            raise BlockNotFound(f"block {tip.number} came and went")
+            raise ports.BlockNotFound(f"block {tip.number} came and went")
         log.warning("blocks %d to %d were replaced", fork.number + 1, tip.number)
         self.branch.drop_blocks_after(fork.number)
         self.reports.resume_after(fork)
         self.membership.forget_after_fork(fork.number)
         self._own.reset_reported_count()
         self._up = False
-        self._emit(ChainReorged(fork, tip.number - fork.number))
+        self._emit(events.ChainReorged(fork, tip.number - fork.number))
 
     async def _read_in_ranges(self, last: int) -> bool:
         """Read in ranges up to the block `last`. Returns False if the tip is not part of the chain any more."""
@@ -571,16 +516,16 @@ class ChainWatcher:
             self._report_progress()
         return True
 
-    async def _report_range(self, span: LogRange, end: BlockRef) -> None:
+    async def _report_range(self, span: ports.LogRange, end: BlockRef) -> None:
         groups = group_by_block(span.entries)
         untimed = [number for number, entries in groups if entries[0].block_timestamp is None]
         headers = {block.number: block for block in [*await self._blocks.get_blocks(untimed), end]}
         for number, entries in groups:
             block = headers.get(number) or BlockRef(
-                number, entries[0].block_hash, "", parse_block_time(entries[0].block_timestamp or "")
+                number, entries[0].block_hash, "", logs.parse_block_time(entries[0].block_timestamp or "")
             )
             if block.hash != entries[0].block_hash:
-                raise BlockNotFound(f"block {number} changed while it was read")
+                raise ports.BlockNotFound(f"block {number} changed while it was read")
             self._record_membership_changes(block, self.reports.report_block(block, entries))
             await self._runtime.sleep(0.0)
         if not groups or groups[-1][0] != end.number:
@@ -591,7 +536,7 @@ class ChainWatcher:
         blocks = [*await self._blocks.get_blocks(range(self.branch.tip.number + 1, head.number)), head]
         for before, block in pairwise(blocks):
             if block.parent != before.hash:
-                raise BlockNotFound(f"block {block.number} changed while it was read")
+                raise ports.BlockNotFound(f"block {block.number} changed while it was read")
         if blocks[0].parent != self.branch.tip.hash:
             return False
         for block, entries in zip(
@@ -601,8 +546,8 @@ class ChainWatcher:
             self.branch.append_block(block)
         return True
 
-    def _record_membership_changes(self, block: BlockRef, logs: tuple[AnyChainLog, ...]) -> None:
-        if any(isinstance(entry, OtherLog) and entry.name in CHANGES for entry in logs):
+    def _record_membership_changes(self, block: BlockRef, entries: tuple[events.AnyChainLog, ...]) -> None:
+        if any(isinstance(entry, events.OtherLog) and entry.name in CHANGES for entry in entries):
             self.membership.record_change(block.number)
 
     # --- state at the tip ---
@@ -647,7 +592,7 @@ class ChainWatcher:
             return
         try:
             found = await self._terms.coordinator.extensions_version()
-        except SwarmdError as error:  # also of another chain: that is for `run` to judge
+        except errors.SwarmdError as error:  # also of another chain: that is for `run` to judge
             log.debug("whether the contract has extensions is not known: %s", error.message)
             return
         if found:

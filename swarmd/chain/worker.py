@@ -5,8 +5,6 @@ process ends by itself only if no retry can help: another chain or contract than
 or a configuration that makes no sense.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path
@@ -49,12 +47,7 @@ class ChainService:
         self._sender = sender = make_sender(chain, paths, self.rpc)
         terms = ChainRequirements(chain, config.swarm.stages, start.peer, self._coordinator)
         self.watcher = ChainWatcher(
-            chain,
-            terms,
-            self.rpc,
-            self._heads,
-            outbox.report_event,
-            lambda: sender.account if sender else "",
+            chain, terms, self.rpc, self._heads, outbox.report_event, lambda: sender.account if sender else ""
         )
         self.watcher.on_progress = self._report_progress
         self._budget = sender.budget if sender is not None else None
@@ -128,11 +121,7 @@ def list_secret_files(chain: ChainConfig) -> tuple[str, ...]:
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """The chain worker's main loop, run by `serve`.
-
-    Raises:
-        SwarmdError: no restart can help, as its exit code says.
-    """
+    """The chain worker's main loop, run by `serve`. Raises SwarmdError: no restart can help, as its exit code says."""
     config = decode(start.config)
     if config.chain is None:
         raise ConfigError("this node has no chain: the configuration has no [chain]")

@@ -3,8 +3,6 @@
 A key and a passphrase are read from a file, standard input or a terminal without echo, never from the command line.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""`swarmd backup` makes or checks a backup of a node, `swarmd restore` makes a node's directory from one."""
-
-from __future__ import annotations
+"""`swarmd backup` makes or checks a backup of a node, `swarmd restore` makes a node's directory from one, and
+`swarmd fork` a node of another identity from a node's log."""
 
 import time
 from pathlib import Path
@@ -10,17 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, restore_backup
-from swarmd.cli.options import (
-    RULE,
-    BackupPassphraseFile,
-    ConfigFile,
-    LocatedNode,
-    find_log_of_node,
-    locate_node,
-    read_passphrase,
-    record_backup,
-    utc,
-)
+from swarmd.backup.fork import fork_node
+from swarmd.cli import options
 from swarmd.errors import ConfigError
 from swarmd.observe.words import format_duration
 from swarmd.paths import NodeDirectory, quote_for_shell
@@ -50,10 +40,11 @@ def make(
     places: Annotated[
         list[Path],
         typer.Argument(
-            metavar="[DIR] OUT", help=f"{RULE} The node may run. And the file to write, .tar.gz or .tar, a new one."
+            metavar="[DIR] OUT",
+            help=f"{options.RULE} The node may run. And the file to write, .tar.gz or .tar, a new one.",
         ),
     ],
-    passphrase_file: BackupPassphraseFile = None,
+    passphrase_file: options.BackupPassphraseFile = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave out keys, passphrases and all else that may be secret.")
     ] = False,
@@ -61,7 +52,7 @@ def make(
         bool,
         typer.Option("--without-checkpoints", help="Leave out the model: the node then begins with its first one."),
     ] = False,
-    config: ConfigFile = None,
+    config: options.ConfigFile = None,
     for_move: Annotated[
         bool,
         typer.Option("--for-move", help="The node, which is stopped, moves to another host: it will not start here."),
@@ -71,7 +62,9 @@ def make(
     node, out = _parse_backup_arguments(places, config)
     directory = node.data
     outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
-    secret = None if without_keys else read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    secret = (
+        None if without_keys else options.read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    )
     data = NodeDirectory(directory)
     manifest = make_backup(
         data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
@@ -80,13 +73,13 @@ def make(
     if secret is None or not data.identity.exists():
         typer.echo("the identity is not in it: `swarmd identity backup` keeps that", err=True)
     else:
-        record_backup(data.identity, manifest.peer, manifest.made_at, out)
+        options.record_backup(data.identity, manifest.peer, manifest.made_at, out)
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
         typer.echo(f"swarmd restore {quote_for_shell(out.name)} DIR --moved")
 
 
-def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[LocatedNode, Path]:
+def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[options.LocatedNode, Path]:
     """The node that is meant, and the file to write. Raises ConfigError, NeverStarted, NotFoundError."""
     if len(places) > 2:
         raise ConfigError(
@@ -96,18 +89,18 @@ def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[Lo
     *named, out = places
     if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
         raise ConfigError(f"{out} is not a file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
-    node = locate_node(named[0] if named else None, config)
-    find_log_of_node(node, not named and config is None)
+    node = options.locate_node(named[0] if named else None, config)
+    options.find_log_of_node(node, not named and config is None)
     return node, out
 
 
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
-    passphrase_file: BackupPassphraseFile = None,
+    passphrase_file: options.BackupPassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
-    secret = read_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
+    secret = options.read_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
     manifest = check_backup(file, secret)
     _print_backup(file, manifest)
     if manifest.sealed:
@@ -116,7 +109,7 @@ def check(
 
 def _print_backup(file: Path, manifest: BackupManifest) -> None:
     size = sum(member.size_bytes for member in manifest.members) / MIB
-    made = f"made {utc(manifest.made_at, '%H:%M:%S')} by swarmd {manifest.version}"
+    made = f"made {options.utc(manifest.made_at, '%H:%M:%S')} by swarmd {manifest.version}"
     typer.echo(f"{file}: {manifest.peer} of swarm {manifest.swarm}, {made}")
     checkpoint = f"checkpoint {manifest.checkpoint}" if manifest.checkpoint else "no checkpoint"
     keys = "keys sealed" if manifest.sealed else "no keys"
@@ -133,7 +126,7 @@ def _print_backup(file: Path, manifest: BackupManifest) -> None:
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup that `swarmd backup` made.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; new or empty.")],
-    passphrase_file: BackupPassphraseFile = None,
+    passphrase_file: options.BackupPassphraseFile = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave the sealed part closed; keys come from elsewhere.")
     ] = False,
@@ -146,7 +139,7 @@ def restore(
 ) -> None:
     """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
     sealed = check_backup(file).sealed and not without_keys
-    secret = read_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
+    secret = options.read_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)
     typer.echo(f"{directory}: {manifest.peer}, {verified.events} events replayed, all commands as they were")
     if secret is None:
@@ -158,3 +151,41 @@ def restore(
             "round after the first one that it sees opening",
             err=True,
         )
+
+
+def fork(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The first node's directory, which is only read.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The directory to make; new or empty.")],
+    at: Annotated[
+        int | None, typer.Option(min=0, metavar="EVENT", help="The last event to keep; by default the newest.")
+    ] = None,
+    round: Annotated[
+        int | None, typer.Option(min=0, metavar="ROUND", help="Instead: keep all up to the end of training this round.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Other settings; else the first node's.")
+    ] = None,
+) -> None:
+    """Make a node with a new identity from another's log up to an event, for experiments.
+
+    It begins with the weights that the first node had trained by then, and takes part from the next round on. It can
+    never sign as the first one: a new key is made, and no account, passphrase, token or invitation is copied. Of the
+    settings, those are left out that are the first node's own, and are named. The first node may be running.
+    """
+    node = options.locate_node(directory)
+    options.find_log_of_node(node)
+    if at is not None and round is not None:
+        raise ConfigError("--at and --round exclude each other", "Give one of them")
+    settings = config or node.config
+    if settings is None:
+        raise ConfigError(f"{directory} has no configuration beside its log", "Name one with --config FILE")
+    made = fork_node(NodeDirectory(node.data), settings, new, at, round)
+    typer.echo(f"{new}: {made.peer}, a fork of {made.parent} after its event {made.event}")
+    typer.echo(f"it begins with checkpoint {made.checkpoint}" if made.checkpoint else "nothing was trained by then")
+    if made.left_out:
+        typer.echo(f"left out of its settings: {', '.join(made.left_out)}")
+    if made.role == "coordinator":
+        typer.echo("as a coordinator it opens rounds of a swarm of its own")
+    else:
+        options.warn("it joins the swarm that its settings name, beside the first node")
+    typer.echo(f"next: `swarmd run {quote_for_shell(new)}`")

@@ -6,8 +6,6 @@
 - Opening a bundle folds its log, which must give the state that it gave where the bundle was made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`swarmd chart`: list the statecharts or draw one, with the present state of a node marked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`swarmd chat`: talk with a model, or with what a node has learnt; and how `chat` and `model serve` find a model."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -32,7 +30,7 @@ ModelDtype = Annotated[Dtype | None, typer.Option("--dtype", help="As training.d
 Threads = Annotated[int, typer.Option("--threads", min=0, help="torch's threads, 0 for as many as fit.")]
 
 
-def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, threads: int) -> Decoder:
+def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, threads: int) -> "Decoder":
     """Load a model, or the newest checkpoint of a node, as the node's configuration says where no option does.
 
     Raises:
@@ -134,7 +132,7 @@ class ConversationTooLong(ConfigError):
 class Conversation:
     """What was said, and the model that answers. Raises ConversationTooLong, ModelUnfit, GenerationFailed."""
 
-    def __init__(self, decoder: Decoder, system: str, drawing: Drawing) -> None:
+    def __init__(self, decoder: "Decoder", system: str, drawing: Drawing) -> None:
         self._decoder = decoder
         self._drawing = drawing
         self._begin = [Message("system", system, trusted=True)] if system else []

@@ -1,7 +1,5 @@
 """`swarmd config`: check a configuration file, or show what is in force and where each value comes from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,8 +28,7 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 def check(
     file: Annotated[Path, typer.Argument(help="The TOML file.")],
     elsewhere: Annotated[
-        bool,
-        typer.Option("--elsewhere", help="It is for another machine: ask for no device, model or questions."),
+        bool, typer.Option("--elsewhere", help="It is for another machine: ask for no device, model or questions.")
     ] = False,
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.

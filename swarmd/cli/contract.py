@@ -5,8 +5,6 @@
   same command goes on after it was interrupted, and sends nothing twice.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -62,16 +60,9 @@ class ConnectedChain(NamedTuple):
 async def connect_chain(
     urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
 ) -> AsyncIterator[ConnectedChain]:
-    """Connect to the chain behind endpoints.
-
-    Args:
-        fees: given if something is to be signed; then an endpoint whose newest block has no base fee counts as failed,
-            unless `fees` says that the chain has none.
-
-    Raises:
-        ChainMismatch: it is not the chain `chain_id`.
-        ChainError: no endpoint answers.
-    """
+    """Connect to the chain behind endpoints. `fees`: given if something is to be signed; then an endpoint whose newest
+    block has no base fee counts as failed, unless `fees` says that the chain has none. Raises ChainMismatch: it is not
+    the chain `chain_id`; ChainError: no endpoint answers."""
     for url in urls:
         check_endpoint_url(url)
     found = chain_id or await read_chain_id(urls)
@@ -131,7 +122,7 @@ class SwarmTarget(NamedTuple):
             )
         return list(self.manifest_chain.rpc)
 
-    def open_account(self, keystore: Path | None, passphrase: Path | None) -> LocalAccount:
+    def open_account(self, keystore: Path | None, passphrase: Path | None) -> "LocalAccount":
         """The account that pays: the one given, else that of the node beside the manifest. Raises KeystoreError."""
         if keystore is not None:
             return open_keystore(keystore, passphrase)
@@ -165,7 +156,7 @@ async def check_contract(rpc: RpcPool, chain: ManifestChain, stages: int) -> Coo
 
 
 def open_transactions(
-    reached: ConnectedChain, key: LocalAccount, fees: FeesConfig, journal: OrderJournal | None = None
+    reached: ConnectedChain, key: "LocalAccount", fees: FeesConfig, journal: OrderJournal | None = None
 ) -> OperatorTransactions:
     """Transactions of an account, reported on stdout. Raises ChainMismatch if the journal is of another one."""
     journal = journal or OrderJournal()
@@ -186,17 +177,11 @@ class CreatedContract(NamedTuple):
 
 
 async def create_contract(
-    plan: DeploymentPlan, paid_by: PayerOptions, key: LocalAccount, journal_file: Path, depth: int, yes: bool
+    plan: DeploymentPlan, paid_by: PayerOptions, key: "LocalAccount", journal_file: Path, depth: int, yes: bool
 ) -> CreatedContract:
-    """Create a swarm's contract, or go on where an earlier run ended, as its journal says.
-
-    Args:
-        depth: blocks that have to lie on top of it, on a chain that is not local.
-        yes: do not ask before anything is paid for.
-
-    Raises:
-        ChainError: it cannot be paid for or was not mined, or as `swarmd.chain.operator.deploy_coordinator` raises.
-    """
+    """Create a swarm's contract, or go on where an earlier run ended, as its journal says. `depth`: blocks that have to
+    lie on top of it, on a chain that is not local. `yes`: do not ask before anything is paid for. Raises ChainError: it
+    cannot be paid for or was not mined, or as `swarmd.chain.operator.deploy_coordinator` raises."""
     journal = OrderJournal(journal_file)
     begun = journal.record is not None and bool(journal.record.steps)
     async with connect_chain(paid_by.rpc, fees=paid_by.fees) as reached:

@@ -3,8 +3,6 @@
 The same page shows an archived log (`swarmd replay --web`), or a swarm that is observed in the DHT without a node.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,15 +101,9 @@ def find_usable_config(found: Path | None) -> Config | None:
 
 
 def serve_log(root: Path, page: PageOptions, config: Config | None = None, archive: Path | None = None) -> None:
-    """Serve the page of a data directory's log, in this process, until stopped.
-
-    Args:
-        archive: a log that does not grow, shown in place of the directory's own; the daemon is not asked.
-
-    Raises:
-        ConfigError: the address is not one, or other machines could reach it without a token.
-        AddressInUse: it cannot be listened on.
-    """
+    """Serve the page of a data directory's log, in this process, until stopped. `archive`: a log that does not grow,
+    shown in place of the directory's own; the daemon is not asked. Raises ConfigError: the address is not one, or other
+    machines could reach it without a token; AddressInUse: it cannot be listened on."""
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
     from swarmd.web.moments import add_covered_secrets
@@ -125,10 +117,8 @@ def serve_log(root: Path, page: PageOptions, config: Config | None = None, archi
 
 
 def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str], page: PageOptions) -> None:
-    """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped.
-
-    Raises ManifestError, ConfigError as `open_observer`, AddressInUse.
-    """
+    """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped. Raises
+    ManifestError, ConfigError as `open_observer`, AddressInUse."""
 
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
@@ -139,7 +129,7 @@ def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str],
         serve_page(make_app(observed, doors, background=[observed.run]), endpoint, page.open_page)
 
 
-def prepare_page_access(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
+def prepare_page_access(page: PageOptions, root: Path) -> "tuple[AccessRules, socket.socket]":
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.uvicorn_server import bind
     from swarmd.web.guard import AccessRules

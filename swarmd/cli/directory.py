@@ -1,7 +1,5 @@
 """Makes the directory of a node: identity, account and configuration, each made once and never overwritten."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 class OwnAccount(NamedTuple):
     """An account whose key this node has."""
 
-    key: LocalAccount
+    key: "LocalAccount"
     keystore: str  # as the configuration names the files
     passphrase: str
 
@@ -35,7 +33,7 @@ def default_passphrase_path(keystore: Path) -> Path:
     return keystore.with_suffix(".pass")
 
 
-def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
+def open_keystore(keystore: Path, passphrase: Path | None) -> "LocalAccount":
     """The account in a keystore; its passphrase is in a file. Raises KeystoreError."""
     from swarmd.chain.keystore import load_passphrase, read_keystore
 
@@ -120,12 +118,8 @@ class NodeCreator:
         return True
 
     def read_existing_config(self, asked: SwarmIdentity) -> Config | None:
-        """The configuration that is there, which stays in force with the kind that it names; None without one.
-
-        Raises:
-            OtherSwarm: it, or the log of its node, belongs to another swarm.
-            LogDamaged: the log cannot be read.
-        """
+        """The configuration that is there, which stays in force with the kind that it names; None without one. Raises
+        OtherSwarm: it, or the log of its node, belongs to another swarm; LogDamaged: the log cannot be read."""
         config = load_config(self.home.config) if self.home.config.exists() else None
         data = NodeDirectory(self.home.root / config.data) if config else self.data
         if config is None:

@@ -3,8 +3,6 @@
 The checks are in swarmd.doctor; here is what is examined, how the findings are printed, and the exit code.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,10 +62,8 @@ def doctor(
 
 
 def find_config(directory: Path | None, config: Path | None) -> Path | None:
-    """The configuration that is meant; None if nothing was named and there is none here.
-
-    Raises NotFoundError if what was named is not there, or has no configuration.
-    """
+    """The configuration that is meant; None if nothing was named and there is none here. Raises NotFoundError if what
+    was named is not there, or has no configuration."""
     if config is not None and not config.is_file():
         raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
     if directory is None and config is None and not (resolve_directory(None) / CONFIG).is_file():

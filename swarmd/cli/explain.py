@@ -5,8 +5,6 @@
 - `--evidence` shows peers that signed two different records for one stage, and checks the signatures offline.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import time
@@ -121,7 +119,6 @@ def latest_stories(directory: Path, now: float | None = None) -> list[Story]:
 
 
 def render_story(story: Story) -> RenderableType:
-    """A story for a person."""
     colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
     table = Table(box=None, padding=(0, 1), show_header=False)
     for style in ("dim", "dim"):

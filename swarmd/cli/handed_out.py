@@ -7,8 +7,6 @@
   from there.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,8 +42,7 @@ WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are
 
 def options_for_manifest(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """The options as a manifest has them: the file's name, the digest of its rows, and the data set that it was made of
-    if that is on the Hub. Raises SwarmError.
-    """
+    if that is on the Hub. Raises SwarmError."""
     name = questions_file_of(options)
     if not name:
         _refuse_other_files(options.get("data"), home)
@@ -148,18 +145,15 @@ def _missing_files_error(names: list[str], manifest: Path) -> ManifestError:
 
 def _is_unsafe_path(named: object) -> bool:
     """Whether an option `data` is a path out of the data directory or a hidden file, or holds line breaks that would
-    look like swarmd's own words in an error.
-    """
+    look like swarmd's own words in an error."""
     if not isinstance(named, str) or not named:
         return False
     return Path(named).name != named or named[0] in ".~" or not named.isprintable()
 
 
 def overwrite_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
-    """Copy the file that a configuration's options name into another data directory, over one that is there.
-
-    Raises SwarmError if it is missing or not sound.
-    """
+    """Copy the file that a configuration's options name into another data directory, over one that is there. Raises
+    SwarmError if it is missing or not sound."""
     name = questions_file_of(options)
     _make_questions_file(home, name, options)
     load_rows(home, name)
@@ -191,13 +185,9 @@ def copy_questions(source: Path, data: Path) -> None:
 
 
 def pin_model(training: TrainingConfig) -> TrainingConfig:
-    """The settings with the model as a manifest can name it, and with its revision.
-
-    Raises:
-        ManifestError: no manifest can name it.
-        ModelError: it is not there, or cannot be trained, as a start would say.
-        ConfigError: the revision does not go with it.
-    """
+    """The settings with the model as a manifest can name it, and with its revision. Raises ManifestError: no manifest
+    can name it; ModelError: it is not there, or cannot be trained, as a start would say; ConfigError: the revision does
+    not go with it."""
     if training.model == AUTO:
         return training
     if is_gguf(training.model):
@@ -235,14 +225,9 @@ def _with_revision(training: TrainingConfig, commit: str) -> TrainingConfig:
 
 
 def find_manifest_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
-    """Find the model that a manifest names: in the data directory, or beside the manifest.
-
-    Returns:
-        A path, or the manifest's name of the model if it is not handed out.
-
-    Raises:
-        ManifestError: it is handed out, and is in neither place.
-    """
+    """Find the model that a manifest names: in the data directory, or beside the manifest. Returns a path, or the
+    manifest's name of the model if it is not handed out. Raises ManifestError: it is handed out, and is in neither
+    place."""
     if not recipe.model.startswith(HANDED_OUT):
         return recipe.model
     name = recipe.model.removeprefix(HANDED_OUT)

@@ -4,8 +4,6 @@ A key file is never overwritten. A backup is sealed with a passphrase, and notes
 restore can warn: a node that signs a round twice loses its place.
 """
 
-from __future__ import annotations
-
 import stat
 import time
 from contextlib import suppress
@@ -15,16 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from swarmd.animals import Words, animal_name, read_words
-from swarmd.cli.options import (
-    KeyPassphraseFile,
-    PrintJson,
-    print_json,
-    read_passphrase,
-    record_backup,
-    refuse_existing,
-    utc,
-    warn,
-)
+from swarmd.cli import options
 from swarmd.dht.identity.backup import Backup, BackupProgress, open_backup, read_backup, read_progress, seal_backup
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
@@ -57,11 +46,11 @@ def new(path: File) -> None:
 
 
 @app.command()
-def show(path: File, as_json: PrintJson = False) -> None:
+def show(path: File, as_json: options.PrintJson = False) -> None:
     """Check a key file and print its peer id, the node's fingerprint."""
     identity = _load_identity(path)
     if as_json:
-        print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
+        options.print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
     else:
         typer.echo(identity.peer_id)
 
@@ -78,19 +67,18 @@ def backup(
     path: File,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The backup to write; it must not exist.")],
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The node's data directory, where the key does not lie in it."),
+        Path | None, typer.Option(metavar="DIR", help="The node's data directory, where the key does not lie in it.")
     ] = None,
-    passphrase_file: KeyPassphraseFile = None,
+    passphrase_file: options.KeyPassphraseFile = None,
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
     identity = load_identity(path)
-    refuse_existing(out, "it")
+    options.refuse_existing(out, "it")
     marks = _marks_for_backup(path, data, identity.peer_id)
-    passphrase = read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    passphrase = options.read_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     made_at = time.time()
     write_private_file(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
-    record_backup(path, identity.peer_id, made_at, out)
+    options.record_backup(path, identity.peer_id, made_at, out)
     at_round = f", at round {marks.highest_round}" if marks is not None and marks.highest_round >= 0 else ""
     typer.echo(f"{out}: backup of {identity.peer_id}{at_round}")
 
@@ -103,26 +91,26 @@ def restore(
         Path | None,
         typer.Option(metavar="DIR", help="The data directory it is for; by default the one that FILE lies in."),
     ] = None,
-    passphrase_file: KeyPassphraseFile = None,
+    passphrase_file: options.KeyPassphraseFile = None,
 ) -> None:
     """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
-    refuse_existing(path, "it")
+    options.refuse_existing(path, "it")
     raw = read_backup(source)
-    opened = open_backup(raw, read_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
+    opened = open_backup(raw, options.read_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
     identity = opened.identity
     logged = read_progress(NodeDirectory(data or path.parent), identity.peer_id)
     write_private_file(path, identity.encode())
     typer.echo(identity.peer_id)
     for line in restore_warnings(opened, logged):
-        warn(line)
+        options.warn(line)
 
 
 @app.command()
 def check(
     path: File,
     backup: Annotated[Path | None, typer.Option(metavar="BACKUP", help="Does it open, and hold this key?")] = None,
-    passphrase_file: KeyPassphraseFile = None,
-    as_json: PrintJson = False,
+    passphrase_file: options.KeyPassphraseFile = None,
+    as_json: options.PrintJson = False,
 ) -> int:
     """Check a key file: that it is whole, private and this user's; and that a backup of it is good."""
     try:
@@ -130,14 +118,14 @@ def check(
     except SwarmdError as error:
         if not as_json:
             raise
-        print_json({"file": str(path), "sound": False, "problem": error.message, "fix": error.fix})
+        options.print_json({"file": str(path), "sound": False, "problem": error.message, "fix": error.fix})
         return error.exit_code
     if as_json:
-        print_json(report)
+        options.print_json(report)
         return 0
     typer.echo(f"{path}: sound: {report['peer']} ({report['kind']}), mode {report['mode']}, user {report['owner']}")
     if backup is not None:
-        typer.echo(f"{backup}: opens and holds this key, made {utc(report['backup']['made_at'])}")
+        typer.echo(f"{backup}: opens and holds this key, made {options.utc(report['backup']['made_at'])}")
     return 0
 
 
@@ -154,7 +142,7 @@ def import_key(
 
     Says what the node is called in RL Swarm, and how it keeps that name.
     """
-    refuse_existing(path, "it")
+    options.refuse_existing(path, "it")
     words = _read_rl_swarm_words(source, names)
     identity = parse_identity(_read_rl_swarm_key(source), str(source), "Name RL Swarm's swarm.pem")
     if identity.kind == "ed25519":
@@ -168,24 +156,22 @@ def import_key(
         )
     write_private_file(path, identity.encode())
     typer.echo(identity.peer_id)
-    warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
+    options.warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
     typer.echo(_describe_kept_name(identity.peer_id, words), err=True)
     if words is None:
         return
     try:
         write_rl_swarm_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
     except OSError as error:
-        warn(
+        options.warn(
             f"`swarmd join --identity {quote_for_shell(path)}` will not know this name: {error.filename}: "
             f"{error.strerror}"
         )
 
 
 def _read_rl_swarm_words(source: Path, names: Path | None) -> Words | None:
-    """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it.
-
-    Raises IdentityError for a named file that does not hold them, NotFoundError if it is not there.
-    """
+    """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it. Raises IdentityError
+    for a named file that does not hold them, NotFoundError if it is not there."""
     for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
         try:
             words = read_words(read_start(file, NAME_FILE_BYTES_MAX).decode(errors="replace"))
@@ -238,10 +224,10 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupProgres
     try:
         marks = read_progress(NodeDirectory(path.parent), peer)
     except SwarmdError as error:
-        warn(f"the backup does not say how far the node has come: {error.message}")
+        options.warn(f"the backup does not say how far the node has come: {error.message}")
         return None
     if marks is None:
-        warn("the backup does not say how far the node has come: no event log lies beside the key")
+        options.warn("the backup does not say how far the node has come: no event log lies beside the key")
     return marks
 
 
@@ -249,7 +235,7 @@ def restore_warnings(opened: Backup, logged: BackupProgress | None) -> list[str]
     """Warnings for a node with a restored identity; `logged` is how far the log in its directory goes."""
     lines = [
         f"the node that used this identity last {_describe_progress(opened.marks)} when the backup was made "
-        f"({utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
+        f"({options.utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
     ]
     if logged is None:
         lines.append("there is no event log here, so what that node has signed is not known")
@@ -284,7 +270,7 @@ def examine_key(path: Path, backup: Path | None, passphrase_file: Path | None) -
 
 def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None) -> dict[str, Any]:
     raw = read_backup(path)
-    opened = open_backup(raw, read_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
+    opened = open_backup(raw, options.read_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
     if opened.identity.encode() != identity.encode():
         raise IdentityDamaged(
             f"{path} is the backup of {opened.peer}, the key is that of {identity.peer_id}",

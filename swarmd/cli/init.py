@@ -8,8 +8,6 @@
 - What the answers make is checked in memory first, so that a wrong one leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -52,10 +50,8 @@ OTHERS = ("coordinator", "follower")
 
 
 class ProfileFit(NamedTuple):
-    """A shipped configuration to start from, and the memory that training its model takes here.
-
-    `path` is None for the kind's defaults. Of a pool `model` is the largest that fits, else the smallest.
-    """
+    """A shipped configuration to start from, and the memory that training its model takes here. `path` is None for the
+    kind's defaults. Of a pool `model` is the largest that fits, else the smallest."""
 
     name: str
     path: Path | None
@@ -90,10 +86,8 @@ def estimate_profile_fit(name: str, path: Path | None, device: Device | None) ->
 
 
 def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
-    """The profile of that name or size in billions; `auto`: the largest that fits.
-
-    Raises ConfigError if there is none, or it does not fit here.
-    """
+    """The profile of that name or size in billions; `auto`: the largest that fits. Raises ConfigError if there is none,
+    or it does not fit here."""
     if wanted == "auto":
         return max((each for each in weighed if not each.why), key=lambda each: each.need, default=weighed[0])
     meant = [each for each in weighed if wanted in (each.name, each.model) or each.name.endswith(f"-{wanted}b")]
@@ -110,12 +104,10 @@ def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
 
 
 def make_base_config_text(
-    kind: str, weighing: ProfileFit, questions: OwnQuestions | None = None, **changes: Any
+    kind: str, weighing: ProfileFit, questions: "OwnQuestions | None" = None, **changes: Any
 ) -> str:
-    """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool.
-
-    The changes are to further keys of [training]; `questions` take the place of the kind's.
-    """
+    """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool. The changes
+    are to further keys of [training]; `questions` take the place of the kind's."""
     path = weighing.path
     document = tomlkit.parse(read_config_text(path)) if path else tomlkit.document()
     document["role"] = "coordinator"
@@ -365,8 +357,7 @@ def init(
         Path | None, _option("questions", "For the kind file: one JSON object with prompt and answer a line.")
     ] = None,
     answer: Annotated[
-        str | None,
-        _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}."),
+        str | None, _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
     ] = None,
     model: Annotated[
         str | None,
@@ -389,8 +380,7 @@ def init(
         str | None, _option("hub-repo", 'Push the model to the Hugging Face Hub: "user/name", or "user/".')
     ] = None,
     hub_token_file: Annotated[
-        Path | None,
-        _option("hub-token-file", "Private file with the Hub's token; else HF_TOKEN, or it is asked for."),
+        Path | None, _option("hub-token-file", "Private file with the Hub's token; else HF_TOKEN, or it is asked for.")
     ] = None,
     web: Annotated[str | None, _option("web", "Where the node's page listens: 127.0.0.1:8800; empty for none.")] = None,
     yes: Annotated[
@@ -462,8 +452,7 @@ def _make_node(answers: Answers, asker: Prompter) -> None:
 
 def _validate_join_config(answers: Answers, path: Path) -> None:
     """Make the configuration of a node that joins, in memory: once the node is there, the next run would keep a wrong
-    one as it is. Raises ConfigError, ManifestError.
-    """
+    one as it is. Raises ConfigError, ManifestError."""
     manifest = read_manifest(path)
     rpc = tuple(answers.rpc or (manifest.chain.rpc if manifest.chain else ()))
     text = make_config_text(manifest, NodeChoice(generate_identity().peer_id, rpc=rpc))

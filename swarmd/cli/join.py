@@ -7,8 +7,6 @@
   can pay, else it registers by itself when it runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -18,20 +16,9 @@ import msgspec
 import typer
 
 from swarmd.animals import animal_name
+from swarmd.cli import handed_out
 from swarmd.cli.directory import NodeCreator, OwnAccount
-from swarmd.cli.handed_out import (
-    copy_questions,
-    find_manifest_model,
-    find_questions,
-    print_untried_reason,
-    refuse_missing_files,
-)
-from swarmd.cli.options import (
-    Announce,
-    PayerOptions,
-    add_payer_options,
-    check_multiaddrs,
-)
+from swarmd.cli.options import Announce, PayerOptions, add_payer_options, check_multiaddrs
 from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.identity.identity import is_peer_id, read_rl_swarm_name
@@ -127,7 +114,7 @@ def join(
     existing = NodeCreator(root, data).read_existing_config(swarm_of_manifest(read))
     node = NodeCreator(root, existing.data if existing else data)
     if existing is None:
-        refuse_missing_files(read.recipe, manifest, node.data.root)
+        handed_out.refuse_missing_files(read.recipe, manifest, node.data.root)
     options = JoinOptions(
         path=manifest,
         name=name,
@@ -140,8 +127,10 @@ def join(
         org=org,
         signer_account=signer_account,
         token=token,
-        questions=find_questions(read.recipe.options, manifest, node.data.root, download_bytes),
-        model=existing.training.model if existing else find_manifest_model(read.recipe, manifest, node.data.root),
+        questions=handed_out.find_questions(read.recipe.options, manifest, node.data.root, download_bytes),
+        model=existing.training.model
+        if existing
+        else handed_out.find_manifest_model(read.recipe, manifest, node.data.root),
         invitation=invitation,
     )
     _check(read, options)
@@ -155,7 +144,7 @@ def _check(manifest: Manifest, options: JoinOptions) -> None:
     swarm = _make_swarm_config(manifest)
     check_kind(swarm)
     if options.questions is not None:
-        print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
+        handed_out.print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
     check_name(options.name, "--name")
     check_multiaddrs(options.listen, options.announce)
     if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
@@ -202,7 +191,7 @@ def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, exis
         choice = anyio.run(_join_chain, node, manifest, options, choice, existing)
     config = existing or make_node_config(manifest, choice)
     if options.questions is not None:
-        copy_questions(options.questions, node.data.root)
+        handed_out.copy_questions(options.questions, node.data.root)
     for cut in find_reduced_limits(existing.swarm if existing else _make_swarm_config(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:
@@ -287,9 +276,7 @@ def _check_invitation(
     node: NodeCreator, manifest: Manifest, options: JoinOptions, peer: str, existing: Config | None
 ) -> None:
     """Check the invitation, if there is one, else say how to get it; if the configuration is kept, say where it goes.
-
-    Raises ConfigError if the invitation is not for this peer.
-    """
+    Raises ConfigError if the invitation is not for this peer."""
     known = existing.dht.invitation if existing else options.invitation
     if options.invitation:
         require_invitation(invitation_from_text(options.invitation), manifest.id, manifest.creator, peer)
@@ -374,8 +361,8 @@ def _other_account_error(peer: str, holder: str, account: str) -> ChainMismatch:
 
 
 async def _register(
-    reached: ConnectedChain,
-    coordinator: CoordinatorContract,
+    reached: "ConnectedChain",
+    coordinator: "CoordinatorContract",
     account: OwnAccount,
     peer: str,
     registered_to: str,

@@ -7,8 +7,6 @@
 - Sums over a log are kept beside it (swarmd.eventlog.summaries), so that the next call reads only what is new.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,11 +120,7 @@ class LeaderboardSummary:
 
 def read_boards(directory: Path) -> VerifiedBoards:
     """The leaderboards of a coordinator's log, verified; for another node, the one that it read last, with `rounds` 0.
-
-    Raises:
-        NotFoundError: there are none.
-        LogDamaged: the log cannot be read.
-    """
+    Raises NotFoundError: there are none; LogDamaged: the log cannot be read."""
     log = find_segment_directory(directory)
     gathering = LeaderboardSummary()
     update_summary(log, BOARDS, gathering)
@@ -201,12 +195,8 @@ class ChainBoard(msgspec.Struct, frozen=True):
 
 
 def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
-    """The standings in a node's log; None for a node without a chain.
-
-    Raises:
-        NotFoundError: the node has not reached the chain yet.
-        LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another.
-    """
+    """The standings in a node's log; None for a node without a chain. Raises NotFoundError: the node has not reached
+    the chain yet; LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another."""
     log = find_segment_directory(directory)
     read = ChainSummary()
     update_summary(log, CHAIN, read)
@@ -229,13 +219,8 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
 
 
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
-    """The standings read from the chain, compared with the contract's own sums.
-
-    Raises:
-        ConfigError: an URL, address or block is wrong.
-        ChainMismatch: there is no contract.
-        ChainError: no endpoint answers.
-    """
+    """The standings read from the chain, compared with the contract's own sums. Raises ConfigError: an URL, address or
+    block is wrong; ChainMismatch: there is no contract; ChainError: no endpoint answers."""
     from swarmd.chain.coordinator import read_onchain_standings
     from swarmd.chain.endpoints import read_endpoint_urls
 
@@ -291,12 +276,8 @@ def _confirmed_standing(board: ChainBoard, row: PeerStanding) -> PeerStanding:
 
 def print_standings(title: str, columns: Sequence[str], names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table with nothing cut: figures first, so that a terminal which is too narrow wraps only the names.
-
-    Args:
-        columns: headings of figures.
-        names: headings of what may come from untrusted peers and be long.
-        rows: the cells of all columns, figures first.
-    """
+    `columns`: headings of figures. `names`: headings of what may come from untrusted peers and be long. `rows`: the
+    cells of all columns, figures first."""
     table = Table(title=title, title_justify="left", box=None)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -321,8 +302,7 @@ TOP_MAX = 10_000
 
 def leaderboard(
     directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help=f"{RULE} The coordinator's, or with a chain any node's."),
+        Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} The coordinator's, or with a chain any node's.")
     ] = None,
     rpc: Annotated[
         str | None,

@@ -3,8 +3,6 @@
 The nodes are daemons as anywhere (swarmd.cli.local_swarm); here is what is shown, and how all of it ends.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import shlex
@@ -22,14 +20,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from swarmd.cli.local_swarm import (
-    DaemonProcess,
-    LocalSwarm,
-    describe_exit,
-    parse_setting,
-    read_training_history,
-    set_dotted_key,
-)
+from swarmd.cli import local_swarm
 from swarmd.cli.status import read_status
 from swarmd.config import find_unknown_setting
 from swarmd.errors import ConfigError, LocalSwarmFailed, PathUnusable
@@ -69,17 +60,17 @@ def local(
     One coordinator and its followers, each a daemon with its own directory, joined through hivemind's DHT on loopback.
     A node that dies is started again. Run again to continue; Ctrl-C ends all of them.
     """
-    chosen: dict[str, Any] = dict(parse_setting(setting) for setting in settings or [])
+    chosen: dict[str, Any] = dict(local_swarm.parse_setting(setting) for setting in settings or [])
     for key in chosen:
         tables: dict[str, Any] = {}
-        set_dotted_key(tables, key, "")
+        local_swarm.set_dotted_key(tables, key, "")
         if unknown := find_unknown_setting(tables):
             raise ConfigError(f"--set: {unknown[0]}", unknown[1])
     if steps is not None:
         chosen["training.steps"] = steps
     if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over
         raise PathUnusable(f"{svg} cannot be written: there is no directory {svg.parent}", "Name another file")
-    swarm = LocalSwarm(directory, nodes)
+    swarm = local_swarm.LocalSwarm(directory, nodes)
     with lock_directory(
         directory
     ):  # until its nodes have ended: another call would write their files, or end their workers
@@ -107,7 +98,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
                 directory.rmdir()
 
 
-def _run_swarm(swarm: LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
+def _run_swarm(swarm: local_swarm.LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
     """Run the nodes until the rounds are over or a signal comes, and report. Raises LocalSwarmFailed."""
     console = Console()
     with catch_stop_signals() as ending:
@@ -150,11 +141,9 @@ def catch_stop_signals() -> Iterator[StopSignal]:
             signal.signal(number, handler)
 
 
-def watch(swarm: LocalSwarm, ending: StopSignal, console: Console) -> RenderableType:
+def watch(swarm: local_swarm.LocalSwarm, ending: StopSignal, console: Console) -> RenderableType:
     """Show the nodes and keep them up, until the rounds are over, no round can come, or a signal asks for the end.
-
-    Returns the last live table that showed a node at work.
-    """
+    Returns the last live table that showed a node at work."""
     begun = time.monotonic()
     over_at = 0.0
     at_work: RenderableType = ""
@@ -187,7 +176,7 @@ def open_row_display(console: Console) -> Iterator[Show]:
         yield update_table
 
 
-def make_title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str:
+def make_title(swarm: local_swarm.LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str:
     """How many rounds are done, of how many, and for how long it has run."""
     done = max((row.round for row in rows if row.round is not None), default=0)
     of = f" of {swarm.rounds_max}" if swarm.rounds_max else ""
@@ -214,12 +203,12 @@ def make_line_printer(console: Console, clock: TimeSource = time.monotonic) -> S
     return print_changes
 
 
-def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
+def print_report(swarm: local_swarm.LocalSwarm, directory: Path, console: Console) -> None:
     """Print what the nodes' event logs say of all rounds so far, and which commands show more."""
     for table in make_result_tables(swarm):
         console.print(table)
     for place in swarm.places:
-        for skip in read_training_history(place.events).skips:
+        for skip in local_swarm.read_training_history(place.events).skips:
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
         learning = read_status(place).learning if place.events.exists() else None
         if learning is not None and learning.cause not in (None, "right"):  # healthy it is not: no daemon runs any more
@@ -236,7 +225,7 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def make_result_tables(swarm: LocalSwarm) -> list[RenderableType]:
+def make_result_tables(swarm: local_swarm.LocalSwarm) -> list[RenderableType]:
     """Rewards and held-out accuracy of all rounds so far; nothing before the first round has ended."""
     histories = swarm.histories()
     return [*rewards_tables(histories), held_out_table(histories)] if any(histories.values()) else []
@@ -262,15 +251,15 @@ def swarmd_command() -> str:
     return shlex.quote(str(script.relative_to(here) if near else script))
 
 
-def check_exits(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]) -> None:
-    """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process.
-
-    A node that is asked before Python has loaded it dies of SIGTERM; it has begun nothing.
-    """
+def check_exits(
+    ended_early: tuple[local_swarm.DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]
+) -> None:
+    """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process. A node that is asked
+    before Python has loaded it dies of SIGTERM; it has begun nothing."""
     for daemon in ended_early:
         name, said = daemon.place.name, "\n  ".join(daemon.last_output_lines())
         raise LocalSwarmFailed(
-            f"{name} {describe_exit(codes[name])} and stayed down; it said last:\n  {said}",
+            f"{name} {local_swarm.describe_exit(codes[name])} and stayed down; it said last:\n  {said}",
             f"Read {daemon.place.output}",
         )
     wrong = [f"{name}: {code}" for name, code in codes.items() if code not in (0, -signal.SIGTERM)]

@@ -7,8 +7,6 @@
 - A daemon that ends by itself is started again while that may help, as systemd would do, and the others go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -106,11 +104,7 @@ def prepare_nodes(
     port = choose_port(first)
     rounds_max = count_closed_rounds(first) + rounds if rounds else 0
     address = f"/ip4/{LOOPBACK}/tcp/{port}"
-    leading = {
-        "dht.listen": [address],
-        "coordinator.min_peers": len(places),
-        "coordinator.rounds_max": rounds_max,
-    }
+    leading = {"dht.listen": [address], "coordinator.min_peers": len(places), "coordinator.rounds_max": rounds_max}
     following = {"swarm.coordinator": peers[0], "dht.bootstrap": [f"{address}/p2p/{peers[0]}"]}
     models = {}
     for place in places:
@@ -122,7 +116,7 @@ def prepare_nodes(
     return rounds_max
 
 
-def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
+def _refuse_other_swarm(places: tuple[LocalNode, ...], source: "ConfigSource", settings: dict[str, Any]) -> None:
     """Raise OtherSwarm if a node of another swarm is in one of the places, before anything is written."""
     template, base = source.coordinator, source.local_settings(True)
     try:
@@ -146,7 +140,6 @@ def get_or_make_peer_id(place: LocalNode) -> str:
 
 
 def count_closed_rounds(place: LocalNode) -> int:
-    """Rounds that the coordinator's log has closed."""
     if not place.events.is_dir():
         return 0
     state, _ = load_state(place.events)
@@ -276,7 +269,6 @@ class DaemonProcess:
 
     @property
     def command(self) -> list[str]:
-        """The daemon's command line."""
         return [sys.executable, "-m", "swarmd", "run", "--config", str(self.place.config)]
 
     @property
@@ -492,7 +484,6 @@ class LocalSwarm:
 
 
 def make_node_row(name: str, status: Status, note: str = "") -> NodeRow:
-    """A node's status as a row of the live table."""
     training, round_status, kept = status.training, status.round, status.submissions
     latest = [reward.held_out for reward in status.rewards if reward.held_out is not None]
     return NodeRow(

@@ -3,8 +3,6 @@
 All but compacting can be done while the daemon runs.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterable
@@ -14,7 +12,7 @@ from typing import Annotated
 import typer
 
 from swarmd.cli.options import LogDir, check_event_range, find_log_directory
-from swarmd.eventlog.export import event_json, export_json_lines, export_parquet, format_event
+from swarmd.eventlog.export import event_json, export_json_lines, format_event
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import end_seq_of_log, follow_commits, read_commits
 from swarmd.eventlog.replay import check_log
@@ -74,18 +72,11 @@ def verify(directory: LogDir = None) -> None:
 
 @app.command()
 def export(
-    directory: LogDir = None,
-    jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
+    jsonl: Annotated[Path, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")], directory: LogDir = None
 ) -> None:
     """Write the whole log to a file, for jq, DuckDB and their like."""
-    if jsonl is None and parquet is None:
-        raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
     log = find_log_directory(directory)
-    if jsonl is not None:
-        typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
-    if parquet is not None:
-        typer.echo(f"{parquet}: {export_parquet(read_commits(log), parquet)} events")
+    typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
 
 
 @app.command("compact")

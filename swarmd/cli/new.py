@@ -5,8 +5,6 @@
 - A call that was interrupted is taken up by the same call. A manifest that is there is never changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import time
@@ -19,12 +17,7 @@ import typer
 
 from swarmd.cli.directory import NodeCreator, OwnAccount
 from swarmd.cli.handed_out import copy_questions, options_for_manifest, pin_model, print_untried_reason
-from swarmd.cli.options import (
-    Announce,
-    PayerOptions,
-    add_payer_options,
-    check_multiaddrs,
-)
+from swarmd.cli.options import Announce, PayerOptions, add_payer_options, check_multiaddrs
 from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmIdentity, swarm_of_manifest
 from swarmd.dht.identity.identity import generate_identity, load_identity
@@ -95,8 +88,7 @@ MinSubmissions = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")]
 Large = Annotated[
-    bool,
-    typer.Option("--large", help="On a chain, for hundreds of members: records lie in shards from the beginning."),
+    bool, typer.Option("--large", help="On a chain, for hundreds of members: records lie in shards from the beginning.")
 ]
 
 
@@ -249,8 +241,7 @@ def _check(options: NewSwarmOptions) -> None:
 
 def _validate_files(node: NodeCreator, options: NewSwarmOptions) -> None:
     """Make manifest and configuration with a throw-away key, unless they are there, before anything is on disk or paid
-    for. Raises ConfigError, ManifestError.
-    """
+    for. Raises ConfigError, ManifestError."""
     if node.home.manifest.exists():
         return
     identity, recipe = generate_identity(), recipe_of(options.base)

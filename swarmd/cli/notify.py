@@ -1,7 +1,5 @@
 """`swarmd notify`: send a test message or, from a systemd unit's OnFailure=, say how the unit ended."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Coroutine, Mapping

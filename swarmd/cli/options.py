@@ -4,8 +4,6 @@
 - A passphrase comes from a terminal, without echo, or from a file, never from the command line.
 """
 
-from __future__ import annotations
-
 import difflib
 import getpass
 import inspect
@@ -32,7 +30,6 @@ from swarmd.secret_files import Secret, SecretKind, read_secret
 
 
 def print_json(value: Any) -> None:
-    """Print a value made of Structs, as `encode_json` has it."""
     typer.echo(encode_json(value))
 
 
@@ -50,12 +47,9 @@ PASSPHRASE = SecretKind("passphrase file", IdentityError, 4096, "Write the passp
 
 
 def read_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
-    """Read the passphrase from `file`, or ask for it; `twice` if a slip would lock something up.
-
-    Raises:
-        IdentityError: there is no such file, others may read it, it does not hold one line of text, there is no
-            terminal to ask at, or two answers differ.
-    """
+    """Read the passphrase from `file`, or ask for it; `twice` if a slip would lock something up. Raises IdentityError:
+    there is no such file, others may read it, it does not hold one line of text, there is no terminal to ask at, or two
+    answers differ."""
     if file is not None:
         return _read_passphrase_file(file)
     if not sys.stdin.isatty():
@@ -118,7 +112,6 @@ class LocatedNode(NamedTuple):
 
     @property
     def start_command(self) -> str:
-        """The command that starts a node that never ran."""
         if self.config is None:
             return f"swarmd run --config FILE --data {quote_for_shell(self.data)}"
         if self.config.name != CONFIG:
@@ -216,7 +209,6 @@ def no_node_error(place: Path, lack: str) -> NotFoundError:
 
 
 def find_similar_node(place: Path) -> Path | None:
-    """A node beside the place with a similar name."""
     names = [path.parent.name for path in place.parent.glob(f"*/{CONFIG}")]
     near = difflib.get_close_matches(place.name, names, n=1)
     return place.parent / near[0] if near else None

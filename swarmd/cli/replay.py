@@ -5,8 +5,6 @@
   charts or settings, and shows where the two part.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys
@@ -29,14 +27,7 @@ from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import Event, RoundsSkipped, tag_of
 from swarmd.core.step import StateFold, step
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
-from swarmd.eventlog.export import (
-    changes_between,
-    format_change,
-    format_command,
-    format_event,
-    to_builtins_with_defaults,
-    to_json,
-)
+from swarmd.eventlog import export
 from swarmd.eventlog.fold import (
     FoldBase,
     base_upto,
@@ -171,7 +162,6 @@ def resolve_event_type(name: str) -> str:
 
 
 def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
-    """Commits that begin at or before `last`."""
     return commits if last is None else takewhile(lambda commit: commit.seq <= last, commits)
 
 
@@ -221,10 +211,10 @@ def show_verification(directory: Path, log: Path, last: int | None, json: bool) 
         found = verify_log(log, partial(with_progress, log, last=last))
     except CommitDiffers as error:
         if json:
-            typer.echo(to_json(error.difference))
+            typer.echo(export.to_json(error.difference))
         raise
     if json:
-        typer.echo(to_json(found))
+        typer.echo(export.to_json(found))
         return
     typer.echo(f"{directory}: all {found.commits} commits ({found.events} events) give the commands that the log has")
     if found.from_seq:
@@ -240,11 +230,11 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
         for envelope in commit.envelopes():
             if last is None or envelope.seq <= last:
                 fold.apply(envelope)
-    encoded = msgspec.json.encode(to_builtins_with_defaults(fold.state))
+    encoded = msgspec.json.encode(export.to_builtins_with_defaults(fold.state))
     typer.echo(encoded if json else msgspec.json.format(encoded, indent=2))
 
 
-def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
+def show_events(log: Path, wanted: Filter, last: int | None, display: "Display") -> None:
     base = find_fold_start(log, check_event_range(wanted.first, last))
     before = base.seq - oldest_base(log).seq  # events that need not be read
     events, shown, chart = before, 0, base.state.chart if before else ""
@@ -286,7 +276,9 @@ class Display:
             if not answer or word == "q":
                 return False
             if word == "s":
-                typer.echo(msgspec.json.format(msgspec.json.encode(to_builtins_with_defaults(applied.after)), indent=2))
+                typer.echo(
+                    msgspec.json.format(msgspec.json.encode(export.to_builtins_with_defaults(applied.after)), indent=2)
+                )
                 continue
             if re.fullmatch(r"[0-9]{1,18}", word):
                 self._until_seq = int(word)
@@ -295,21 +287,21 @@ class Display:
 
 def applied_lines(applied: AppliedEvent, every_change: bool) -> Iterator[str]:
     """The event, the fields it changed (or only the chart states), and the commands it caused."""
-    yield format_event(applied.seq, applied.at, applied.event)
-    for change in changes_between(applied.before, applied.after):
+    yield export.format_event(applied.seq, applied.at, applied.event)
+    for change in export.changes_between(applied.before, applied.after):
         if every_change or change.path.endswith("chart"):
-            yield typer.style(f"{INDENT}{format_change(change)}", dim=True)
+            yield typer.style(f"{INDENT}{export.format_change(change)}", dim=True)
     for command in applied.commands:
-        yield typer.style(f"{INDENT}▶ {format_command(command)}", fg="cyan")
+        yield typer.style(f"{INDENT}▶ {export.format_command(command)}", fg="cyan")
 
 
 def _applied_json(applied: AppliedEvent) -> bytes:
-    return to_json(
+    return export.to_json(
         {
             "seq": applied.seq,
             "at": applied.at,
             "event": applied.event,
-            "changes": changes_between(applied.before, applied.after),
+            "changes": export.changes_between(applied.before, applied.after),
             "commands": applied.commands,
         }
     )
@@ -327,7 +319,7 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
     other = partial(step, charts=load_charts(charts[0])) if charts else step
     found = compare_replays(log, other, partial(with_progress, log, last=last), supposed)
     if json:
-        typer.echo(to_json(found))
+        typer.echo(export.to_json(found))
     else:
         typer.echo("\n".join(comparison_lines(found, " and ".join(against))))
     if found.first:
@@ -341,7 +333,7 @@ def comparison_lines(found: ReplayComparison, against: str) -> Iterator[str]:
         yield f"{found.events} events go the same way under {against}"
         return
     yield f"here is the log, there {against}: they part at seq {first.seq}:"
-    yield format_event(first.seq, first.at, first.event)
+    yield export.format_event(first.seq, first.at, first.event)
     yield from _outcome_lines("here", first.here)
     yield from _outcome_lines("there", first.there)
     yield f"at {found.decisions} of {found.events} events the commands differ; both sides are told what happened here"
@@ -349,7 +341,7 @@ def comparison_lines(found: ReplayComparison, against: str) -> Iterator[str]:
     for kind in sorted(found.here | found.there):
         yield f"  {kind:<30}{found.here.get(kind, 0):>6}{found.there.get(kind, 0):>8}"
     yield "the states at the end, here → there:" if found.changes else "the states at the end are the same"
-    yield from (f"  {format_change(change)}" for change in found.changes)
+    yield from (f"  {export.format_change(change)}" for change in found.changes)
 
 
 def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
@@ -357,8 +349,8 @@ def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
         yield f"  {side:<6}refused: {outcome.refused}"
         return
     for change in outcome.changes:
-        yield f"  {side:<6}{format_change(change)}"
+        yield f"  {side:<6}{export.format_change(change)}"
     for command in outcome.commands:
-        yield f"  {side:<6}▶ {format_command(command)}"
+        yield f"  {side:<6}▶ {export.format_command(command)}"
     if not outcome.changes and not outcome.commands:
         yield f"  {side:<6}nothing changes"

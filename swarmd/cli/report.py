@@ -1,7 +1,5 @@
 """`swarmd report`: the results of training, from event logs alone: a picture, JSON, or the model's card."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -70,13 +68,8 @@ def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
 
 
 def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
-    """The training in each log, in the order given.
-
-    Raises:
-        NotFoundError: there is no node.
-        ConfigError: two logs belong to one node.
-        LogDamaged: a log cannot be read.
-    """
+    """The training in each log, in the order given. Raises NotFoundError: there is no node; ConfigError: two logs
+    belong to one node; LogDamaged: a log cannot be read."""
     places = [place for directory in directories for place in node_directories(directory)]
     histories = [read_history(place) for place in places]
     seen: dict[str, Path] = {}

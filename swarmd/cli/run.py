@@ -1,7 +1,5 @@
 """A node that runs: `swarmd run` in the foreground, `swarmd service` as a service of systemd."""
 
-from __future__ import annotations
-
 import difflib
 import subprocess
 from typing import Annotated
@@ -25,11 +23,7 @@ from swarmd.units import DROP_IN, ServicePaths, credential_names, find_service_p
 PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
 
 
-def run(
-    directory: NodeDir = None,
-    config: ConfigFile = None,
-    data: DataDir = None,
-) -> int:
+def run(directory: NodeDir = None, config: ConfigFile = None, data: DataDir = None) -> int:
     """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once.
 
     With --config, DIR is the data directory.

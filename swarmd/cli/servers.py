@@ -7,8 +7,6 @@
 Beyond this machine none answers without a bearer token.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Coroutine
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`swarmd sim`: run simulated swarms with faults, and check invariants after every commit."""
 
-from __future__ import annotations
-
 import difflib
 import sys
 from collections.abc import Iterator
@@ -36,8 +34,7 @@ def sim(
         typer.Option(help=f"Who attacks the swarm: {', '.join(HOSTILE)}, with commas between them; all; or none."),
     ] = None,
     large: Annotated[
-        bool,
-        typer.Option("--large", help="Play a large swarm in shards, without other faults than are asked for."),
+        bool, typer.Option("--large", help="Play a large swarm in shards, without other faults than are asked for.")
     ] = False,
     churn: Annotated[
         float | None, typer.Option(min=0, max=5, help="Share of the followers that go away in an hour, for minutes.")
@@ -163,7 +160,6 @@ def parse_profile_fields(
 
 
 def summary_line(summary: RunSummary) -> str:
-    """One run in one line."""
     chain = f"{summary.blocks} blocks, {summary.reorgs} reorganisations, {summary.confirmed} submissions confirmed, "
     chain += f"{summary.refused} refused, "
     kinds, held = " ".join(parse_hostile_kinds(summary.profile.hostile)), ""

@@ -1,7 +1,5 @@
 """`swarmd status`: how a node is, from its daemon or, if that does not run, from its log."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -86,15 +84,9 @@ def status_line(status: Status) -> str:
 
 
 def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
-    """The status from the daemon, or from the log if no daemon answers; or that the node was never started.
-
-    Args:
-        config: the node's configuration, which is read if there is no log.
-
-    Raises:
-        NotFoundError: there is no node.
-        LogDamaged: the daemon does not run, and the log cannot be read.
-    """
+    """The status from the daemon, or from the log if no daemon answers; or that the node was never started. `config`:
+    the node's configuration, which is read if there is no log. Raises NotFoundError: there is no node; LogDamaged: the
+    daemon does not run, and the log cannot be read."""
     reply = ask_status(paths.control)
     if reply.status is not None:
         return reply.status
@@ -109,10 +101,8 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
 
 
 def _status_before_start(node: LocatedNode, mute: str) -> Status:
-    """The status of a node that has no log yet. `mute` says why a daemon that runs does not answer.
-
-    Raises NotFoundError if there is no node.
-    """
+    """The status of a node that has no log yet. `mute` says why a daemon that runs does not answer. Raises
+    NotFoundError if there is no node."""
     require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:

@@ -1,7 +1,5 @@
 """`swarmd stop`: stop a running node in order, at once or as soon as that costs no round."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -67,10 +65,8 @@ def stop(
 
 
 def wait_until_ended(pid: int) -> None:
-    """Wait for the end of a daemon that stops. It ends itself after twice `workers.stop_s`, unless it is frozen.
-
-    Raises ControlError if it runs on.
-    """
+    """Wait for the end of a daemon that stops. It ends itself after twice `workers.stop_s`, unless it is frozen. Raises
+    ControlError if it runs on."""
     ends = time.monotonic() + ENDED_S
     while is_running(pid):
         if time.monotonic() >= ends:

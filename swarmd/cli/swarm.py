@@ -3,8 +3,6 @@
 Making a swarm is in swarmd.cli.new, changing one in swarmd.cli.swarm_changes.
 """
 
-from __future__ import annotations
-
 import json
 import keyword
 import re
@@ -17,17 +15,8 @@ import anyio
 import msgspec
 import typer
 
+from swarmd.cli import options
 from swarmd.cli.new import new
-from swarmd.cli.options import (
-    MAX_GWEI,
-    Endpoints,
-    ManifestFile,
-    PrintJson,
-    check_address,
-    print_json,
-    read_payer_options,
-    utc,
-)
 from swarmd.cli.swarm_changes import invite, register_commands
 from swarmd.errors import ConfigError, PathUnusable
 from swarmd.files import advise_on_path_error
@@ -166,10 +155,10 @@ class ContractStatus(msgspec.Struct, frozen=True):
 
 def status(
     manifest: Annotated[Path | None, typer.Argument(metavar="[MANIFEST]", help="The swarm's manifest.")] = None,
-    rpc: Endpoints = None,
+    rpc: options.Endpoints = None,
     contract: Annotated[str, typer.Option(help="The contract's address, without a manifest.")] = "",
     from_block: Annotated[int, typer.Option(min=0, help="Block that created it, without a manifest.")] = 0,
-    as_json: PrintJson = False,
+    as_json: options.PrintJson = False,
 ) -> None:
     """Say where a swarm on a chain is: round, stage, deadline, policy, peers, bootnodes, members.
 
@@ -177,11 +166,11 @@ def status(
     """
     from swarmd.cli.contract import find_target
 
-    urls = read_payer_options(rpc, None, None, MAX_GWEI).rpc
+    urls = options.read_payer_options(rpc, None, None, options.MAX_GWEI).rpc
     if manifest is None:
         if not (urls and contract):
             raise ConfigError("which swarm?", "Name its manifest, or give --rpc URL and --contract ADDRESS")
-        check_address(contract)
+        options.check_address(contract)
         found = anyio.run(_read_contract_status, urls, None, contract, from_block)
         _print_contract_status(found, as_json)
         return
@@ -197,7 +186,7 @@ def status(
         )
         _print_contract_status(found, as_json)
     elif as_json:
-        print_json(target.manifest)
+        options.print_json(target.manifest)
     else:
         typer.echo(
             f"rounds: by {target.manifest.creator}; where they are tells `swarmd status` of any node of the swarm,"
@@ -205,7 +194,7 @@ def status(
         typer.echo(f"    without a node `swarmd dashboard --manifest {quote_for_shell(manifest)}`")
 
 
-def check(manifest: ManifestFile) -> None:
+def check(manifest: options.ManifestFile) -> None:
     """Check a manifest without any network: form, digest of the recipe, signature of the creator."""
     checked = read_manifest(manifest)
     _show_manifest(checked)
@@ -218,7 +207,7 @@ def _show_manifest(manifest: Manifest) -> None:
     tasks = ", ".join(task.name for task in recipe.tasks) or questions_file_of(recipe.options)
     tasks = tasks or ("the embedded digit tasks" if recipe.kind == "digits" else "its kind's own questions")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}')
-    typer.echo(f"creator: {manifest.creator}, {utc(manifest.created_at)}")
+    typer.echo(f"creator: {manifest.creator}, {options.utc(manifest.created_at)}")
     typer.echo(f"recipe: {recipe.digest[:16]}, {recipe.kind}, model {recipe.model}{pinned}, {tasks}")
     typer.echo(f"membership: {manifest.membership}")
     if manifest.average_weights_every:
@@ -239,7 +228,7 @@ async def _read_contract_status(
 
 
 async def read_status_at_block(
-    rpc: RpcPool, coordinator: CoordinatorContract, chain_id: int, from_block: int
+    rpc: "RpcPool", coordinator: "CoordinatorContract", chain_id: int, from_block: int
 ) -> ContractStatus:
     """Read a contract's status as of one block. Raises ChainError."""
     from swarmd.chain.blocks import RpcBlockReader
@@ -272,7 +261,7 @@ async def read_status_at_block(
     )
 
 
-async def _read_peers(blocks: RpcBlockReader, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
+async def _read_peers(blocks: "RpcBlockReader", from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
     """How many peers are registered, and the allow-list: both from events, since the contract lists neither."""
     from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_allow_list_change, event_topic
 
@@ -292,10 +281,10 @@ async def _read_peers(blocks: RpcBlockReader, from_block: int, head: int) -> tup
 
 def _print_contract_status(found: ContractStatus, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        options.print_json(found)
         return
     open_s = max(0.0, found.block_at - found.opened_at)
-    at = utc(found.block_at, "%H:%M:%S")
+    at = options.utc(found.block_at, "%H:%M:%S")
     typer.echo(f"contract: {found.contract} on chain {found.chain_id}, at block {found.block} of {at}")
     typer.echo(f"round {found.round}, stage {found.stage} of {found.stages}, open for {open_s:.0f} s at that block")
     reports = f"{found.min_submissions} reports (there are {found.submissions})" if found.min_submissions else ""

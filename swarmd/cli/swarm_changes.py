@@ -21,15 +21,7 @@ import typer
 from swarmd.cli.options import RULE, ManifestFile, PayerOptions, add_payer_options, locate_node, utc
 from swarmd.config import Config, load_config
 from swarmd.dht.identity.identity import Identity, is_peer_id, load_identity
-from swarmd.dht.wire.invitations import (
-    ID_BYTES,
-    IssuedInvitation,
-    OwnInvitations,
-    encoded_invitation_id,
-    invitation_from_text,
-    invitation_to_text,
-    parse_invitation_id,
-)
+from swarmd.dht.wire import invitations
 from swarmd.dht.wire.invitations import make_invitation as sign_invitation
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.files import hold_directory_lock
@@ -335,7 +327,7 @@ def invite(
             "only a node of the swarm can invite, and there is no node here", "Name its directory: --dir DIR"
         )
     config = load_config(place.config)
-    made = OwnInvitations(NodeDirectory(place.data).invitations)
+    made = invitations.OwnInvitations(NodeDirectory(place.data).invitations)
     if listed:
         _print_invitations(made.read_all(), time.time())
         return
@@ -351,29 +343,33 @@ def invite(
         _make_invitation(made, config, identity, peer, days)
 
 
-def _make_invitation(made: OwnInvitations, config: Config, identity: Identity, peer: str, days: float) -> None:
+def _make_invitation(
+    made: invitations.OwnInvitations, config: Config, identity: Identity, peer: str, days: float
+) -> None:
     if days > DAYS_MAX:
         raise ConfigError(f"--days {days:g}: {DAYS_MAX} at most", "Leave it out for an invitation without an end")
     now = time.time()
     until = now + days * DAY_S if days else 0.0
-    own = invitation_from_text(config.dht.invitation)
+    own = invitations.invitation_from_text(config.dht.invitation)
     creator = config.swarm.coordinator or identity.peer_id
     encoded = sign_invitation(identity, config.swarm.id, creator, peer, until, own)
     id_ = made.add_invitation(encoded, peer, until, now)
-    typer.echo(invitation_to_text(encoded))
+    typer.echo(invitations.invitation_to_text(encoded))
     typer.echo(f"`swarmd swarm invite --withdraw {id_}` takes it back", err=True)
 
 
-def _withdraw_invitation(made: OwnInvitations, named: str, everybodys: bool) -> None:
+def _withdraw_invitation(made: invitations.OwnInvitations, named: str, everybodys: bool) -> None:
     id_ = (
-        parse_invitation_id(named) if len(named) <= 2 * ID_BYTES else encoded_invitation_id(invitation_from_text(named))
+        invitations.parse_invitation_id(named)
+        if len(named) <= 2 * invitations.ID_BYTES
+        else invitations.encoded_invitation_id(invitations.invitation_from_text(named))
     )
     withdrawn = made.withdraw(id_, everybodys, time.time())
     whose = f"the invitation of {withdrawn.guest}" if withdrawn.guest else "the invitation"
     typer.echo(f"{withdrawn.id}: {whose} is withdrawn; this node tells the others while it runs")
 
 
-def _print_invitations(made: tuple[IssuedInvitation, ...], now: float) -> None:
+def _print_invitations(made: tuple[invitations.IssuedInvitation, ...], now: float) -> None:
     for each in made:
         state = "withdrawn" if each.withdrawn_at is not None else "over" if each.is_expired(now) else "holds"
         until = f"until {utc(each.until)}" if each.until else "without an end"

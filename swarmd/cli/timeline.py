@@ -1,7 +1,5 @@
 """`swarmd timeline`: what happened between several nodes, from their logs, in causal order."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tempfile
@@ -20,18 +18,11 @@ from swarmd.errors import ArchiveError, ConfigError, NotFoundError
 from swarmd.eventlog.export import format_time, to_json
 from swarmd.eventlog.segment import find_segment_directory
 from swarmd.file_kind import ARCHIVE, describe_file
+from swarmd.observe import timeline_words
 from swarmd.observe.deliveries import Rollouts, trace_rollouts
 from swarmd.observe.layers import escape_control_characters
 from swarmd.observe.node_log import MOMENTS_MAX, NOWHERE, Moment, NodeLog, Rounds
 from swarmd.observe.timeline import Part, Timeline, read_parts
-from swarmd.observe.timeline_words import (
-    describe_event,
-    describe_node,
-    is_shown_by_arrow,
-    list_arrows,
-    say,
-    say_clocks,
-)
 from swarmd.observe.words import count_noun
 
 LOGS_MAX = 64
@@ -126,10 +117,8 @@ def open_logs(places: Sequence[Path], wanted: Rounds, stack: contextlib.ExitStac
 
 
 def find_logs(places: Sequence[Path], stack: contextlib.ExitStack) -> list[Path]:
-    """The directories of segments; archives are unpacked until `stack` is closed.
-
-    Raises NotFoundError, ArchiveError; ConfigError for too many.
-    """
+    """The directories of segments; archives are unpacked until `stack` is closed. Raises NotFoundError, ArchiveError;
+    ConfigError for too many."""
     found: list[Path] = []
     for place in places:
         if place.is_file():
@@ -232,27 +221,29 @@ def print_lines(part: Part, chosen: set[int], rounds: str) -> None:
     if rounds:
         first = escape_control_characters(together.names[0])
         typer.echo(f"{rounds} of {count_noun(len(together.logs), 'node')}; times are by {first}'s clock")
-        for line in say_clocks(together):
+        for line in timeline_words.say_clocks(together):
             typer.echo(escape_control_characters(line))
     width = min(max(map(len, together.names)), NAME_SHOWN_MAX)
     day = ""
     for moment in shown(part, chosen):
         causes = {cause.node for cause in together.causes_of(moment)}
-        if causes & chosen and is_shown_by_arrow(together, moment):
+        if causes & chosen and timeline_words.is_shown_by_arrow(together, moment):
             continue
         at = format_time(together.time(moment))
         if at[:DATE] != day:
             day = at[:DATE]
             typer.echo(day)
         name = escape_control_characters(together.names[moment.node])[:width]
-        typer.echo(f"{at[DATE + 1 :]}  {name:<{width}}  {escape_control_characters(say(together, moment))}")
+        typer.echo(
+            f"{at[DATE + 1 :]}  {name:<{width}}  {escape_control_characters(timeline_words.say(together, moment))}"
+        )
         for line in arrow_lines(together, moment):
             typer.echo(f"{'':{DATE + 4 + width}}  {escape_control_characters(line)}")
 
 
 def arrow_lines(together: Timeline, moment: Moment) -> Iterator[str]:
     """What an event led to: one line for those that heard or saw it, and one for each node that rollouts went to."""
-    arrows = list_arrows(together, moment)
+    arrows = timeline_words.list_arrows(together, moment)
     for kind, verb in ARRIVED.items():
         if told := [f"{each.node} after {each.after_s:.1f} s" for each in arrows if each.kind == kind]:
             yield f"→ {verb} {', '.join(told)}"
@@ -275,9 +266,9 @@ def print_json_lines(part: Part, chosen: set[int], begins: bool) -> None:
     together = part.timeline
     if begins:
         for number in range(len(together.logs)):
-            typer.echo(to_json(describe_node(together, number)))
+            typer.echo(to_json(timeline_words.describe_node(together, number)))
     for moment in shown(part, chosen):
-        typer.echo(to_json(describe_event(together, moment)))
+        typer.echo(to_json(timeline_words.describe_event(together, moment)))
 
 
 def show_rollouts(part: Part, sender: int, as_json: bool) -> None:

@@ -5,8 +5,6 @@ Whether the events come from a live node, a log, a snapshot onwards, or a simula
 become one fact, recorded before the event that showed it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -22,13 +20,7 @@ StepRule = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]  # `st
 
 
 class AppliedEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event and what came of it.
-
-    Attributes:
-        envelope: the event with its place in the log and its time.
-        before, after: the states around it.
-        commands: what it causes.
-    """
+    """One event and what came of it."""
 
     envelope: Envelope
     before: State
@@ -47,7 +39,6 @@ class AppliedEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def event(self) -> Event:
-        """The event itself."""
         return self.envelope.event
 
 
@@ -66,12 +57,8 @@ def apply_event(state: State, envelope: Envelope, rule: StepRule = step) -> Appl
 
 
 def fold_envelopes(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[AppliedEvent]:
-    """Apply events one after the other.
-
-    Args:
-        envelopes: without gaps, from the event that `state` is the fold up to.
-        state: to start from, by default the empty state before event 0.
-    """
+    """Apply events one after the other. `envelopes`: without gaps, from the event that `state` is the fold up to.
+    `state`: to start from, by default the empty state before event 0."""
     now = State() if state is None else state
     for envelope in envelopes:
         after, commands = step(now, envelope)
@@ -80,13 +67,8 @@ def fold_envelopes(envelopes: Iterable[Envelope], state: State | None = None) ->
 
 
 def apply_facts(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[AppliedEvent]:
-    """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
-
-    Args:
-        state: the state before.
-        seq: sequence number that the next event gets.
-        at: commit time of them all, POSIX seconds.
-    """
+    """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it. `seq`: sequence
+    number that the next event gets. `at`: commit time of them all, POSIX seconds."""
     journal: list[AppliedEvent] = []
     for fact in facts:
         applied = apply_event(state, Envelope(seq, at, fact))

@@ -9,8 +9,6 @@ For several changes of which nobody sees what lies between there is `grow`: it m
 that same one until it is closed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -56,12 +54,8 @@ class _Entries(Generic[T]):
 
 
 class ValuesByPeer(Generic[T]):
-    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one.
-
-    Attributes:
-        count: how many there are, as `len` says.
-        size: entries that are this version's: how many changes it is made of.
-    """
+    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one. `count`: how many
+    there are, as `len` says. `size`: entries that are this version's: how many changes it is made of."""
 
     __slots__ = ("_entries", "_open", "count", "size")
 
@@ -97,7 +91,6 @@ class ValuesByPeer(Generic[T]):
         return made
 
     def without_peer(self, peer: str) -> Self:
-        """Without the value of a peer."""
         if peer not in self:
             return self
         made = self._copy_for_change()
@@ -159,7 +152,6 @@ class ValuesByPeer(Generic[T]):
         """Count that a peer's value was one and is another."""
 
     def get(self, peer: str) -> T | None:
-        """The value of a peer."""
         place = self._entries.latest.get(peer, -1)
         if place < self.size:
             return self._entries.values[place] if place >= 0 else None
@@ -177,10 +169,9 @@ class ValuesByPeer(Generic[T]):
         """The peers of the entries from place `size` on: those whose values changed since a version had that `size`."""
         return self._entries.peers_between(size, self.size)
 
-    def is_successor_of(self, earlier: ValuesByPeer[T]) -> bool:
+    def is_successor_of(self, earlier: "ValuesByPeer[T]") -> bool:
         """Whether this came of an earlier version by `peers_changed_since(earlier.size)` alone; so does all of an empty
-        one.
-        """
+        one."""
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
 

@@ -200,11 +200,8 @@ def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def compile_ignored(source: dict[str, Any], table: Mapping[Any, str]) -> dict[tuple[str, str], str]:
-    """Which (state, trigger) pairs change nothing, and why. `*` is every state that does not follow the trigger.
-
-    Raises:
-        ChartError: an entry names a state or trigger that there is not, gives no `why`, or has a transition too.
-    """
+    """Which (state, trigger) pairs change nothing, and why. `*` is every state that does not follow the trigger. Raises
+    ChartError: an entry names a state or trigger that there is not, gives no `why`, or has a transition too."""
     leaves = leaf_states(source["states"])
     triggers = {item["trigger"] for item in source["transitions"]}
     ignored: dict[tuple[str, str], str] = {}
@@ -226,12 +223,8 @@ def _sources_of(item: dict[str, Any]) -> list[str]:
 
 
 def load_chart(path: Path) -> AnyChart:
-    """Read and compile one chart.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ChartError: it is not YAML, has a wrong shape, or names states that do not exist.
-    """
+    """Read and compile one chart. Raises NotFoundError: there is no such file; ChartError: it is not YAML, has a wrong
+    shape, or names states that do not exist."""
     try:
         source = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -4,21 +4,9 @@ Every command carries an id made of what it is about, so that doing it twice is 
 command may be issued again under the same id, and the port that receives it must recognise it.
 """
 
-from __future__ import annotations
-
 import msgspec
 
-from swarmd.core.values import (
-    AveragedOffer,
-    BlockRef,
-    KnownEvidence,
-    PeerWeights,
-    RolloutsRef,
-    Standing,
-    SubmissionAttempt,
-    SubmissionKind,
-    Worker,
-)
+from swarmd.core import values
 
 
 class CommandBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -30,7 +18,7 @@ class CommandBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
 class StartWorker(CommandBase, frozen=True, tag="start_worker"):
     """Start a worker's process; answered by `WorkerStarted` or `WorkerStartFailed`. `attempt` counts from 1."""
 
-    worker: Worker
+    worker: values.Worker
     attempt: int
 
 
@@ -44,7 +32,7 @@ class StopWorkers(CommandBase, frozen=True, tag="stop_workers"):
 class KillWorker(CommandBase, frozen=True, tag="kill_worker"):
     """End a worker's process at once: it missed a deadline. Answered by `WorkerExited`."""
 
-    worker: Worker
+    worker: values.Worker
     reason: str
 
 
@@ -57,10 +45,8 @@ class ReadClock(CommandBase, frozen=True, tag="read_clock"):
 
 
 class Gather(CommandBase, frozen=True, tag="gather"):
-    """Fetch what peers published at (source_round, source_stage), for use in (round, stage).
-
-    Answered by `RolloutsGathered`, at `until_at` (POSIX seconds) at the latest.
-    """
+    """Fetch what peers published at (source_round, source_stage), for use in (round, stage). Answered by
+    `RolloutsGathered`, at `until_at` (POSIX seconds) at the latest."""
 
     round: int
     stage: int
@@ -82,10 +68,10 @@ class Train(CommandBase, frozen=True, tag="train"):
 
     round: int
     stage: int
-    rollouts: tuple[RolloutsRef, ...] = ()
-    context: tuple[RolloutsRef, ...] = ()  # in swarms of several stages only
-    weights: PeerWeights | None = None
-    barred: tuple[KnownEvidence, ...] = ()
+    rollouts: tuple[values.RolloutsRef, ...] = ()
+    context: tuple[values.RolloutsRef, ...] = ()  # in swarms of several stages only
+    weights: values.PeerWeights | None = None
+    barred: tuple[values.KnownEvidence, ...] = ()
 
 
 class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
@@ -101,7 +87,7 @@ class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
     size_bytes_max: int
     until_at: float
     average: bool = False
-    averaged: tuple[AveragedOffer, ...] = ()
+    averaged: tuple[values.AveragedOffer, ...] = ()
     oldest_round: int = 0
 
 
@@ -117,14 +103,12 @@ class PublishReport(CommandBase, frozen=True, tag="publish_report"):
     round: int
     stage: int
     reward: float
-    rollouts: RolloutsRef
+    rollouts: values.RolloutsRef
 
 
 class Announce(CommandBase, frozen=True, tag="announce"):
     """Store the coordinator's signed clock: a stage is open until `deadline_at` (POSIX seconds); `final`: none follows.
-
-    Answered by `RoundPublished`.
-    """
+    Answered by `RoundPublished`."""
 
     round: int
     stage: int
@@ -154,7 +138,7 @@ class PublishLeaderboard(CommandBase, frozen=True, tag="publish_leaderboard"):
     """Publish the standings after a round, and the signed reports they add up; answered by `LeaderboardPublished`."""
 
     round: int
-    standings: tuple[Standing, ...]
+    standings: tuple[values.Standing, ...]
     reports: tuple[bytes, ...] = ()
 
 
@@ -168,7 +152,7 @@ class AdmitPeers(CommandBase, frozen=True, tag="admit_peers"):
 class NoteEvidence(CommandBase, frozen=True, tag="note_evidence"):
     """Report this evidence no more, as the log holds it, and gather nothing of the peers that it bars. No answer."""
 
-    known: tuple[KnownEvidence, ...]
+    known: tuple[values.KnownEvidence, ...]
 
 
 class WatchChain(CommandBase, frozen=True, tag="watch_chain"):
@@ -179,7 +163,7 @@ class WatchChain(CommandBase, frozen=True, tag="watch_chain"):
     `recent` are the last blocks that were reported, oldest first, so that a reorganisation meanwhile is noticed.
     """
 
-    recent: tuple[BlockRef, ...] = ()
+    recent: tuple[values.BlockRef, ...] = ()
     genesis: str = ""  # of the chain seen before; another one is refused
     base_fee: bool = False  # that chain's blocks were seen to have one: no endpoint may hide it
     spent_day: int = -1  # the last day on which the account signed for something, and what that may cost, in wei
@@ -188,17 +172,15 @@ class WatchChain(CommandBase, frozen=True, tag="watch_chain"):
 
 class Submit(CommandBase, frozen=True, tag="submit"):
     """Bring a submission about: look whether the chain has it, else prepare an attempt, and follow it until confirmed.
-
-    Takes the place of an earlier `Submit` of the same submission.
-    """
+    Takes the place of an earlier `Submit` of the same submission."""
 
     submission: str
-    kind: SubmissionKind
+    kind: values.SubmissionKind
     round: int = 0
     stage: int = 0
     reward: int = 0
     winners: tuple[str, ...] = ()
-    prepared: tuple[SubmissionAttempt, ...] = ()  # attempts made so far, oldest first
+    prepared: tuple[values.SubmissionAttempt, ...] = ()  # attempts made so far, oldest first
     mark: tuple[int, int] = (-1, -1)  # (round, stage) up to which nothing new may be signed
 
 
@@ -206,7 +188,7 @@ class Broadcast(CommandBase, frozen=True, tag="broadcast"):
     """Send an attempt at a submission: it is in the log by now."""
 
     submission: str
-    prepared: SubmissionAttempt
+    prepared: values.SubmissionAttempt
 
 
 # By who carries them out: `swarmd.shell.supervision.worker_of`.

@@ -4,29 +4,12 @@ The contract's round and stage count above all else. While the chain cannot be r
 coordinator mirrors into the DHT, trains on and keeps what it wants to submit (submissions.py).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from typing import Any
 
-from swarmd.core import rounds, submissions, votes, workers
+from swarmd.core import events, rounds, submissions, votes, workers
 from swarmd.core.commands import AdmitPeers, Announce
-from swarmd.core.events import (
-    ChainBlock,
-    ChainDegraded,
-    ChainReorged,
-    ChainUp,
-    MembershipRead,
-    PolicyLog,
-    RegistrationLog,
-    RewardLog,
-    RoundAnnounced,
-    StageLog,
-    SubmissionsCounted,
-    VoteLog,
-    WorkerExited,
-)
 from swarmd.core.ids import command_id, timer_name_of
 from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX, ChainState
 from swarmd.core.turn import StepContext
@@ -36,7 +19,7 @@ from swarmd.errors import ExitCode
 # --- the connection ---
 
 
-def on_chain_up(turn: StepContext, event: ChainUp) -> None:
+def on_chain_up(turn: StepContext, event: events.ChainUp) -> None:
     """The chain has been read up to its head: go where the contract is, and submit what waits."""
     turn.clear_deadlines(timer_name_of("ready", "chain"))
     if not _check_contract(turn, event):
@@ -64,11 +47,9 @@ def on_chain_up(turn: StepContext, event: ChainUp) -> None:
     submissions.resume_submissions(turn, everything=fresh)
 
 
-def _check_contract(turn: StepContext, event: ChainUp) -> bool:
-    """Stop the node if the log belongs to another contract, or the peer id to another account.
-
-    Returns whether both are this node's.
-    """
+def _check_contract(turn: StepContext, event: events.ChainUp) -> bool:
+    """Stop the node if the log belongs to another contract, or the peer id to another account. Returns whether both are
+    this node's."""
     known = turn.chain
     if known.contract and known.contract.lower() != event.contract.lower():
         reason = (
@@ -87,7 +68,7 @@ def _check_account(turn: StepContext, owner: str, account: str) -> bool:
     return True
 
 
-def on_chain_degraded(turn: StepContext, event: ChainDegraded) -> None:
+def on_chain_degraded(turn: StepContext, event: events.ChainDegraded) -> None:
     """No endpoint answers: follow the DHT's clock for now."""
     turn.clear_deadlines(timer_name_of("ready", "chain"))
     if turn.fire_chain_trigger("isolated", reason=event.reason, handed=""):
@@ -95,7 +76,7 @@ def on_chain_degraded(turn: StepContext, event: ChainDegraded) -> None:
         _follow_dht_clock(turn)
 
 
-def on_chain_worker_exited(turn: StepContext, event: WorkerExited) -> None:
+def on_chain_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
     """The chain worker is gone: follow the DHT's clock until it is back."""
     turn.fire_chain_trigger("exited", reason=event.reason, handed="")
     if turn.state.chart not in workers.LEAVING:
@@ -110,7 +91,7 @@ def _follow_dht_clock(turn: StepContext) -> None:
 # --- what the contract says ---
 
 
-def on_chain_block(turn: StepContext, event: ChainBlock) -> None:
+def on_chain_block(turn: StepContext, event: events.ChainBlock) -> None:
     """Apply a block's log entries; blocks that are read to catch up do not move the clock yet."""
     for entry in event.logs:
         rule = _LOGS.get(type(entry))
@@ -129,7 +110,7 @@ def _append_block(recent: tuple[BlockRef, ...], block: BlockRef) -> tuple[BlockR
     return (*kept[1 - BLOCKS_KEPT :], block)
 
 
-def _on_stage_log(turn: StepContext, entry: StageLog, block: BlockRef) -> None:
+def _on_stage_log(turn: StepContext, entry: events.StageLog, block: BlockRef) -> None:
     _set_round_and_stage(turn, entry.round, entry.stage, block.at)
 
 
@@ -141,12 +122,12 @@ def _set_round_and_stage(turn: StepContext, round: int, stage: int, opened_at: f
     turn.update_chain(round=round, stage=stage, opened_at=opened_at)
 
 
-def _on_registration_log(turn: StepContext, entry: RegistrationLog, block: BlockRef) -> None:
+def _on_registration_log(turn: StepContext, entry: events.RegistrationLog, block: BlockRef) -> None:
     if entry.peer == turn.settings.peer and _check_account(turn, entry.account, turn.chain.account):
         turn.update_chain(registered=True, account=turn.chain.account or entry.account)
 
 
-def _on_reward_log(turn: StepContext, entry: RewardLog, block: BlockRef) -> None:
+def _on_reward_log(turn: StepContext, entry: events.RewardLog, block: BlockRef) -> None:
     chain = turn.chain
     place = (entry.round, entry.stage)
     if entry.peer == turn.settings.peer and place >= chain.reward_mark:
@@ -156,25 +137,25 @@ def _on_reward_log(turn: StepContext, entry: RewardLog, block: BlockRef) -> None
         turn.update_chain(reporters=(*chain.reporters, entry.peer))
 
 
-def _on_vote_log(turn: StepContext, entry: VoteLog, block: BlockRef) -> None:
+def _on_vote_log(turn: StepContext, entry: events.VoteLog, block: BlockRef) -> None:
     if entry.peer == turn.settings.peer and entry.round >= turn.chain.vote_mark:
         turn.update_chain(vote_mark=entry.round, vote_block=block.number)
 
 
-def _on_policy_log(turn: StepContext, entry: PolicyLog, block: BlockRef) -> None:
+def _on_policy_log(turn: StepContext, entry: events.PolicyLog, block: BlockRef) -> None:
     turn.update_chain(min_submissions=entry.min_submissions, max_stage_s=entry.max_stage_s)
 
 
 _LOGS: dict[type, Callable[[StepContext, Any, BlockRef], None]] = {
-    StageLog: _on_stage_log,
-    RegistrationLog: _on_registration_log,
-    RewardLog: _on_reward_log,
-    VoteLog: _on_vote_log,
-    PolicyLog: _on_policy_log,
+    events.StageLog: _on_stage_log,
+    events.RegistrationLog: _on_registration_log,
+    events.RewardLog: _on_reward_log,
+    events.VoteLog: _on_vote_log,
+    events.PolicyLog: _on_policy_log,
 }
 
 
-def on_chain_reorged(turn: StepContext, event: ChainReorged) -> None:
+def on_chain_reorged(turn: StepContext, event: events.ChainReorged) -> None:
     """Blocks were replaced: what they held of this node is not on the chain now. The node's clock does not go back."""
     fork = event.fork.number
     submissions.drop_above_fork(turn, fork)
@@ -208,7 +189,7 @@ def _follow_contract(turn: StepContext) -> None:
     place = turn.state.clock
     before = None if place is None else (place.round, place.stage, place.deadline_at)
     deadline_at = _stage_deadline_of(turn)
-    rounds.apply_announcement(turn, RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
+    rounds.apply_announcement(turn, events.RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
     rounds.follow_clock(turn, moved=False)  # the contract may be behind the clock for a while
     clock = turn.state.clock
     assert clock is not None
@@ -251,7 +232,7 @@ def submission_count_of(chain: ChainState) -> int:
     return max(chain.counted, len(chain.reporters))
 
 
-def on_submissions_counted(turn: StepContext, event: SubmissionsCounted) -> None:
+def on_submissions_counted(turn: StepContext, event: events.SubmissionsCounted) -> None:
     """The contract's own count of a stage's reports."""
     chain = turn.chain
     if (event.round, event.stage) == (chain.round, chain.stage):
@@ -292,7 +273,7 @@ def on_advance_due(turn: StepContext) -> None:
 # --- membership ---
 
 
-def on_membership_read(turn: StepContext, event: MembershipRead) -> None:
+def on_membership_read(turn: StepContext, event: events.MembershipRead) -> None:
     """The contract says whose records count in the DHT."""
     turn.state.members = None if event.open else event.peers[:ONCHAIN_PEERS_MAX]
     if len(event.peers) > ONCHAIN_PEERS_MAX:

@@ -4,8 +4,6 @@ It keeps count of a bounded number of members: which of them makes room for anot
 into how many shards the records of a stage are divided, and announces that with the clock.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, takewhile
@@ -13,18 +11,9 @@ from itertools import accumulate, takewhile
 from msgspec.structs import replace
 
 from swarmd.bounds import add_bounded, clamp_integer
-from swarmd.core import evidence, waiting
+from swarmd.core import events, evidence, waiting
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard
-from swarmd.core.events import (
-    LeaderboardPublished,
-    MemberLeft,
-    MemberSeen,
-    NodeStarted,
-    Registered,
-    ReportSeen,
-    RoundPublished,
-)
 from swarmd.core.ids import command_id, stage_command_id
 from swarmd.core.state import MEMBERS_MAX, NO_REPORTS, CoordinationBase, Member, Report, StateBase
 from swarmd.core.turn import StepContext
@@ -37,13 +26,12 @@ REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with a
 
 
 def settings_of(turn: StepContext) -> CoordinatorSettings:
-    """The coordinator's part of the settings."""
     settings = turn.settings.coordination
     assert settings is not None
     return settings
 
 
-def on_node_started(turn: StepContext, event: NodeStarted) -> None:
+def on_node_started(turn: StepContext, event: events.NodeStarted) -> None:
     """A swarm that had run its rounds goes on when it was given more."""
     coordination = turn.coordination
     if coordination.chart == "finished" and not _are_all_rounds_run(turn, coordination.round):
@@ -104,9 +92,7 @@ def _reannounce_stage(turn: StepContext) -> None:
 
 def on_first_trainer_ready(turn: StepContext) -> None:
     """This node can train, for the first time in its life: the stage that it opened meanwhile has its whole time still.
-
-    So has one that an earlier life opened, unless somebody has reported: then the others are at it.
-    """
+    So has one that an earlier life opened, unless somebody has reported: then the others are at it."""
     opened = turn.coordination
     waits = opened.chart in COLLECTING and opened.held_since is None
     fresh = opened.opened_at >= turn.state.started_at or not opened.reports
@@ -153,18 +139,18 @@ def _hold_stage_open(turn: StepContext) -> None:
         turn.set_deadline("stage", turn.at + settings_of(turn).stage_s)
 
 
-def on_registered(turn: StepContext, event: Registered) -> None:
+def on_registered(turn: StepContext, event: events.Registered) -> None:
     """The coordinator is a member too."""
-    on_member_seen(turn, MemberSeen(turn.settings.peer, turn.settings.name))
+    on_member_seen(turn, events.MemberSeen(turn.settings.peer, turn.settings.name))
 
 
-def on_member_seen(turn: StepContext, event: MemberSeen) -> None:
+def on_member_seen(turn: StepContext, event: events.MemberSeen) -> None:
     """Count a member from the round that is open or comes next; one that came back may complete the stage."""
     _record_member(turn, event)
     _close_if_complete(turn)
 
 
-def _record_member(turn: StepContext, event: MemberSeen, reported: bool = False) -> None:
+def _record_member(turn: StepContext, event: events.MemberSeen, reported: bool = False) -> None:
     coordination = turn.coordination
     known = coordination.members.get(event.peer)
     if known is None and not _make_room(turn, event, reported):
@@ -181,7 +167,7 @@ def _record_member(turn: StepContext, event: MemberSeen, reported: bool = False)
     _begin_if_mustered(turn)
 
 
-def _make_room(turn: StepContext, newcomer: MemberSeen, reported: bool) -> bool:
+def _make_room(turn: StepContext, newcomer: events.MemberSeen, reported: bool) -> bool:
     """Let a member who is gone make room for one more if need be. Returns whether there is room."""
     there_is, gone = find_member_slot(turn.coordination, newcomer, reported)
     if gone is not None:
@@ -199,7 +185,7 @@ def _set_member(turn: StepContext, before: Member | None, after: Member | None) 
     waiting.on_member_changed(turn, before, after)
 
 
-def on_member_left(turn: StepContext, event: MemberLeft) -> None:
+def on_member_left(turn: StepContext, event: events.MemberLeft) -> None:
     """Expect nothing more from it; the stage may be complete without it."""
     coordination = turn.coordination
     member = coordination.members.get(event.peer)
@@ -299,7 +285,7 @@ def _announce_end(turn: StepContext) -> None:
     _announce_as(turn, command_id("announce", f"final/{turn.coordination.round}"), final=True)
 
 
-def on_round_published(turn: StepContext, event: RoundPublished) -> None:
+def on_round_published(turn: StepContext, event: events.RoundPublished) -> None:
     """Everybody can read it: collect the reports."""
     command = turn.remove_pending(event.command)
     coordination = turn.coordination
@@ -311,7 +297,7 @@ def on_round_published(turn: StepContext, event: RoundPublished) -> None:
         _close_if_complete(turn)
 
 
-def on_report_seen(turn: StepContext, event: ReportSeen) -> None:
+def on_report_seen(turn: StepContext, event: events.ReportSeen) -> None:
     """Count a member's report of the open stage once."""
     coordination = turn.coordination
     current = event.round == coordination.round and event.stage == coordination.stage
@@ -327,7 +313,7 @@ def on_report_seen(turn: StepContext, event: ReportSeen) -> None:
         turn.count_rejections(TOO_HIGH, 1)
         return
     if coordination.members.get(event.peer) is None:
-        _record_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
+        _record_member(turn, events.MemberSeen(event.peer, worked=event.worked), reported=True)
         if coordination.members.get(event.peer) is None:
             return
     report = Report(event.peer, event.reward, event.record, waiting.report_delay_s(turn))
@@ -357,10 +343,8 @@ def _close_if_complete(turn: StepContext) -> None:
 
 
 def on_stage_overdue(turn: StepContext) -> None:
-    """The stage has waited for long enough, or its time is over; if nobody could report yet, there is more time.
-
-    A trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train.
-    """
+    """The stage has waited for long enough, or its time is over; if nobody could report yet, there is more time. A
+    trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train."""
     waiting.recount_expected(turn)
     if turn.at < turn.coordination.deadline_at and not waiting.is_complete(turn, settings_of(turn).quorum):
         waiting.set_stage_deadline(turn)
@@ -405,7 +389,7 @@ def should_forget(coordination: CoordinationBase, member: Member) -> bool:
 
 
 def find_member_slot(
-    coordination: CoordinationBase, newcomer: MemberSeen, reported: bool
+    coordination: CoordinationBase, newcomer: events.MemberSeen, reported: bool
 ) -> tuple[bool, Member | None]:
     """Whether there is room for one more, and the member that makes room for it; None if nobody has to.
 
@@ -457,11 +441,8 @@ def shard_count_for(members: int, each: int) -> int:
 
 
 def decide_shards(coordination: CoordinationBase, shard_members: int) -> None:
-    """Decide where records lie from the round on that begins.
-
-    Their number grows at once and shrinks only after `ROUNDS_KEPT`, so that one more member or one less does not have
-    it change in each round.
-    """
+    """Decide where records lie from the round on that begins. Their number grows at once and shrinks only after
+    `ROUNDS_KEPT`, so that one more member or one less does not have it change in each round."""
     placed, since, round = coordination.shards, coordination.sharded_since, coordination.round
     wanted = shard_count_for(coordination.members.present, shard_members)
     rests = round < since + ROUNDS_KEPT and wanted < placed
@@ -548,6 +529,6 @@ def _reports_that_fit(
     return kept
 
 
-def on_leaderboard_published(turn: StepContext, event: LeaderboardPublished) -> None:
+def on_leaderboard_published(turn: StepContext, event: events.LeaderboardPublished) -> None:
     """The leaderboard is published: its command is answered."""
     turn.remove_pending(event.command)

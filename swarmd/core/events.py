@@ -5,30 +5,11 @@ never renamed or reused (``CONTRIBUTING.md``, law 7). Times are POSIX seconds (f
 from 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec
 
-from swarmd.core.values import (
-    BlockRef,
-    EvidenceKind,
-    FlatStage,
-    Judgement,
-    PeerWeights,
-    RolloutsRef,
-    SetAside,
-    Settings,
-    Skill,
-    SkipCause,
-    SubmissionAttempt,
-    TrainerTimes,
-    Value,
-    WeightsCause,
-    WeightsDamage,
-    Worker,
-)
+from swarmd.core import values
 
 
 class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -41,7 +22,7 @@ class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_f
 class NodeStarted(EventBase, frozen=True, tag="node_started"):
     """A process opened the log and goes on with it: the first event of each life of the node."""
 
-    settings: Settings
+    settings: values.Settings
     run: str  # random id of this process's life, so that logs of two lives are told apart
     version: str = ""
     restored: bool = False  # the log came from a backup: this node may have signed more than the log knows of
@@ -101,7 +82,7 @@ class ClockSet(EventBase, frozen=True, tag="clock_set"):
 class WorkerStarted(EventBase, frozen=True, tag="worker_started"):
     """A worker's process runs. `attempt` is that of the `StartWorker` it answers."""
 
-    worker: Worker
+    worker: values.Worker
     pid: int
     attempt: int
 
@@ -109,7 +90,7 @@ class WorkerStarted(EventBase, frozen=True, tag="worker_started"):
 class WorkerExited(EventBase, frozen=True, tag="worker_exited"):
     """A worker process is gone, whatever the cause."""
 
-    worker: Worker
+    worker: values.Worker
     reason: str
     code: int | None = None  # exit status, absent when a signal ended it
     signal: int | None = None
@@ -122,7 +103,7 @@ class WorkerExited(EventBase, frozen=True, tag="worker_exited"):
 class WorkerStartFailed(EventBase, frozen=True, tag="worker_start_failed"):
     """The worker could not even be executed."""
 
-    worker: Worker
+    worker: values.Worker
     reason: str
     attempt: int
     outside: bool = False  # the machine had no memory, process or file left for it
@@ -244,7 +225,7 @@ class RoundsSkipped(EventBase, frozen=True, tag="rounds_skipped"):
 
     first: int
     last: int
-    cause: SkipCause
+    cause: values.SkipCause
 
 
 class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
@@ -253,7 +234,7 @@ class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
     command: str
     round: int
     stage: int
-    rollouts: tuple[RolloutsRef, ...] = ()
+    rollouts: tuple[values.RolloutsRef, ...] = ()
     missing: int = 0  # announced by peers, and not fetched in time
 
 
@@ -291,7 +272,7 @@ class RecordsRejected(EventBase, frozen=True, tag="records_rejected"):
 class Equivocated(EventBase, frozen=True, tag="equivocated"):
     """A peer has signed two different records for one place; both are here, for anyone to check."""
 
-    kind: EvidenceKind
+    kind: values.EvidenceKind
     peer: str
     round: int
     stage: int
@@ -333,7 +314,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     round: int
     stage: int
     reward: float  # mean reward of the node's own completions
-    rollouts: RolloutsRef
+    rollouts: values.RolloutsRef
     steps: int = 0  # optimiser steps
     tokens: int = 0  # completion tokens generated
     seconds: float = 0.0
@@ -341,13 +322,15 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     held_out: float | None = None  # accuracy on held-out questions, if measured
     rejected: tuple[tuple[str, int], ...] = ()  # peers' groups refused by the trainer: (reason, count)
     held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
-    judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
+    judged: tuple[values.Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.plan`), for people to read
-    set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
-    skills: tuple[Skill, ...] = ()  # held-out accuracy by task, if measured: 32 at most, those first that fell most
-    flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
+    set_aside: tuple[values.SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
+    skills: tuple[
+        values.Skill, ...
+    ] = ()  # held-out accuracy by task, if measured: 32 at most, those first that fell most
+    flat: values.FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
     staleness: int = 0  # steps by which the weights that drew own groups lagged; none in the first step of a stage
-    times: TrainerTimes | None = None  # where the time went
+    times: values.TrainerTimes | None = None  # where the time went
 
 
 class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):
@@ -371,17 +354,17 @@ class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):
     """A peer's weights are here, whole and as its manifest says; nothing has measured them. Answers `FetchWeights`."""
 
     command: str
-    weights: PeerWeights
+    weights: values.PeerWeights
     received_bytes: int = 0  # in this attempt: less than the file if some of it was here, or a delta was enough
     seconds: float = 0.0
-    damaged: WeightsDamage = ""  # what was, so that all was fetched
+    damaged: values.WeightsDamage = ""  # what was, so that all was fetched
 
 
 class WeightsRefused(EventBase, frozen=True, tag="weights_refused"):
     """A peer's weights cannot be fetched, or are not begun from; answers `FetchWeights`, or comes amid a `Train`."""
 
     command: str
-    cause: WeightsCause
+    cause: values.WeightsCause
     reason: str = ""  # for people
     peer: str = ""  # whose they are, if there were any
     held_out_before: float | None = None  # accuracy of the own weights, if it was measured
@@ -398,7 +381,7 @@ class WeightsAdopted(EventBase, frozen=True, tag="weights_adopted"):
     command: str  # the `Train`
     round: int
     stage: int
-    weights: PeerWeights
+    weights: values.PeerWeights
     held_out_before: float  # accuracy of the own weights on the held-out questions here
     held_out: float  # that of the weights it begins from, on the same
 
@@ -417,11 +400,9 @@ class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
 # --- chain ---
 
 
-class ChainLog(Value, frozen=True, tag_field="log"):
-    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses.
-
-    `index` is the entry's place in its block, `transaction` the hash of the transaction that caused it.
-    """
+class ChainLog(values.Value, frozen=True, tag_field="log"):
+    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses. `index` is the
+    entry's place in its block, `transaction` the hash of the transaction that caused it."""
 
     index: int
     transaction: str
@@ -482,7 +463,7 @@ class ChainUp(EventBase, frozen=True, tag="chain_up"):
     chain_id: int
     contract: str
     genesis: str  # hash of block 0: a chain that was reset has another one
-    head: BlockRef
+    head: values.BlockRef
     stages: int  # stages in a round, as the contract counts
     round: int
     stage: int
@@ -504,15 +485,13 @@ class ChainDegraded(EventBase, frozen=True, tag="chain_degraded"):
 class ChainBlock(EventBase, frozen=True, tag="chain_block"):
     """A block in which the contract said something; now and then one without, so that a restart has less to read."""
 
-    block: BlockRef
+    block: values.BlockRef
     logs: tuple[AnyChainLog, ...] = ()
 
 
 class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
-    """So many peers' rewards for a stage are on the chain, by the contract's own count.
-
-    For nodes that do not read the rewards of all.
-    """
+    """So many peers' rewards for a stage are on the chain, by the contract's own count. For nodes that do not read the
+    rewards of all."""
 
     round: int
     stage: int
@@ -522,7 +501,7 @@ class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
 class ChainReorged(EventBase, frozen=True, tag="chain_reorged"):
     """Blocks after `fork` are no part of the chain now; `ChainBlock`, then `ChainUp` tell what is there instead."""
 
-    fork: BlockRef
+    fork: values.BlockRef
     depth: int  # blocks dropped
 
 
@@ -540,7 +519,7 @@ class SubmissionPrepared(EventBase, frozen=True, tag="submission_prepared"):
     """The next attempt is ready; it is sent once this is durable."""
 
     submission: str
-    prepared: SubmissionAttempt
+    prepared: values.SubmissionAttempt
 
 
 class SubmissionSent(EventBase, frozen=True, tag="submission_sent"):
@@ -554,7 +533,7 @@ class SubmissionIncluded(EventBase, frozen=True, tag="submission_included"):
     """It is on the chain, by one of our attempts or found there; not yet deep enough to count on."""
 
     submission: str
-    block: BlockRef
+    block: values.BlockRef
     hash: str = ""  # of the transaction, if known
 
 
@@ -562,7 +541,7 @@ class SubmissionConfirmed(EventBase, frozen=True, tag="submission_confirmed"):
     """It is on the chain as deep as the configuration asks."""
 
     submission: str
-    block: BlockRef
+    block: values.BlockRef
 
 
 class SubmissionLost(EventBase, frozen=True, tag="submission_lost"):
@@ -644,7 +623,6 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 def tag_of(event: Event) -> str:
-    """The event's ``type`` tag."""
     return str(type(event).__struct_config__.tag)
 
 

@@ -5,8 +5,6 @@ A member's reports are not counted, nor its rollouts trained on, from the round 
 reported that it signed twice, and the node follows the later place and the later deadline of the two.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.core.commands import NoteEvidence
@@ -95,9 +93,7 @@ def without_banned_peers(state: StateBase, rollouts: tuple[RolloutsRef, ...]) ->
 
 def work_with_rollouts(turn: StepContext, work: StageWork, rollouts: tuple[RolloutsRef, ...]) -> StageWork:
     """The stage with what it is trained on, which is settled now: its command may go out again, and is the same then.
-
-    With it go all that are known to have signed two reports of one stage, for what the trainer has kept of theirs.
-    """
+    With it go all that are known to have signed two reports of one stage, for what the trainer has kept of theirs."""
     barred = work.barred
     if not work.gathered:
         barred = tuple([_to_known_evidence(each) for each in turn.state.equivocations if each.kind == "report"])

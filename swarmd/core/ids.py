@@ -4,8 +4,6 @@ A name is its kind, or its kind and what it is about: "gather", "ready/chain", "
 is never renamed.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NewType, cast
 
 from swarmd.core.values import SubmissionKind
@@ -46,7 +44,6 @@ def stage_command_id(kind: CommandKind, round: int, stage: int) -> str:
 
 
 def is_command_of_kind(id: str, *kinds: CommandKind) -> bool:
-    """Whether a command with this id is of one of these kinds."""
     return id.partition("/")[0] in kinds
 
 
@@ -56,5 +53,4 @@ def submission_id(kind: SubmissionKind, about: int | str = "") -> str:
 
 
 def is_submission_of_kind(id: str, kind: SubmissionKind) -> bool:
-    """Whether a submission with this id is of this kind."""
     return id.partition("/")[0] == kind

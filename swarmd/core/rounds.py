@@ -5,35 +5,11 @@ a contract keeps the rounds it knows what was submitted. The signed reports in t
 takes part only from the round after the first one that it saw open (`raise_round_floor`).
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.bounds import add_bounded, clamp_integer
-from swarmd.core import evidence, stage_times, submissions, votes, weights
+from swarmd.core import commands, events, evidence, stage_times, submissions, votes, weights
 from swarmd.core.chart_types import RoundState, RoundTrigger
-from swarmd.core.commands import (
-    Announce,
-    CancelTraining,
-    Command,
-    Gather,
-    KillWorker,
-    PublishReport,
-    ReadClock,
-    Register,
-    Train,
-)
-from swarmd.core.events import (
-    CommandFailed,
-    NoRoundYet,
-    Registered,
-    ReportPublished,
-    RolloutsGathered,
-    RoundAnnounced,
-    RoundsSkipped,
-    StageTrained,
-    TrainingCancelled,
-)
 from swarmd.core.ids import command_id, stage_command_id, timer_name_of
 from swarmd.core.state import (
     FALLEN_KEPT,
@@ -66,14 +42,16 @@ def on_linked(turn: StepContext) -> None:
     """The link has just come up: register again, look at the clock, send what waits for an answer."""
     turn.fire_round_trigger("linked")
     for command in turn.pending.values():
-        if not isinstance(command, Train):
+        if not isinstance(command, commands.Train):
             turn.clear_deadlines(timer_name_of("retry", command.id))
-    turn.issue_until_answered(Register("register"))
+    turn.issue_until_answered(commands.Register("register"))
     if turn.state.chart not in ("registering", "starting") and not turn.is_chain_up:
         read_clock(turn)
     for command in list(turn.pending.values()):
-        idle = isinstance(command, Gather) and turn.state.low_space is not None
-        if not idle and not isinstance(command, Register | Train | Announce):  # the coordinator announces by itself
+        idle = isinstance(command, commands.Gather) and turn.state.low_space is not None
+        if not idle and not isinstance(
+            command, commands.Register | commands.Train | commands.Announce
+        ):  # the coordinator announces by itself
             _resend_command(turn, command)
     _republish_report(turn)
     evidence.send_known_evidence(turn)
@@ -89,11 +67,11 @@ def _republish_report(turn: StepContext) -> None:
 def read_clock(turn: StepContext) -> None:
     """Have the coordinator's clock read, and look again later."""
     if turn.state.link.chart == "up":
-        turn.emit(ReadClock(command_id("clock", turn.seq)))
+        turn.emit(commands.ReadClock(command_id("clock", turn.seq)))
     turn.set_deadline("clock", turn.at + min(turn.settings.clock_s, CLOCK_REPEAT_MAX_S))
 
 
-def on_registered(turn: StepContext, event: Registered) -> None:
+def on_registered(turn: StepContext, event: events.Registered) -> None:
     """The swarm knows this node; now find out where the swarm is."""
     turn.remove_pending(event.command)
     if not turn.fire_round_trigger("registered"):
@@ -104,20 +82,20 @@ def on_registered(turn: StepContext, event: Registered) -> None:
         read_clock(turn)
 
 
-def on_no_round_yet(turn: StepContext, event: NoRoundYet) -> None:
+def on_no_round_yet(turn: StepContext, event: events.NoRoundYet) -> None:
     """Nothing was announced so far. If a round is known to be open, its announcement is only lost for a while."""
     clock = turn.state.clock
     if turn.state.chain is None and (clock is None or clock.final):
         turn.fire_round_trigger("no_round")
 
 
-def on_round_announced(turn: StepContext, event: RoundAnnounced) -> None:
+def on_round_announced(turn: StepContext, event: events.RoundAnnounced) -> None:
     """The coordinator tells where the swarm is; a contract that can be read knows better."""
     if not turn.is_chain_up:
         apply_announcement(turn, event)
 
 
-def apply_announcement(turn: StepContext, event: RoundAnnounced) -> None:
+def apply_announcement(turn: StepContext, event: events.RoundAnnounced) -> None:
     """Follow the swarm's clock, which never goes back."""
     clock = turn.state.clock
     # Order of announcements: a swarm that goes on after its final mark announces the same round, not final.
@@ -214,7 +192,7 @@ def enter_stage(turn: StepContext, clock: Clock) -> None:
 
 def _drop_gathering(turn: StepContext) -> None:
     """Drop gathering and training of an earlier stage; its report stays pending, and nobody waits for it."""
-    turn.drop_pending(Gather, Train)
+    turn.drop_pending(commands.Gather, commands.Train)
     turn.clear_deadlines("gather", "train", "publish")
 
 
@@ -227,12 +205,12 @@ def _start_gathering(turn: StepContext, work: StageWork) -> None:
     until_at = turn.at + turn.settings.gather_s
     round, stage = work.round, work.stage
     turn.issue_until_answered(
-        Gather(stage_command_id("gather", round, stage), round, stage, source[0], source[1], until_at)
+        commands.Gather(stage_command_id("gather", round, stage), round, stage, source[0], source[1], until_at)
     )
     turn.set_deadline("gather", until_at)
 
 
-def on_rollouts_gathered(turn: StepContext, event: RolloutsGathered) -> None:
+def on_rollouts_gathered(turn: StepContext, event: events.RolloutsGathered) -> None:
     """Peers' rollouts are in the blob store."""
     if turn.remove_pending(event.command) is None:
         return
@@ -279,12 +257,12 @@ def _issue_train(turn: StepContext, work: StageWork) -> None:
         work = turn.state.work = replace(work, begun=True, weights=weights.give_to_trainer(turn))
     name = train_command_id(work.round, work.stage)
     turn.issue_until_answered(
-        Train(name, work.round, work.stage, work.rollouts, work.context, work.weights, work.barred)
+        commands.Train(name, work.round, work.stage, work.rollouts, work.context, work.weights, work.barred)
     )
     turn.set_deadline("train", turn.at + turn.settings.train_s)
 
 
-def on_stage_trained(turn: StepContext, event: StageTrained) -> None:
+def on_stage_trained(turn: StepContext, event: events.StageTrained) -> None:
     """Keep the result, whatever else has happened meanwhile, and publish it if the node is still at that stage."""
     freed = _free_trainer(turn, train_command_id(event.round, event.stage))
     work = turn.state.work
@@ -301,7 +279,7 @@ def on_stage_trained(turn: StepContext, event: StageTrained) -> None:
         continue_after_training(turn)
 
 
-def _publish_result(turn: StepContext, event: StageTrained, work: StageWork) -> None:
+def _publish_result(turn: StepContext, event: events.StageTrained, work: StageWork) -> None:
     turn.clear_deadlines("train")
     result = StageResult(event.reward, event.rollouts, event.seconds, event.steps, event.held_out)
     turn.state.work = replace(work, result=result)
@@ -314,7 +292,7 @@ def _publish_result(turn: StepContext, event: StageTrained, work: StageWork) -> 
         settle_stage(turn)  # it was given up, and came to its end all the same
 
 
-def on_report_published(turn: StepContext, event: ReportPublished) -> None:
+def on_report_published(turn: StepContext, event: events.ReportPublished) -> None:
     """The report is out; with a chain, the stage also waits for its reward to be on it."""
     turn.remove_pending(event.command)
     work = turn.state.work
@@ -371,7 +349,7 @@ def cancel_training(turn: StepContext) -> None:
     train = train_command_id(work.round, work.stage)
     turn.remove_pending(train)
     if is_training(turn, train) and "cancel" not in turn.deadlines:  # a pause may end before it has answered
-        turn.emit(CancelTraining(stage_command_id("cancel", work.round, work.stage), train))
+        turn.emit(commands.CancelTraining(stage_command_id("cancel", work.round, work.stage), train))
         turn.set_deadline("cancel", turn.at + CANCEL_S)
 
 
@@ -386,13 +364,13 @@ def on_cancel_overdue(turn: StepContext) -> None:
     """The trainer has not stopped in time: have it killed."""
     life = turn.state.training
     turn.emit(
-        KillWorker(
+        commands.KillWorker(
             command_id("kill", f"trainer/{turn.state.run}/{life.attempt}"), "trainer", "did not stop training when told"
         )
     )
 
 
-def on_training_cancelled(turn: StepContext, event: TrainingCancelled) -> None:
+def on_training_cancelled(turn: StepContext, event: events.TrainingCancelled) -> None:
     """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
     leaving = turn.state.chart in LEAVING  # then nothing is waited for
     if not leaving and "cancel" not in turn.deadlines:
@@ -402,7 +380,6 @@ def on_training_cancelled(turn: StepContext, event: TrainingCancelled) -> None:
 
 
 def is_training(turn: StepContext, train: str) -> bool:
-    """Whether the trainer is at this `Train`."""
     return turn.state.trainer.chart == "busy" and turn.state.trainer.train == train
 
 
@@ -416,10 +393,8 @@ def _free_trainer(turn: StepContext, train: str) -> bool:
 
 
 def is_trainer_still_busy(turn: StepContext) -> bool:
-    """Whether the trainer is still at the stage in hand, though it was given up: its answer says what becomes of it.
-
-    It is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile.
-    """
+    """Whether the trainer is still at the stage in hand, though it was given up: its answer says what becomes of it. It
+    is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile."""
     work = turn.state.work
     if work is None or turn.state.trainer.chart != "busy":
         return False
@@ -436,15 +411,15 @@ def continue_after_training(turn: StepContext) -> None:
         rejoin_swarm(turn)
     elif turn.state.chart == "round.training" and turn.state.low_space is None:
         for command in list(turn.pending.values()):
-            if isinstance(command, Train) and turn.is_worker_free(command):
+            if isinstance(command, commands.Train) and turn.is_worker_free(command):
                 turn.send_pending(command)
 
 
-def on_command_failed(turn: StepContext, event: CommandFailed) -> None:
+def on_command_failed(turn: StepContext, event: events.CommandFailed) -> None:
     """Send it again after a while; a stage that keeps failing is given up."""
     command = turn.pending.get(event.command)
     freed = _free_trainer(turn, event.command)
-    if isinstance(command, Train):
+    if isinstance(command, commands.Train):
         if freed:
             _retry_training(turn, command)
     elif freed:
@@ -453,7 +428,7 @@ def on_command_failed(turn: StepContext, event: CommandFailed) -> None:
         turn.set_deadline(timer_name_of("retry", command.id), turn.at + RETRY_S)
 
 
-def _retry_training(turn: StepContext, command: Train) -> None:
+def _retry_training(turn: StepContext, command: commands.Train) -> None:
     turn.state.faulted = True
     work = turn.state.work
     if work is None or turn.state.chart != "round.training":
@@ -476,16 +451,16 @@ def _give_up_stage(turn: StepContext) -> None:
 def on_retry_due(turn: StepContext, command_id: str) -> None:
     """Send a command again that failed a while ago."""
     command = turn.pending.get(command_id)
-    idle = isinstance(command, Gather) and turn.state.low_space is not None
+    idle = isinstance(command, commands.Gather) and turn.state.low_space is not None
     if command is not None and not idle and turn.is_worker_free(command):
         _resend_command(turn, command)
 
 
-def _resend_command(turn: StepContext, command: Command) -> None:
+def _resend_command(turn: StepContext, command: commands.Command) -> None:
     """Send a pending command; the wait for a report's acknowledgement begins again."""
     turn.clear_deadlines(timer_name_of("retry", command.id))
     turn.send_pending(command)
-    if isinstance(command, PublishReport) and turn.state.chart == "round.publishing":
+    if isinstance(command, commands.PublishReport) and turn.state.chart == "round.publishing":
         turn.set_deadline("publish", turn.at + turn.settings.publish_s)
 
 
@@ -517,7 +492,7 @@ def last_rewarded_stage(turn: StepContext) -> tuple[int, int]:
     return (-1, -1) if turn.state.chain is None else turn.chain.reward_mark
 
 
-def record_result(turn: StepContext, event: StageTrained) -> None:
+def record_result(turn: StepContext, event: events.StageTrained) -> None:
     """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
     turn.remove_pending(event.command)
     # the tasks that have fallen, those that have most first
@@ -543,7 +518,7 @@ def record_result(turn: StepContext, event: StageTrained) -> None:
         votes.count_judgements(turn, event.judged, preceding_stage(event.round, event.stage, turn.settings.stages))
 
 
-def update_learning(before: LearningStatus | None, event: StageTrained, at: float) -> LearningStatus:
+def update_learning(before: LearningStatus | None, event: events.StageTrained, at: float) -> LearningStatus:
     """What is known of the stages trained last after one more, which was trained at `at`."""
     same = before is not None and (before.flat is None) == (event.flat is None)
     since, stages = (before.since, before.stages) if before is not None and same else (at, 0)
@@ -573,14 +548,13 @@ def context_for_round(turn: StepContext, before: StageWork | None, round: int) -
     return tuple([ref for ref in known if ref.round >= round - 1])
 
 
-def make_report_command(work: StageWork, result: StageResult) -> PublishReport:
-    """The command that publishes a stage's result."""
-    return PublishReport(
+def make_report_command(work: StageWork, result: StageResult) -> commands.PublishReport:
+    return commands.PublishReport(
         stage_command_id("report", work.round, work.stage), work.round, work.stage, result.reward, result.rollouts
     )
 
 
-def on_rounds_skipped(turn: StepContext, event: RoundsSkipped) -> None:
+def on_rounds_skipped(turn: StepContext, event: events.RoundsSkipped) -> None:
     """Take note of rounds that this node has no part in."""
     skip = SkippedRounds(event.first, event.last, event.cause, turn.at)
     state, work = turn.state, turn.state.work
@@ -594,7 +568,7 @@ def on_rounds_skipped(turn: StepContext, event: RoundsSkipped) -> None:
 PACE_S = 5.0  # clocks are set, and messages take their time: the time between two rounds may differ by this
 
 
-def raise_round_floor(turn: StepContext, event: RoundAnnounced, round: int) -> None:
+def raise_round_floor(turn: StepContext, event: events.RoundAnnounced, round: int) -> None:
     """The swarm is at `round`, as far as this node hears.
 
     What it hears first may be old: a DHT gives such records now and then, or half of a parted swarm does. A later
@@ -619,7 +593,7 @@ def raise_round_floor(turn: StepContext, event: RoundAnnounced, round: int) -> N
     state.floor = clamp_integer(max(state.floor, round + (not event.final)))
 
 
-def _is_in_pace(turn: StepContext, event: RoundAnnounced, round: int) -> bool:
+def _is_in_pace(turn: StepContext, event: events.RoundAnnounced, round: int) -> bool:
     """Whether a round is heard of as long after its opening as an earlier one was, which was opened before it.
 
     Both waited equally long for this node to hear of them, so the later one was opened while it listened, unless all
@@ -633,16 +607,14 @@ def _is_in_pace(turn: StepContext, event: RoundAnnounced, round: int) -> bool:
     return not early and _is_stage_open(turn, event, heard)
 
 
-def _is_stage_open(turn: StepContext, event: RoundAnnounced, heard: HeardRound) -> bool:
+def _is_stage_open(turn: StepContext, event: events.RoundAnnounced, heard: HeardRound) -> bool:
     """Whether a stage's time is not over, by what this node has heard of the coordinator's clock."""
     return event.deadline_at + heard.after_s > turn.at
 
 
-def _update_heard(turn: StepContext, event: RoundAnnounced, round: int) -> HeardRound:
-    """How long after its opening a round was heard of at the earliest; of each round the first announcement tells.
-
-    A round that is over by that measure starts the measure again: a clock may have been set.
-    """
+def _update_heard(turn: StepContext, event: events.RoundAnnounced, round: int) -> HeardRound:
+    """How long after its opening a round was heard of at the earliest; of each round the first announcement tells. A
+    round that is over by that measure starts the measure again: a clock may have been set."""
     heard, after_s = turn.state.heard, turn.at - event.opened_at
     if heard is None or (round > heard.round and not _is_stage_open(turn, event, heard)):
         return HeardRound(round, after_s)

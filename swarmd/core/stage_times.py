@@ -4,8 +4,6 @@ While peers' rollouts are fetched or a report is published, time without a conne
 is trained, time until the trainer was last given it counts as "load".
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.core.chart_types import RoundState

@@ -3,34 +3,15 @@
 State is only ever made by `swarmd.core.step.step`. Everything in it is bounded; the bounds stand here by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
+from swarmd.core import values
 from swarmd.core.by_peer import ValuesByPeer
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
-from swarmd.core.values import (
-    AveragedOffer,
-    BlockRef,
-    EvidenceKind,
-    FlatStage,
-    KnownEvidence,
-    NodePart,
-    PeerWeights,
-    RolloutsRef,
-    Settings,
-    Skill,
-    SkipCause,
-    Standing,
-    SubmissionAttempt,
-    SubmissionKind,
-    TrainerTimes,
-    Value,
-)
 
 SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
 REWARDS_KEPT = 128  # most recent own stage rewards
@@ -44,14 +25,14 @@ PREPARED_KEPT = 8  # attempts at one submission that are remembered, the oldest 
 BLOCKS_KEPT = 64  # most recent blocks that were reported, for finding where a reorganisation forked off
 
 
-class Deadline(Value, frozen=True):
+class Deadline(values.Value, frozen=True):
     """A wait with an end. When it passes, the shell records `TimerFired(name, due_at)`."""
 
     name: str
     due_at: float
 
 
-class WorkerState(Value, frozen=True):
+class WorkerState(values.Value, frozen=True):
     """The life of one worker process."""
 
     attempt: int = 0
@@ -61,7 +42,7 @@ class WorkerState(Value, frozen=True):
     outside: tuple[float, ...] = ()  # times of recent ends that others caused: they cost nothing of the budget
 
 
-class LowSpace(Value, frozen=True):
+class LowSpace(values.Value, frozen=True):
     """The disk is too full to train on."""
 
     free_bytes: int  # when it was noticed last
@@ -69,7 +50,7 @@ class LowSpace(Value, frozen=True):
     since: float  # POSIX seconds
 
 
-class NetworkLink(Value, frozen=True):
+class NetworkLink(values.Value, frozen=True):
     """The connection to the DHT; `chart` is a state of link.yaml."""
 
     chart: LinkState = "down"
@@ -81,7 +62,7 @@ class NetworkLink(Value, frozen=True):
     isolated_at: float | None = None  # since when, POSIX seconds
 
 
-class Trainer(Value, frozen=True):
+class Trainer(values.Value, frozen=True):
     """The trainer worker; `chart` is a state of trainer.yaml."""
 
     chart: TrainerState = "down"
@@ -97,7 +78,7 @@ class Trainer(Value, frozen=True):
     other_weights: str = ""  # see `TrainerReady`
 
 
-class Clock(Value, frozen=True):
+class Clock(values.Value, frozen=True):
     """The round and stage in which the swarm is, as last announced; times in POSIX seconds."""
 
     round: int
@@ -107,43 +88,43 @@ class Clock(Value, frozen=True):
     final: bool = False
 
 
-class StageResult(Value, frozen=True):
+class StageResult(values.Value, frozen=True):
     """What training one stage gave."""
 
     reward: float
-    rollouts: RolloutsRef
+    rollouts: values.RolloutsRef
     seconds: float = 0.0
     steps: int = 0
     held_out: float | None = None
 
 
-class StageWork(Value, frozen=True):
+class StageWork(values.Value, frozen=True):
     """The stage this node works on, and how far it is."""
 
     round: int
     stage: int
     joined_at: float
     gathered: bool = False
-    rollouts: tuple[RolloutsRef, ...] = ()
+    rollouts: tuple[values.RolloutsRef, ...] = ()
     result: StageResult | None = None
     published: bool = False
     failures: int = 0  # times the trainer failed at it
-    context: tuple[RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
+    context: tuple[values.RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
     begun: bool = False  # whether it was decided, after an absence, what it is trained from
-    weights: PeerWeights | None = None  # that the trainer is to measure before it
-    barred: tuple[KnownEvidence, ...] = ()  # see `swarmd.core.commands.Train`
+    weights: values.PeerWeights | None = None  # that the trainer is to measure before it
+    barred: tuple[values.KnownEvidence, ...] = ()  # see `swarmd.core.commands.Train`
 
 
-class SkippedRounds(Value, frozen=True):
+class SkippedRounds(values.Value, frozen=True):
     """Rounds in which this node took no part, first and last included; `at` is POSIX seconds."""
 
     first: int
     last: int
-    cause: SkipCause
+    cause: values.SkipCause
     at: float
 
 
-class StageReward(Value, frozen=True):
+class StageReward(values.Value, frozen=True):
     """The mean reward of a stage that this node trained, and the held-out accuracy after it if that was measured."""
 
     round: int
@@ -151,10 +132,10 @@ class StageReward(Value, frozen=True):
     reward: float
     held_out: float | None = None
     set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts, by reason: see `count_set_aside`
-    fallen: tuple[Skill, ...] = ()  # tasks that were answered better before, `FALLEN_KEPT` at most
+    fallen: tuple[values.Skill, ...] = ()  # tasks that were answered better before, `FALLEN_KEPT` at most
 
 
-class LearningStatus(Value, frozen=True):
+class LearningStatus(values.Value, frozen=True):
     """Whether the latest stages had anything to learn from; `since` is POSIX seconds."""
 
     since: float  # the first stage of which it is so, without another between
@@ -162,17 +143,17 @@ class LearningStatus(Value, frozen=True):
     round: int  # the last of them, with the mean reward of the node's own completions
     stage: int
     reward: float
-    flat: FlatStage | None = None  # what was the matter; None: there was something to learn
+    flat: values.FlatStage | None = None  # what was the matter; None: there was something to learn
 
 
-class FirstAccuracy(Value, frozen=True):
+class FirstAccuracy(values.Value, frozen=True):
     """The held-out accuracy that a node's training began from: before its very first step, or as first measured."""
 
     held_out: float
     untrained: bool  # before the first step
 
 
-class Member(Value, frozen=True):
+class Member(values.Value, frozen=True):
     """A peer as the coordinator knows it."""
 
     peer: str
@@ -187,7 +168,7 @@ class Member(Value, frozen=True):
     took_s: float = 0.0  # from a stage's announcement to its report, see `swarmd.core.waiting`
 
 
-class Report(Value, frozen=True):
+class Report(values.Value, frozen=True):
     """A member's report of the stage that is open."""
 
     peer: str
@@ -197,28 +178,24 @@ class Report(Value, frozen=True):
 
 
 class Members(ValuesByPeer[Member]):
-    """The members a coordinator keeps count of, in the order in which they changed last.
-
-    Attributes:
-        present: members that have not left.
-        idle: those that have not done the work that every node does.
-    """
+    """The members a coordinator keeps count of, in the order in which they changed last. `present`: members that have
+    not left. `idle`: those that have not done the work that every node does."""
 
     __slots__ = ("idle", "present")
 
-    def __init__(self, values: Iterable[Member] = ()) -> None:
-        super().__init__(values)
+    def __init__(self, members: Iterable[Member] = ()) -> None:
+        super().__init__(members)
         self.present = sum([not member.left for member in self])
         self.idle: ValuesByPeer[Member] = ValuesByPeer.from_values([member for member in self if not member.worked])
 
-    def with_new_values(self, values: list[Member]) -> Members:
+    def with_new_values(self, members: list[Member]) -> "Members":
         """The same members with new accounts: who is there, and who has worked, stays."""
-        made = super().with_new_values(values)
+        made = super().with_new_values(members)
         if self.idle:
-            made.idle = ValuesByPeer.from_values([member for member in values if not member.worked])
+            made.idle = ValuesByPeer.from_values([member for member in members if not member.worked])
         return made
 
-    def _copy_counts_to(self, made: Members) -> None:
+    def _copy_counts_to(self, made: "Members") -> None:
         made.present, made.idle = self.present, self.idle
 
     def _update_counts(self, before: Member | None, after: Member | None) -> None:
@@ -239,11 +216,8 @@ NO_MEMBERS, NO_REPORTS = Members.empty(), Reports.empty()
 
 
 def state_enc_hook(value: object) -> object:
-    """What msgspec does not know by itself of a state, as lists (its `enc_hook`).
-
-    Raises:
-        TypeError: for anything else.
-    """
+    """What msgspec does not know by itself of a state, as lists (its `enc_hook`). Raises TypeError: for anything
+    else."""
     if isinstance(value, ValuesByPeer):
         return list(value)
     raise TypeError(f"a {type(value).__name__} is not part of a state")
@@ -263,17 +237,17 @@ def state_dec_hook(kind: type, value: Any) -> object:
     raise TypeError(f"a {kind.__name__} is not part of a state")
 
 
-class Equivocation(Value, frozen=True):
+class Equivocation(values.Value, frozen=True):
     """Somebody signed two different records for one place; the event of the log has them."""
 
-    kind: EvidenceKind
+    kind: values.EvidenceKind
     peer: str
     round: int
     stage: int
     at: float  # when this node learnt of it, POSIX seconds
 
 
-class StageWaitState(Value, frozen=True):
+class StageWaitState(values.Value, frozen=True):
     """Whom the open stage waits for, and how long; rules in `swarmd.core.waiting`."""
 
     number: int = 0  # of the open stage, counted over all rounds
@@ -285,10 +259,8 @@ class StageWaitState(Value, frozen=True):
 
 
 class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`.
-
-    `chart` is a state of coordinator.yaml.
-    """
+    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`. `chart` is a
+    state of coordinator.yaml."""
 
     chart: CoordinatorState = "idle"
     since: float = 0.0
@@ -299,7 +271,7 @@ class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
     members: Members = NO_MEMBERS
     reports: Reports = NO_REPORTS  # of the open stage
     round_reports: tuple[Report, ...] = ()  # of the earlier stages of the open round
-    standings: tuple[Standing, ...] = ()  # after the last closed round
+    standings: tuple[values.Standing, ...] = ()  # after the last closed round
     openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
     held_since: float | None = None  # the open stage would have closed then, but this node was alone
     barred: tuple[str, ...] = ()  # peers whose reports of the open round do not count, sorted
@@ -315,27 +287,24 @@ class Coordination(CoordinationBase, frozen=True):  # type: ignore[misc]  # as f
     """The coordinator's side between two events; immutable."""
 
 
-class StageTimes(Value, frozen=True):
-    """Where the wall time of a stage went on this node; no rule reads it.
-
-    The parts lie end to end, from joining the stage to joining the next. Time in which the node was down or paused is
-    left out.
-    """
+class StageTimes(values.Value, frozen=True):
+    """Where the wall time of a stage went on this node; no rule reads it. The parts lie end to end, from joining the
+    stage to joining the next. Time in which the node was down or paused is left out."""
 
     round: int
     stage: int
-    parts: tuple[tuple[NodePart, float], ...] = ()  # in seconds
+    parts: tuple[tuple[values.NodePart, float], ...] = ()  # in seconds
     missing: int = 0  # peers' rollouts that could not be fetched in time
     train_at: float = 0.0  # when the trainer was given the stage last, POSIX seconds
     trained: bool = False
-    trainer: TrainerTimes | None = None  # what the part "train" is made of, if the trainer says so
+    trainer: values.TrainerTimes | None = None  # what the part "train" is made of, if the trainer says so
 
 
-class Submission(Value, frozen=True):
+class Submission(values.Value, frozen=True):
     """Something this node wants on the chain exactly once; `chart` is a state of submission.yaml."""
 
     id: str  # register, reward/<round>/<stage>, winners/<round>, advance/<round>/<stage>
-    kind: SubmissionKind
+    kind: values.SubmissionKind
     chart: SubmissionState = "intended"
     since: float = 0.0
     intended_at: float = 0.0
@@ -343,15 +312,15 @@ class Submission(Value, frozen=True):
     stage: int = 0
     reward: int = 0
     winners: tuple[str, ...] = ()
-    prepared: tuple[SubmissionAttempt, ...] = ()
+    prepared: tuple[values.SubmissionAttempt, ...] = ()
     attempts: int = 0  # made in all
     hash: str = ""  # of the transaction that was sent or included
-    block: BlockRef | None = None  # that includes it
+    block: values.BlockRef | None = None  # that includes it
     code: str = ""  # why it was refused
     reason: str = ""
 
 
-class ChainState(Value, frozen=True):
+class ChainState(values.Value, frozen=True):
     """The chain as this node knows it; `chart` is a state of link.yaml."""
 
     chart: LinkState = "down"
@@ -369,7 +338,7 @@ class ChainState(Value, frozen=True):
     round: int = 0  # where the contract is, which a reorganisation can take back; the node's clock never goes back
     stage: int = 0
     opened_at: float = 0.0
-    recent: tuple[BlockRef, ...] = ()  # last reported blocks, oldest first
+    recent: tuple[values.BlockRef, ...] = ()  # last reported blocks, oldest first
     reward_mark: tuple[int, int] = (-1, -1)  # highest (round, stage) that the chain has a reward of this node for
     reward_block: int = -1  # number of the block with it
     vote_mark: int = -1  # highest round that the chain has a vote of this node for
@@ -383,7 +352,7 @@ class ChainState(Value, frozen=True):
     spent_wei: str = "0"  # and what that may cost at most, decimal
 
 
-class VoteScore(Value, frozen=True):
+class VoteScore(values.Value, frozen=True):
     """What a peer's stages of a round come to, by its signed reports or by this node's own scoring."""
 
     peer: str
@@ -391,14 +360,14 @@ class VoteScore(Value, frozen=True):
     reward: float
 
 
-class VoteTally(Value, frozen=True):
+class VoteTally(values.Value, frozen=True):
     """What this node counts of one round, for its vote."""
 
     round: int
     scores: tuple[VoteScore, ...] = ()
 
 
-class HeardRound(Value, frozen=True):
+class HeardRound(values.Value, frozen=True):
     """A round that a restored node has heard of, and how long after an opening it heard of one at the earliest.
 
     `after_s` is this node's clock less the coordinator's, and what the message took; less than nothing where this
@@ -409,21 +378,19 @@ class HeardRound(Value, frozen=True):
     after_s: float
 
 
-class WeightsCatchUp(Value, frozen=True):
-    """Weights of a peer that a node takes over after an absence, or averages its own with.
-
-    There until it has trained a stage since.
-    """
+class WeightsCatchUp(values.Value, frozen=True):
+    """Weights of a peer that a node takes over after an absence, or averages its own with. There until it has trained a
+    stage since."""
 
     round: int  # in which they were asked for; after an absence it waits for them, and later ones do not
     until_at: float  # when they are given up, POSIX seconds
     over: bool = False  # whether they are here, or given up
-    weights: PeerWeights | None = None
+    weights: values.PeerWeights | None = None
     given: bool = False  # whether the trainer has been given them
     average: bool = False  # the own weights are averaged with them, and no round waits
 
 
-class WeightsOutcome(Value, frozen=True):
+class WeightsOutcome(values.Value, frozen=True):
     """What became of a peer's weights last, for people; no rule reads it."""
 
     at: float  # POSIX seconds
@@ -441,7 +408,7 @@ class WeightsOutcome(Value, frozen=True):
 class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
 
-    settings: Settings | None = None
+    settings: values.Settings | None = None
     forked_from: str = ""  # peer id of the node whose events the log begins with; empty if they are all its own
     run: str = ""
     started_at: float = 0.0
@@ -486,7 +453,7 @@ class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     heard: HeardRound | None = None  # by a restored node in this life, until it has seen a round opening
     catch_up: WeightsCatchUp | None = None
     weights: WeightsOutcome | None = None
-    averaged: tuple[AveragedOffer, ...] = ()  # that a later offer may still be, the oldest first
+    averaged: tuple[values.AveragedOffer, ...] = ()  # that a later offer may still be, the oldest first
 
 
 class State(StateBase, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only

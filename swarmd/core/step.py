@@ -1,28 +1,94 @@
 """(state, envelope) → (state, commands): the only place where state changes. Pure: time comes in the envelope."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from swarmd.core import (
-    contract_clock,
-    coordination,
-    events,
-    evidence,
-    machine,
-    rounds,
-    submissions,
-    votes,
-    weights,
-    workers,
-)
+from msgspec.structs import replace
+
+from swarmd.core import contract_clock, coordination, events, evidence, rounds, submissions, votes, weights, workers
 from swarmd.core.chart import Charts, default_charts
+from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, members_in, reports_in
+from swarmd.core.coordination import settings_of
+from swarmd.core.events import ClockSet, Envelope, SpaceFreed, SpaceLow, members_in, reports_in
 from swarmd.core.ids import TimerKind, TimerName, is_command_of_kind, kind_of_timer
-from swarmd.core.state import State
+from swarmd.core.rounds import CANCEL_S, RETRY_S
+from swarmd.core.state import LowSpace, State
 from swarmd.core.turn import StepContext
+from swarmd.core.workers import RESTART
+
+# states in which the node does no work, or next to none
+IDLE: tuple[RoundState, ...] = ("syncing", "waiting", "round.gathering", "round.settling")
+
+
+def on_space_low(turn: StepContext, event: SpaceLow) -> None:
+    """Begin no stage until there is room; `hold` sees to the one in hand."""
+    before = turn.state.low_space
+    since = turn.at if before is None else before.since
+    turn.state.low_space = LowSpace(event.free_bytes, event.wanted_bytes, since)
+
+
+def pause_for_low_space(turn: StepContext) -> None:
+    """The last part of every step while space is low: pause, unless the trainer or a report is under way. A stage that
+    the trainer is at is finished or left, as the policy for nodes that are behind says."""
+    chart, work = turn.state.chart, turn.state.work
+    if chart in IDLE:
+        turn.fire_round_trigger("pause")
+    elif chart == "round.training" and work is not None:
+        at_it = rounds.is_training(turn, rounds.train_command_id(work.round, work.stage))
+        if not at_it or turn.settings.behind == "abandon":
+            rounds.cancel_training(turn)
+            turn.fire_round_trigger("pause")
+    if turn.state.chart == "paused":
+        turn.state.faulted = True
+        turn.clear_deadlines("gather", "train", "publish")
+
+
+def on_space_freed(turn: StepContext, event: SpaceFreed) -> None:
+    """There is room again: join where the swarm is, as soon as the trainer has stopped as it was told to."""
+    turn.state.low_space = None
+    rounds.rejoin_swarm(turn)
+
+
+def on_clock_set(turn: StepContext, event: ClockSet) -> None:
+    """Waits that began while the clock was ahead end as if they began now; nearer ones stand."""
+    for deadline in list(turn.deadlines.values()):
+        longest_s = _longest_wait_s(turn, kind_of_timer(deadline.name))
+        if longest_s is not None and deadline.due_at > turn.at + longest_s:
+            turn.set_deadline(TimerName(deadline.name), turn.at + longest_s)
+    if turn.open_if_coordinating():
+        coordination = turn.coordination
+        if coordination.chart != "finished":  # its end stays as it was announced
+            coordination.deadline_at = min(coordination.deadline_at, turn.at + _longest_stage_s(turn))
+            since = min(coordination.waiting.since, turn.at)
+            coordination.waiting = replace(coordination.waiting, since=since)
+    if turn.state.chain is not None:
+        contract_clock.reschedule_advance(turn)
+
+
+def _longest_wait_s(turn: StepContext, kind: TimerKind) -> float | None:
+    """The longest wait of a kind; None if this node does not decide it, but a contract, say."""
+    settings = turn.settings
+    waits: dict[TimerKind, float] = {
+        "ready": settings.ready_s,
+        "restart": RESTART.most_s,
+        "retry": RETRY_S,
+        "gather": settings.gather_s,
+        "train": settings.train_s,
+        "cancel": CANCEL_S,
+        "publish": settings.publish_s,
+        "clock": settings.clock_s,  # to look too early costs a read
+    }
+    if settings.coordination is not None:
+        waits |= {"stage": _longest_stage_s(turn), "muster": settings.coordination.start_s}
+    if settings.chain is not None:
+        waits |= {"submission": settings.chain.resend_s, "register": settings.chain.resend_s}
+    return waits.get(kind)
+
+
+def _longest_stage_s(turn: StepContext) -> float:
+    return max(settings_of(turn).stage_s, settings_of(turn).resume_s)
+
 
 # Version of this behaviour, written with every commit: a log of another one is refused. It is raised by a change that
 # alters the outcome for a log, from the first release on; until then such a change records tests/golden again.
@@ -35,16 +101,9 @@ VOID = "an earlier event has failed: fold the log again"
 
 
 def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[State, tuple[Command, ...]]:
-    """Take one event into account.
-
-    Args:
-        state: the fold of all events before.
-        envelope: the event, with its sequence number and commit time (POSIX seconds).
-        charts: the statecharts to follow, by default the shipped ones.
-
-    Returns:
-        The new state and the commands that the event causes, in the order in which they are to leave.
-    """
+    """Take one event into account. `envelope`: the event, with its sequence number and commit time (POSIX seconds).
+    `charts`: the statecharts to follow, by default the shipped ones. Returns the new state and the commands that the
+    event causes, in the order in which they are to leave."""
     if state.settings is None and not isinstance(envelope.event, BEGINNINGS):
         return state, ()
     fold = StateFold(state, charts, lasting=False)
@@ -55,12 +114,8 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
 class StateFold:
     """The state of a log that is folded in place, for those who want its end and not each state on the way.
 
-    It comes to the same states and commands as `step`, which copies the state at every event.
-
-    Args:
-        state: the fold of all events before.
-        charts: the statecharts to follow, by default the shipped ones.
-        lasting: whether it is for many events, or, as in `step`, for one.
+    It comes to the same states and commands as `step`, which copies the state at every event. `lasting`: whether it is
+    for many events, or, as in `step`, for one.
     """
 
     __slots__ = ("_turn",)
@@ -71,10 +126,8 @@ class StateFold:
         self._turn = StepContext(State() if state is None else state, charts or default_charts(), lasting)
 
     def apply(self, envelope: Envelope) -> tuple[Command, ...]:
-        """Take one event into account, and return the commands that it causes, in order.
-
-        If this raises, the fold must not be used any more: an event may have been applied by half.
-        """
+        """Take one event into account, and return the commands that it causes, in order. If this raises, the fold must
+        not be used any more: an event may have been applied by half."""
         turn, event = self._turn, envelope.event
         assert turn is not None, VOID
         state = turn.state
@@ -86,7 +139,7 @@ class StateFold:
         try:
             _RULES[type(event)](turn, event)
             if state.low_space is not None:
-                machine.pause_for_low_space(turn)
+                pause_for_low_space(turn)
         except BaseException:
             self._turn = None
             raise
@@ -250,9 +303,9 @@ _RULES: dict[type, Rule] = {
     events.StopRequested: workers.on_stop_requested,
     events.NodeStopped: workers.on_node_stopped,
     events.TimerFired: _on_timer_fired,
-    events.SpaceLow: machine.on_space_low,
-    events.SpaceFreed: machine.on_space_freed,
-    events.ClockSet: machine.on_clock_set,
+    events.SpaceLow: on_space_low,
+    events.SpaceFreed: on_space_freed,
+    events.ClockSet: on_clock_set,
     events.WorkerStarted: workers.on_worker_started,
     events.WorkerStartFailed: workers.on_worker_start_failed,
     events.WorkerExited: _on_worker_exited,

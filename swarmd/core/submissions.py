@@ -5,25 +5,14 @@ it is sent. Whatever happens in between, the worker is told what was tried and a
 Only one submission at a time is under way to the chain; how deep earlier ones lie is followed beside it.
 """
 
-from __future__ import annotations
-
 import math
 
 from msgspec.structs import replace
 
 from swarmd.bounds import INTEGER_MAX, clamp_integer
-from swarmd.core import workers
+from swarmd.core import events, workers
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Broadcast, Submit
-from swarmd.core.events import (
-    CommandFailed,
-    SubmissionConfirmed,
-    SubmissionIncluded,
-    SubmissionLost,
-    SubmissionPrepared,
-    SubmissionRefused,
-    SubmissionSent,
-)
 from swarmd.core.ids import command_id, submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, StateBase, Submission
 from swarmd.core.turn import StepContext
@@ -101,12 +90,10 @@ def _trim_settled(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
 
 
 def find_submission(state: StateBase, submission_id: str) -> Submission | None:
-    """The submission with this id."""
     return next((each for each in state.submissions if each.id == submission_id), None)
 
 
 def submissions_on_chain(state: StateBase, kind: SubmissionKind) -> list[Submission]:
-    """Submissions of a kind that the chain has."""
     return [each for each in state.submissions if each.kind == kind and each.chart in ON_CHAIN]
 
 
@@ -172,10 +159,8 @@ def _send_submission(turn: StepContext, submission: Submission) -> None:
 
 
 def _signing_mark_for(turn: StepContext, submission: Submission) -> tuple[int, int]:
-    """The place up to which nothing new may be signed, if the chain knows more of this node than its log does.
-
-    What this log submitted itself forbids nothing: after a reorganisation the later of two may come first.
-    """
+    """The place up to which nothing new may be signed, if the chain knows more of this node than its log does. What
+    this log submitted itself forbids nothing: after a reorganisation the later of two may come first."""
     known = turn.chain
     if submission.kind == "reward":
         round, stage = known.reward_mark
@@ -209,7 +194,7 @@ def on_overdue(turn: StepContext) -> None:
 # --- news ---
 
 
-def on_prepared(turn: StepContext, event: SubmissionPrepared) -> None:
+def on_prepared(turn: StepContext, event: events.SubmissionPrepared) -> None:
     """The attempt is in the log: have it sent."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
@@ -235,15 +220,14 @@ def _record_cost(turn: StepContext, submission: Submission, attempt: SubmissionA
     turn.update_chain(spent_day=day, spent_wei=str(before_wei + more_wei))
 
 
-def on_sent(turn: StepContext, event: SubmissionSent) -> None:
-    """The submission was sent."""
+def on_sent(turn: StepContext, event: events.SubmissionSent) -> None:
     submission = find_submission(turn.state, event.submission)
     if submission is not None and turn.fire_submission_trigger(submission, "send", hash=event.hash, reason=""):
         turn.update_chain(failures=0)
         _set_resend_deadline(turn)
 
 
-def on_included(turn: StepContext, event: SubmissionIncluded) -> None:
+def on_included(turn: StepContext, event: events.SubmissionIncluded) -> None:
     """The chain has it: the next one may go."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
@@ -265,7 +249,7 @@ def _record_mark(turn: StepContext, submission: Submission, block: int) -> None:
         turn.update_chain(vote_mark=submission.round, vote_block=block)
 
 
-def on_confirmed(turn: StepContext, event: SubmissionConfirmed) -> None:
+def on_confirmed(turn: StepContext, event: events.SubmissionConfirmed) -> None:
     """The submission is confirmed: what was signed for it is dropped, its hashes are kept."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
@@ -276,14 +260,14 @@ def on_confirmed(turn: StepContext, event: SubmissionConfirmed) -> None:
         _set_resend_deadline(turn)
 
 
-def on_lost(turn: StepContext, event: SubmissionLost) -> None:
+def on_lost(turn: StepContext, event: events.SubmissionLost) -> None:
     """The attempt is lost: try again after a while."""
     submission = find_submission(turn.state, event.submission)
     if submission is not None and turn.fire_submission_trigger(submission, "lose", reason=event.reason, block=None):
         _schedule_retry(turn)
 
 
-def on_failed(turn: StepContext, event: CommandFailed) -> None:
+def on_failed(turn: StepContext, event: events.CommandFailed) -> None:
     """The worker could not do it now. A step of the contract is left for a later turn, so that it blocks nothing."""
     submission = find_submission(turn.state, event.command.partition("/")[2].rpartition("/")[0])
     if submission is None or submission.chart in SETTLED:
@@ -305,7 +289,7 @@ def _schedule_retry(turn: StepContext) -> None:
     turn.set_deadline_if_sooner("submission", turn.at + wait_s)
 
 
-def on_refused(turn: StepContext, event: SubmissionRefused) -> None:
+def on_refused(turn: StepContext, event: events.SubmissionRefused) -> None:
     """The contract will never take it: record that and go on. If it will never take any, stop the node."""
     submission = find_submission(turn.state, event.submission)
     if submission is None or not turn.fire_submission_trigger(

@@ -4,8 +4,6 @@
 `StateFold` goes on with one `Turn` from event to event, and makes a `State` of it only when somebody asks for one.
 """
 
-from __future__ import annotations
-
 from operator import attrgetter, is_not
 from typing import Any, cast
 
@@ -87,7 +85,6 @@ class StepContext:
             self.settings = state.settings
 
     def freeze(self) -> State:
-        """The state as it is now."""
         state = self.state
         deadlines, pending = tuple(self.deadlines.values()), tuple(self.pending.values())
         if deadlines != state.deadlines:  # else it stays the same object
@@ -233,7 +230,6 @@ class StepContext:
         self.set_deadline(name, due_at if standing is None else min(due_at, standing.due_at))
 
     def clear_deadlines(self, name: Timer | TimerName, *others: Timer) -> None:
-        """Remove deadlines by name."""
         self.deadlines.pop(name, None)
         for other in others:
             self.deadlines.pop(other, None)
@@ -293,7 +289,6 @@ class StepContext:
             self.state.faulted = True
 
     def count_rejections(self, reason: str, count: int) -> None:
-        """Add to the counter of a reason."""
         counts = dict(self.state.rejections)
         if reason not in counts and len(counts) >= REJECTIONS_KEPT:
             reason = "other"

@@ -1,7 +1,5 @@
 """The immutable values that events, commands and state are made of."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -4,8 +4,6 @@ What a peer reports of itself proves nothing, so by default only those rollouts 
 arrive one stage after they were made: a round's last stage is judged in the first stage of the next round.
 """
 
-from __future__ import annotations
-
 import math
 
 from msgspec.structs import replace
@@ -47,7 +45,6 @@ def count_report(turn: StepContext, peer: str, round: int, stage: int, reward: f
 
 
 def _tally_with_score(tally: VoteTally | None, round: int, new: VoteScore) -> VoteTally | None:
-    """The tally with a new score, if it is that round's."""
     if tally is None or tally.round != round:
         return tally
     peer, stage = new.peer, new.stage

@@ -32,8 +32,6 @@ how long is found when it opens, and again soon after the member that it would w
 stage's timer: each time O(members), and at most once in `LOOK_SHARE` of a stage's longest time.
 """
 
-from __future__ import annotations
-
 import math
 
 from msgspec.structs import replace

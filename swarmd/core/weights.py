@@ -7,8 +7,6 @@ been averaged with is not taken a second time, and nothing that is many rounds o
 pull back all others for ever.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from swarmd.core.commands import FetchWeights
@@ -32,10 +30,8 @@ def weights_bytes_max(parameters: int) -> int:
 
 
 def begin_catch_up(turn: StepContext, round: int) -> None:
-    """Ask for weights if this node has missed enough rounds before this one, or is to average its own in this one.
-
-    Once for each absence, and once in a round; who has been away does not wait for what was to be averaged.
-    """
+    """Ask for weights if this node has missed enough rounds before this one, or is to average its own in this one. Once
+    for each absence, and once in a round; who has been away does not wait for what was to be averaged."""
     before, absent = turn.state.catch_up, _was_absent(turn, round)
     if before is not None and not (absent and before.average):
         return

@@ -1,28 +1,13 @@
 """Worker processes as the core sees them: started, ready, exited, started again within a budget."""
 
-from __future__ import annotations
-
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from swarmd.bounds import Backoff, clamp_integer
-from swarmd.core import weights
+from swarmd.core import events, weights
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
-from swarmd.core.events import (
-    LinkDegraded,
-    LinkDown,
-    LinkUp,
-    NodeForked,
-    NodeStarted,
-    NodeStopped,
-    StopRequested,
-    TrainerReady,
-    WorkerExited,
-    WorkerStarted,
-    WorkerStartFailed,
-)
 from swarmd.core.ids import command_id, timer_name_of
 from swarmd.core.state import ChainState, Coordination, NetworkLink, State, StateBase, Trainer, WorkerState
 from swarmd.core.turn import StepContext
@@ -34,7 +19,7 @@ RESTART_OUTSIDE = Backoff(0.2, 60.0)  # whatever others do to it: longest wait u
 LEAVING: tuple[RoundState, ...] = ("draining", "stopped", "failed")
 
 
-def start_node(turn: StepContext, event: NodeStarted) -> None:
+def start_node(turn: StepContext, event: events.NodeStarted) -> None:
     """Begin a run: keep what was learnt and left undone, forget what belonged to the process before."""
     state = turn.state
     in_order = state.chart == "stopped"
@@ -77,7 +62,7 @@ KEPT_BY_FORK = (
 )
 
 
-def on_node_forked(turn: StepContext, event: NodeForked) -> None:
+def on_node_forked(turn: StepContext, event: events.NodeForked) -> None:
     """The log passes to another node, which takes part from the round after the last that was trained."""
     turn.fire_round_trigger("drain")
     turn.fire_round_trigger("drained")
@@ -92,17 +77,16 @@ def on_node_forked(turn: StepContext, event: NodeForked) -> None:
 
 
 def workers_of(state: StateBase) -> tuple[Worker, ...]:
-    """The workers that a node has."""
     return ("network", "trainer") if state.chain is None else ("network", "trainer", "chain")
 
 
-def _chain_at_start(before: StateBase, event: NodeStarted, at: float) -> ChainState | None:
+def _chain_at_start(before: StateBase, event: events.NodeStarted, at: float) -> ChainState | None:
     if event.settings.chain is None:
         return None
     return replace(before.chain or ChainState(), chart="down", since=at, reason="", handed="", failures=0)
 
 
-def _resume_coordination(turn: StepContext, event: NodeStarted) -> None:
+def _resume_coordination(turn: StepContext, event: events.NodeStarted) -> None:
     if event.settings.coordination is None:
         turn.state.coordination = None
         return
@@ -121,7 +105,6 @@ def start_worker(turn: StepContext, worker: Worker) -> None:
 
 
 def worker_state_of(state: StateBase, worker: Worker) -> WorkerState:
-    """The process state of a worker."""
     match worker:
         case "network":
             return state.network
@@ -134,7 +117,6 @@ def worker_state_of(state: StateBase, worker: Worker) -> WorkerState:
 
 
 def set_worker_state(turn: StepContext, worker: Worker, life: WorkerState) -> None:
-    """Replace the process state of a worker."""
     match worker:
         case "network":
             turn.state.network = life
@@ -146,7 +128,7 @@ def set_worker_state(turn: StepContext, worker: Worker, life: WorkerState) -> No
             assert_never(worker)
 
 
-def on_worker_started(turn: StepContext, event: WorkerStarted) -> None:
+def on_worker_started(turn: StepContext, event: events.WorkerStarted) -> None:
     """The process runs; it is not ready yet."""
     set_worker_state(turn, event.worker, replace(worker_state_of(turn.state, event.worker), pid=event.pid))
     if event.worker == "network":
@@ -167,16 +149,14 @@ def _watch_chain(turn: StepContext) -> None:
     turn.emit(WatchChain(name, chain.recent, chain.genesis, chain.base_fee, *spent))
 
 
-def on_worker_start_failed(turn: StepContext, event: WorkerStartFailed) -> None:
+def on_worker_start_failed(turn: StepContext, event: events.WorkerStartFailed) -> None:
     """The process could not be executed: the same as an exit."""
-    on_worker_exited(turn, WorkerExited(event.worker, event.reason, outside=event.outside))
+    on_worker_exited(turn, events.WorkerExited(event.worker, event.reason, outside=event.outside))
 
 
-def on_worker_exited(turn: StepContext, event: WorkerExited) -> None:
-    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help.
-
-    What others caused costs nothing of the budget: anyone who can get a worker killed must not be able to end the node.
-    """
+def on_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
+    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help. What
+    others caused costs nothing of the budget: anyone who can get a worker killed must not be able to end the node."""
     _record_exit(turn, event)
     if turn.state.chart in LEAVING:
         return
@@ -195,7 +175,7 @@ def on_worker_exited(turn: StepContext, event: WorkerExited) -> None:
         turn.set_deadline(timer_name_of("restart", event.worker), turn.at + RESTART.after(max(1, len(life.exits))))
 
 
-def _record_exit(turn: StepContext, event: WorkerExited) -> None:
+def _record_exit(turn: StepContext, event: events.WorkerExited) -> None:
     life = worker_state_of(turn.state, event.worker)
     planned = event.planned or turn.state.chart in LEAVING  # so are the exits of an orderly stop
     counted = () if planned else (turn.at,)
@@ -227,7 +207,7 @@ def on_ready_overdue(turn: StepContext, worker: Worker) -> None:
     turn.emit(KillWorker(command_id("kill", f"{worker}/{turn.state.run}/{life.attempt}"), worker, reason))
 
 
-def on_link_up(turn: StepContext, event: LinkUp) -> bool:
+def on_link_up(turn: StepContext, event: events.LinkUp) -> bool:
     """Record the peers. Returns whether the link has just come up, rather than its number of peers changed."""
     turn.clear_deadlines(timer_name_of("ready", "network"))
     since = (turn.state.link.isolated_at or turn.at) if event.isolated else None
@@ -241,19 +221,19 @@ def on_link_up(turn: StepContext, event: LinkUp) -> bool:
     return fresh
 
 
-def on_link_degraded(turn: StepContext, event: LinkDegraded) -> None:
+def on_link_degraded(turn: StepContext, event: events.LinkDegraded) -> None:
     """The DHT node runs and reaches nobody."""
     turn.clear_deadlines(timer_name_of("ready", "network"))
     turn.fire_link_trigger("isolated", reason=event.reason, peers=0, isolated="", isolated_at=None)
 
 
-def on_link_down(turn: StepContext, event: LinkDown) -> None:
+def on_link_down(turn: StepContext, event: events.LinkDown) -> None:
     """p2pd died under the network worker, which starts it again by itself."""
     turn.fire_link_trigger("lost", reason=event.reason, peers=0, isolated="", isolated_at=None)
     turn.mark_faulted()
 
 
-def on_trainer_ready(turn: StepContext, event: TrainerReady) -> None:
+def on_trainer_ready(turn: StepContext, event: events.TrainerReady) -> None:
     """The model is loaded: take up the stage that waits for it."""
     turn.clear_deadlines(timer_name_of("ready", "trainer"))
     if turn.fire_trainer_trigger("ready"):
@@ -288,11 +268,11 @@ def stop_node(turn: StepContext, reason: str, code: int) -> None:
         turn.emit(StopWorkers(command_id("stop", turn.state.run), reason, code))
 
 
-def on_stop_requested(turn: StepContext, event: StopRequested) -> None:
+def on_stop_requested(turn: StepContext, event: events.StopRequested) -> None:
     """A signal or the operator asks the node to stop."""
     stop_node(turn, event.reason, event.code)
 
 
-def on_node_stopped(turn: StepContext, event: NodeStopped) -> None:
+def on_node_stopped(turn: StepContext, event: events.NodeStopped) -> None:
     """The workers are gone: the node has stopped, in order or after a failure."""
     turn.fire_round_trigger("broke" if event.code else "drained")

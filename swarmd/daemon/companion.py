@@ -4,8 +4,6 @@ The web process reads the log and the control socket like any other program. It 
 as a warning, and it ends with the node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping
@@ -39,19 +37,11 @@ def is_web_process_wanted(config: Config, environment: Mapping[str, str]) -> boo
 
 
 class WebProcess:
-    """Keeps the process running until cancelled.
-
-    Attributes:
-        url: of the page; empty while it is not served.
-        trouble: why the process does not run, empty while it does.
-    """
+    """Keeps the process running until cancelled. `url`: of the page; empty while it is not served. `trouble`: why the
+    process does not run, empty while it does."""
 
     def __init__(
-        self,
-        config: Config,
-        root: Path,
-        environment: Mapping[str, str],
-        cover: Redactor | None = None,
+        self, config: Config, root: Path, environment: Mapping[str, str], cover: Redactor | None = None
     ) -> None:
         self.url = ""
         self.trouble = ""

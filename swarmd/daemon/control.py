@@ -5,8 +5,6 @@
 node's user may connect (mode 0600). The client is `swarmd.observe.control`.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable
@@ -40,10 +38,8 @@ class ControlRefusal(msgspec.Struct, frozen=True):
 
 
 def bind_control(path: Path) -> socket.socket:
-    """A listening socket that only this user may use; one left by a dead daemon is replaced. Raises ControlError.
-
-    The caller holds the event log's lock, so the old socket cannot belong to a running daemon.
-    """
+    """A listening socket that only this user may use; one left by a dead daemon is replaced. Raises ControlError. The
+    caller holds the event log's lock, so the old socket cannot belong to a running daemon."""
     endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,10 +57,8 @@ def bind_control(path: Path) -> socket.socket:
 
 
 class ControlServer:
-    """Serves the control socket: one JSON request and answer per connection.
-
-    `status` gives it as JSON, at once; `stop_when_safe` notes the wish, and says whether the node stops now.
-    """
+    """Serves the control socket: one JSON request and answer per connection. `status` gives it as JSON, at once;
+    `stop_when_safe` notes the wish, and says whether the node stops now."""
 
     def __init__(
         self,

@@ -10,8 +10,6 @@
   below the third it ends while its log can still be written.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -22,21 +20,12 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from swarmd import errors
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, StorageConfig, contract_name, make_core_settings
 from swarmd.core.events import SpaceFreed, SpaceLow, StopRequested
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
-from swarmd.errors import (
-    ExitCode,
-    IdentityDamaged,
-    IdentityInUse,
-    LogDamaged,
-    NoSpaceLeft,
-    NotFoundError,
-    OtherVersion,
-    SwarmMismatch,
-)
 from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.segment import list_segments
 from swarmd.files import make_write_error, sync_directory, write_durably
@@ -60,18 +49,16 @@ def write_layout_if_absent(data: NodeDirectory) -> None:
 
 
 def check_may_start(data: NodeDirectory) -> None:
-    """Check that a node may start in a data directory.
-
-    Raises OtherVersion for another layout, LogDamaged if a restore was cut off or `layout.json` cannot be read.
-    """
+    """Check that a node may start in a data directory. Raises OtherVersion for another layout, LogDamaged if a restore
+    was cut off or `layout.json` cannot be read."""
     if data.restoring.exists():
-        raise LogDamaged(
+        raise errors.LogDamaged(
             f"a restore into {data.root} was cut off, or goes on",
             f"Let it end; if it was cut off, run it again: `swarmd restore FILE {quote_for_shell(data.root)}`",
         )
     layout = read_layout(data)
     if layout != LAYOUT:
-        raise OtherVersion.from_numbers(f"the data directory {data.root}", "layout", layout, LAYOUT)
+        raise errors.OtherVersion.from_numbers(f"the data directory {data.root}", "layout", layout, LAYOUT)
 
 
 def read_layout(data: NodeDirectory) -> int:
@@ -81,7 +68,7 @@ def read_layout(data: NodeDirectory) -> int:
     except FileNotFoundError:
         return LAYOUT
     except (OSError, KeyError, *DECODE_ERRORS) as error:
-        raise LogDamaged(
+        raise errors.LogDamaged(
             f"{data.layout} cannot be read: {error}", f'In this version its content is {{"layout": {LAYOUT}}}'
         ) from error
 
@@ -136,7 +123,7 @@ def refuse_moved(data: NodeDirectory) -> None:
         if not moved.to:
             where = f"in {moved.archive}"
             fix = "Run it where it was restored. Only if that archive was never restored anywhere"
-        raise IdentityInUse(
+        raise errors.IdentityInUse(
             f"the node in {data.root} was moved away on {day}, {where}; here too, it would run twice",
             f"{fix}: remove {data.moved}",
         )
@@ -150,7 +137,7 @@ def _read_note(path: Path, kind: type[Note]) -> Note | None:
         return None
     except (OSError, *DECODE_ERRORS) as error:
         fix = "`swarmd restore`, `backup --for-move` and `service install` write it; bring it back from a copy"
-        raise LogDamaged(f"the note {path} cannot be read: {error}", fix) from error
+        raise errors.LogDamaged(f"the note {path} cannot be read: {error}", fix) from error
 
 
 class SwarmIdentity(msgspec.Struct, frozen=True):
@@ -166,7 +153,7 @@ class SwarmIdentity(msgspec.Struct, frozen=True):
         known = ", ".join(part for part in (kind, where) if part)
         return f"{self.id} ({known})" if known else self.id
 
-    def differs_from(self, other: SwarmIdentity) -> bool:
+    def differs_from(self, other: "SwarmIdentity") -> bool:
         """Whether they are known to be two swarms."""
         kinds = self.kind and other.kind and self.kind != other.kind
         contracts = None not in (self.contract, other.contract) and self.contract != other.contract
@@ -174,13 +161,11 @@ class SwarmIdentity(msgspec.Struct, frozen=True):
 
 
 def swarm_of_config(config: Config) -> SwarmIdentity:
-    """The swarm that a configuration names."""
     settings = make_core_settings(config, "")
     return SwarmIdentity(settings.swarm, settings.kind, settings.contract)
 
 
-def swarm_of_manifest(manifest: Manifest) -> SwarmIdentity:
-    """The swarm of a manifest."""
+def swarm_of_manifest(manifest: "Manifest") -> SwarmIdentity:
     chain = manifest.chain
     contract = "" if chain is None else contract_name(chain.chain_id, chain.contract)
     return SwarmIdentity(manifest.id, manifest.recipe.kind, contract)
@@ -218,7 +203,7 @@ def refuse_other_logged_swarm(
 ) -> None:
     """As `refuse_other_swarm`, for the swarm of a log that was read already."""
     if logged is not None and logged.differs_from(asked):
-        raise SwarmMismatch(
+        raise errors.SwarmMismatch(
             f"{data.root} holds the log of a node of the swarm {logged}; what is asked for is the swarm {asked}",
             fix or advise_other_directory(data),
         )
@@ -246,7 +231,7 @@ def read_or_make_identity(config: Config, data: NodeDirectory) -> Identity:
     if path.exists() or path.is_symlink():
         identity = read_identity(path) if begun else load_identity(path)
         if pin and identity.peer_id != pin:
-            raise IdentityDamaged(
+            raise errors.IdentityDamaged(
                 f"the identity {path} is that of {identity.peer_id}, but dht.peer pins {pin}",
                 f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
             )
@@ -260,17 +245,17 @@ def read_or_make_identity(config: Config, data: NodeDirectory) -> Identity:
 def _refuse_new_key(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:
     """Raise NotFoundError if a new key would be a mistake."""
     if pin:
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"the identity {path} of {pin}, which dht.peer pins, is missing",
             f"Bring it back with `swarmd identity restore BACKUP {quote_for_shell(path)}`; none is made in its place",
         )
     if begun:
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"the identity {path} is missing, but {data.events} holds the log of a node",
             "Restore the key file from a backup; a new key would be another node",
         )
     if not path.resolve().is_relative_to(data.root.resolve()):
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"there is no identity {path}",
             f"Bring it back with `swarmd identity restore BACKUP {quote_for_shell(path)}`; a new node's is made with "
             f"`swarmd identity new {quote_for_shell(path)}`",
@@ -301,7 +286,7 @@ def check_space(directory: Path, storage: StorageConfig) -> None:
     """Raise NoSpaceLeft if there is too little space even for the log."""
     free, stop = shutil.disk_usage(directory).free, make_space_bounds(storage).stop
     if free < stop:
-        raise NoSpaceLeft(_describe_lack(directory, free, stop), FIX)
+        raise errors.NoSpaceLeft(_describe_lack(directory, free, stop), FIX)
 
 
 def _describe_lack(directory: Path, free: int, stop: int) -> str:
@@ -310,9 +295,7 @@ def _describe_lack(directory: Path, free: int, stop: int) -> str:
 
 class SpaceGuard:
     """Watches the free space and observes changes; the next checkpoint is expected to be as large as the newest.
-
-    `make_room` removes what the node can do without; it raises OSError if the disk refuses, which ends the node.
-    """
+    `make_room` removes what the node can do without; it raises OSError if the disk refuses, which ends the node."""
 
     def __init__(
         self,
@@ -343,7 +326,9 @@ class SpaceGuard:
             await self._make_room()
             free, bounds = await to_thread.run_sync(self._measure_free_space)
         if free < bounds.stop:
-            await self._observe(StopRequested(_describe_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
+            await self._observe(
+                StopRequested(_describe_lack(self._root, free, bounds.stop), errors.ExitCode.CANNOT_CREATE)
+            )
             return False
         if free < bounds.low and not self._paused:
             self._paused = True

@@ -4,8 +4,6 @@
 - The first SIGTERM or SIGINT asks for an orderly stop, a second one ends everything at once.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -28,10 +26,8 @@ log = get_logger("swarmd.engine")
 
 
 async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
-    """Record that the machine's clock was set, within `every_s`, because the core's deadlines go by that clock.
-
-    The daemon does this, because a worker might itself be waiting for a deadline, as before its next start.
-    """
+    """Record that the machine's clock was set, within `every_s`, because the core's deadlines go by that clock. The
+    daemon does this, because a worker might itself be waiting for a deadline, as before its next start."""
     watch = ClockStepDetector()
     while True:
         await anyio.sleep(every_s)
@@ -40,15 +36,10 @@ async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
 
 
 async def handle_signals(
-    received: AsyncIterator[signal.Signals],
-    observe: ObserveEvent,
-    end_at_once: Callable[[int], None],
-    tasks: TaskGroup,
+    received: AsyncIterator[signal.Signals], observe: ObserveEvent, end_at_once: Callable[[int], None], tasks: TaskGroup
 ) -> None:
-    """Handle SIGTERM, SIGINT and SIGHUP until cancelled.
-
-    The stop request is observed in a task of its own among `tasks`, so that a full inbox cannot hide a second signal.
-    """
+    """Handle SIGTERM, SIGINT and SIGHUP until cancelled. The stop request is observed in a task of its own among
+    `tasks`, so that a full inbox cannot hide a second signal."""
     stopping = False
     async for number in received:
         name = signal.Signals(number).name
@@ -64,10 +55,8 @@ async def handle_signals(
 
 
 class Engine:
-    """Waits for facts and deadlines, and has the loop commit them; receives all facts.
-
-    Each turn of the loop is reported to the service manager as a sign of life.
-    """
+    """Waits for facts and deadlines, and has the loop commit them; receives all facts. Each turn of the loop is
+    reported to the service manager as a sign of life."""
 
     def __init__(self, loop: NodeLoop, clock: TimeSource, notifier: ServiceNotifier) -> None:
         self.loop = loop

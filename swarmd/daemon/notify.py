@@ -1,7 +1,5 @@
 """Reports the node's state to the service manager: sd_notify(3), by datagram to $NOTIFY_SOCKET."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -14,9 +12,7 @@ log = get_logger("swarmd.notify")
 
 class ServiceNotifier:
     """Talks to systemd at a datagram socket's path or "@name" in the abstract namespace; without one it does nothing.
-
-    `watchdog_s` is systemd's limit between two signs of life, 0 for no watchdog.
-    """
+    `watchdog_s` is systemd's limit between two signs of life, 0 for no watchdog."""
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -27,7 +23,7 @@ class ServiceNotifier:
         self.watchdog_s = watchdog_s
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> ServiceNotifier:
+    def from_environment(cls, environ: Mapping[str, str]) -> "ServiceNotifier":
         """The notifier that systemd asks for; a watchdog that is meant for another process is ignored."""
         mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         microseconds = environ.get("WATCHDOG_USEC", "")
@@ -50,10 +46,8 @@ class ServiceNotifier:
             self._status = status
 
     def notify_alive(self) -> None:
-        """Send a sign of life, at most four times within the watchdog's limit. Only the engine's loop calls this.
-
-        A READY=1 that failed is sent again: systemd ends a node that never sends it.
-        """
+        """Send a sign of life, at most four times within the watchdog's limit. Only the engine's loop calls this. A
+        READY=1 that failed is sent again: systemd ends a node that never sends it."""
         if self._ready_owed:
             self.notify_ready(self._status)
         now = time.monotonic()

@@ -6,8 +6,6 @@
   the event log's lock, finds exactly these processes.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import os
@@ -57,10 +55,8 @@ class OutputLine(msgspec.Struct, frozen=True):
 
 
 class LineReader:
-    """Turns stderr's bytes into lines of bounded length without secrets, and keeps the last ones.
-
-    A traceback becomes one line with line breaks in it.
-    """
+    """Turns stderr's bytes into lines of bounded length without secrets, and keeps the last ones. A traceback becomes
+    one line with line breaks in it."""
 
     def __init__(self, cover: Redactor | None = None) -> None:
         self._cover = cover or Redactor()
@@ -189,9 +185,7 @@ def worker_environment(
     environ: Mapping[str, str], tag: str, withheld: Collection[str] = (), repeats: bool = False
 ) -> dict[str, str]:
     """The environment of a worker, without the `withheld` variables; `tag` marks it and its children as one node's.
-
-    With `repeats`, sets of texts have the same order in every process on every machine.
-    """
+    With `repeats`, sets of texts have the same order in every process on every machine."""
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
     if repeats:
         kept["PYTHONHASHSEED"] = "0"
@@ -212,10 +206,8 @@ def disable_core_dumps() -> None:
 
 
 class Child:
-    """A running worker process, leader of its own session and process group. Raises OSError if it cannot be started.
-
-    So a terminal's Ctrl-C reaches only the daemon, and killing the group also kills p2pd.
-    """
+    """A running worker process, leader of its own session and process group. Raises OSError if it cannot be started. So
+    a terminal's Ctrl-C reaches only the daemon, and killing the group also kills p2pd."""
 
     _end = -1  # on Linux a descriptor that becomes readable at its end
 
@@ -293,10 +285,8 @@ class Child:
                 os.killpg(self.pid, number)
 
     def reap(self) -> int | None:
-        """Kill what is left of the group, close the pipes, collect the exit status.
-
-        The status is minus the number of the signal that ended it; None if the process does not go away.
-        """
+        """Kill what is left of the group, close the pipes, collect the exit status. The status is minus the number of
+        the signal that ended it; None if the process does not go away."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with contextlib.suppress(OSError):

@@ -1,7 +1,5 @@
 """A whole node: opens the log, connects engine, supervisor, signals, control socket and service manager, runs them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -23,21 +21,9 @@ from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
+from swarmd.daemon import directory
 from swarmd.daemon.companion import WebProcess, is_web_process_wanted
 from swarmd.daemon.control import ASKED, ControlServer, bind_control
-from swarmd.daemon.directory import (
-    RestoreNote,
-    SpaceGuard,
-    check_space,
-    read_or_make_identity,
-    read_restore_note,
-    refuse_moved,
-    refuse_other_logged_swarm,
-    remove_restore_note,
-    swarm_of_config,
-    swarm_of_state,
-    write_layout_if_absent,
-)
 from swarmd.daemon.engine import HANDLED_SIGNALS, Engine, handle_signals, watch_clock
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.process import disable_core_dumps, kill_leftovers, node_tag, worker_environment
@@ -115,19 +101,16 @@ async def serve_node(
     programs: Mapping[Worker, Sequence[str]],
     signals: AsyncIterator[signal.Signals],
     progress_s: float = 0.0,
-    begun: Callable[[Node], None] = lambda node: None,
+    begun: "Callable[[Node], None]" = lambda node: None,
     end: Callable[[int], None] = os._exit,
 ) -> int:
-    """As `run_node`, for a process that receives or makes signals itself.
-
-    `begun` is called once the node has started on its log; `end` is called with an exit code to end at once, after the
-    workers were killed.
-    """
+    """As `run_node`, for a process that receives or makes signals itself. `begun` is called once the node has started
+    on its log; `end` is called with an exit code to end at once, after the workers were killed."""
     data.create()
-    check_space(data.root, config.storage)
-    refuse_moved(data)
-    write_layout_if_absent(data)
-    peer = read_or_make_identity(config, data).peer_id
+    directory.check_space(data.root, config.storage)
+    directory.refuse_moved(data)
+    directory.write_layout_if_absent(data)
+    peer = directory.read_or_make_identity(config, data).peer_id
     run, storage = secrets.token_hex(8), config.storage
     with (
         EventLog.open(data.events, peer, run, bytes_max=storage.log_bytes_max) as event_log,
@@ -138,7 +121,7 @@ async def serve_node(
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
         state = load_state(data.events)[0] if event_log.next_seq else State()
-        refuse_other_logged_swarm(data, swarm_of_state(state), swarm_of_config(config))
+        directory.refuse_other_logged_swarm(data, directory.swarm_of_state(state), directory.swarm_of_config(config))
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
             log.warning("processes of an earlier life were ended", pids=killed)
@@ -150,13 +133,15 @@ async def serve_node(
                 data.control, lambda: msgspec.json.encode(node.status()), node.engine.observe, node.stop_when_safe
             )
             tasks.start_soon(control.serve, endpoint)
-            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.free_disk_space, node.engine.observe)
+            guard = directory.SpaceGuard(
+                data.root, data.checkpoints, config.storage, node.free_disk_space, node.engine.observe
+            )
             tasks.start_soon(guard.watch)
             tasks.start_soon(watch_clock, node.engine.observe)
             tasks.start_soon(log_waiting, lambda: node.engine.state)
             if progress_s:
                 tasks.start_soon(log_progress, node.status, progress_s)
-            await node.record_start(run, read_restore_note(data))
+            await node.record_start(run, directory.read_restore_note(data))
             begun(node)
             stopped = await node.engine.run()
             tasks.cancel_scope.cancel()
@@ -222,12 +207,12 @@ class Node:
         if is_web_process_wanted(self._config, environment):
             self._companion = WebProcess(self._config, self._data.root, environment, cover=cover)
 
-    async def record_start(self, run: str, restored: RestoreNote | None) -> None:
+    async def record_start(self, run: str, restored: directory.RestoreNote | None) -> None:
         """Record the start in the log, and report it; `run` is the id of this run of the process."""
         from_round = restored.from_round if restored else 0
         settings = make_core_settings(self._config, self._peer)
         await self.engine.record_start(NodeStarted(settings, run, __version__, restored is not None, from_round))
-        remove_restore_note(self._data)
+        directory.remove_restore_note(self._data)
         self._notifier.notify_ready(make_headline(self.engine.state))
         log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
         if self._companion is not None:
@@ -317,7 +302,6 @@ class Node:
         )
 
     def status(self) -> Status:
-        """How the node is, now."""
         log_status = measure_log(self._data.events, self.engine.loop.next_seq)
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.failure_note)
         notes = tuple(note for note in amiss if note)

@@ -5,8 +5,6 @@ worker observes); every command comes from the core. A command for a worker that
 issues it again when the worker is back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import math
@@ -26,30 +24,9 @@ from swarmd.logger import get_logger
 from swarmd.observe.layers import LiveWorker
 from swarmd.observe.logs import LineDeduplicator
 from swarmd.observe.redaction import Redactor
+from swarmd.shell import supervision
 from swarmd.shell.loop import ObserveEvent
-from swarmd.shell.supervision import (
-    DRAIN_S,
-    MESSAGES_QUEUED_MAX,
-    PINGS_MISSED,
-    Action,
-    EmitEventAction,
-    ExecuteAction,
-    KillAction,
-    SendAction,
-    TerminateAction,
-    WorkerSupervision,
-    worker_for_command,
-)
-from swarmd.worker.messages import (
-    FrameReader,
-    FromWorker,
-    ObservedMessage,
-    PerformMessage,
-    ProgressMessage,
-    StartMessage,
-    ToWorker,
-    encode_frame,
-)
+from swarmd.worker import messages
 
 UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not end
 
@@ -59,22 +36,24 @@ log = get_logger("swarmd.supervisor")
 class WorkerProcess:
     """One process from start to exit; `child` is None until it was executed."""
 
-    def __init__(self, worker: Worker, limits: WorkersConfig, supervisor: Supervisor, cover: Redactor) -> None:
+    def __init__(self, worker: Worker, limits: WorkersConfig, supervisor: "Supervisor", cover: Redactor) -> None:
         self.worker: Worker = worker
         self.child: Child | None = None
         self._limits = limits
         self._supervisor = supervisor
-        self._to_worker, self._messages = anyio.create_memory_object_stream[ToWorker](MESSAGES_QUEUED_MAX)
+        self._to_worker, self._messages = anyio.create_memory_object_stream[messages.ToWorker](
+            supervision.MESSAGES_QUEUED_MAX
+        )
         self._cover = cover
         self._lines = LineReader(cover)
         self._folder = LineDeduplicator(self.worker)
         self._started_at = anyio.current_time()
         self._heard_at = 0.0  # 0 until the first frame
-        self._progress: ProgressMessage | None = None
+        self._progress: messages.ProgressMessage | None = None
         self._progress_at = 0.0
         self._killed = anyio.Event()
 
-    def send(self, message: ToWorker) -> bool:
+    def send(self, message: messages.ToWorker) -> bool:
         """Queue a message. False if `MESSAGES_QUEUED_MAX` wait."""
         try:
             self._to_worker.send_nowait(message)
@@ -110,7 +89,7 @@ class WorkerProcess:
         """The end of its output."""
         return self._lines.tail()
 
-    async def run(self, first: StartMessage) -> None:
+    async def run(self, first: messages.StartMessage) -> None:
         """Exchange messages until the process has ended, or was killed `UNKILLABLE_S` ago without ending."""
         child = self.child
         assert child is not None, "the process was executed before"
@@ -122,7 +101,7 @@ class WorkerProcess:
             if not await wait_for_end(child, self._killed):
                 log.error("the worker does not go away though it was killed", worker=self.worker, pid=child.pid)
             child.kill()  # the rest of its group, so that the pipes end
-            with anyio.move_on_after(DRAIN_S):
+            with anyio.move_on_after(supervision.DRAIN_S):
                 await readers.wait()
             watching.cancel_scope.cancel()
         for line in self._lines.finish():
@@ -136,7 +115,7 @@ class WorkerProcess:
         done.set()
 
     async def _read_frames(self, child: Child) -> None:
-        reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
+        reader: messages.FrameReader[messages.FromWorker] = messages.FrameReader(messages.FromWorker)  # type: ignore[arg-type]
         while chunk := await child.read_stdout():
             try:
                 for message in reader.read_messages(chunk):
@@ -146,14 +125,14 @@ class WorkerProcess:
                 self._supervisor.on_broken_output(self.worker, str(error))
                 return
 
-    async def _handle_message(self, message: FromWorker) -> bool:
+    async def _handle_message(self, message: messages.FromWorker) -> bool:
         """Pass a message on. Returns whether to read further."""
         self._heard_at = anyio.current_time()
-        if isinstance(message, ObservedMessage):
-            message = ObservedMessage(self._cover.redact_struct(message.event))
+        if isinstance(message, messages.ObservedMessage):
+            message = messages.ObservedMessage(self._cover.redact_struct(message.event))
         else:
             message = self._cover.redact_struct(message)
-        if isinstance(message, ProgressMessage):
+        if isinstance(message, messages.ProgressMessage):
             self._progress, self._progress_at = message, self._heard_at
         return await self._supervisor.on_message(self.worker, message)
 
@@ -162,22 +141,22 @@ class WorkerProcess:
             for line in self._lines.feed(chunk):
                 self._folder.log(line.level, line.text, anyio.current_time())
 
-    async def _write_messages(self, child: Child, first: StartMessage) -> None:
+    async def _write_messages(self, child: Child, first: messages.StartMessage) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is ending, and its exit is reported
-            await child.write(encode_frame(first))
+            await child.write(messages.encode_frame(first))
             async for message in self._messages:
                 try:
-                    frame = encode_frame(message)
+                    frame = messages.encode_frame(message)
                 except FrameError as error:
                     log.error("a message is too large for the worker", worker=self.worker, error=str(error))
-                    if isinstance(message, PerformMessage):
+                    if isinstance(message, messages.PerformMessage):
                         await self._supervisor.observe(CommandFailed(message.command.id, str(error)))
                     continue
                 await child.write(frame)
 
     async def _send_pings(self) -> None:
         while True:
-            await anyio.sleep(self._limits.silent_s / PINGS_MISSED)
+            await anyio.sleep(self._limits.silent_s / supervision.PINGS_MISSED)
             self._folder.end_windows(anyio.current_time())
             self._supervisor.ping(self.worker)
 
@@ -211,18 +190,12 @@ class Program(NamedTuple):
 
 
 class Supervisor:
-    """The worker processes of a node; carries out all of its commands.
-
-    Args:
-        start: the first message to every new process.
-        tasks: the group in which the processes' tasks run.
-        cover: covers secrets in what the processes print and report.
-    """
+    """The worker processes of a node; carries out all of its commands."""
 
     def __init__(
         self,
         programs: Mapping[Worker, Program],
-        start: StartMessage,
+        start: messages.StartMessage,
         limits: WorkersConfig,
         observe: ObserveEvent,
         tasks: TaskGroup,
@@ -234,7 +207,7 @@ class Supervisor:
         self.observe = observe
         self._tasks = tasks
         self._cover = cover or Redactor()
-        self._supervision = WorkerSupervision(tuple(programs), limits)
+        self._supervision = supervision.WorkerSupervision(tuple(programs), limits)
         self._processes: dict[Worker, WorkerProcess] = {}
 
     # --- commands ---
@@ -242,7 +215,7 @@ class Supervisor:
     def perform(self, command: Command) -> None:
         """Start a worker, kill one, stop all, or hand a command to a worker's process; returns at once."""
         if not isinstance(command, SupervisorCommand):
-            self._hand_command(worker_for_command(command), command)
+            self._hand_command(supervision.worker_for_command(command), command)
             return
         self._carry_out_all(self._supervision.handle_command(command, anyio.current_time()))
         if isinstance(command, StopWorkers):
@@ -266,33 +239,39 @@ class Supervisor:
 
     # --- actions ---
 
-    def _carry_out_all(self, actions: Sequence[Action]) -> None:
+    def _carry_out_all(self, actions: Sequence[supervision.Action]) -> None:
         for action in actions:
-            if isinstance(action, EmitEventAction):
+            if isinstance(action, supervision.EmitEventAction):
                 self._tasks.start_soon(self.observe, action.event)
             else:
                 self._carry_out_action(action)
 
-    async def _carry_out_in_order(self, actions: Sequence[Action]) -> None:
+    async def _carry_out_in_order(self, actions: Sequence[supervision.Action]) -> None:
         """As `_act`, but observes one fact after the other, in order."""
         for action in actions:
-            if isinstance(action, EmitEventAction):
+            if isinstance(action, supervision.EmitEventAction):
                 await self.observe(action.event)
             else:
                 self._carry_out_action(action)
 
-    def _carry_out_action(self, action: ExecuteAction | SendAction | TerminateAction | KillAction) -> None:
+    def _carry_out_action(
+        self,
+        action: supervision.ExecuteAction
+        | supervision.SendAction
+        | supervision.TerminateAction
+        | supervision.KillAction,
+    ) -> None:
         match action:
-            case ExecuteAction():
+            case supervision.ExecuteAction():
                 self._processes[action.worker] = WorkerProcess(action.worker, self._limits, self, self._cover)
                 self._tasks.start_soon(self._run_process, self._processes[action.worker], action.attempt)
-            case SendAction():
+            case supervision.SendAction():
                 if not self._processes[action.worker].send(action.message):
                     self._carry_out_all(self._supervision.on_messages_unread(action.worker))
-            case TerminateAction():
+            case supervision.TerminateAction():
                 log.warning("the worker does not end by itself", worker=action.worker)
                 self._processes[action.worker].terminate()
-            case KillAction():
+            case supervision.KillAction():
                 self._processes[action.worker].kill()
             case _:
                 assert_never(action)
@@ -326,7 +305,7 @@ class Supervisor:
 
     # --- messages of its processes ---
 
-    async def on_message(self, worker: Worker, message: FromWorker) -> bool:
+    async def on_message(self, worker: Worker, message: messages.FromWorker) -> bool:
         """Handle a worker's message; waits while the inbox is full. False if the worker is not to be read any more."""
         self._supervision.set_waiting_for_inbox(worker, True)
         await self._carry_out_in_order(self._supervision.on_message(worker, message))

@@ -1,7 +1,5 @@
 """The interfaces of `swarmd.dht.ports`, implemented by hivemind and p2pd."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
@@ -18,16 +16,7 @@ from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Replicas
 from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.store.lookup import (
-    PATIENCE_S,
-    REPLICAS,
-    KeySearch,
-    ask_peer_for_records,
-    look_up_key,
-    look_up_record_by_owner,
-    look_up_records_by_owners,
-    search_locally,
-)
+from swarmd.dht.store import lookup
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
@@ -50,12 +39,7 @@ log = get_logger(__name__)
 
 
 class HivemindRecordStore(RecordStore):
-    """Records in hivemind's DHT.
-
-    Args:
-        node: reads and stores them.
-        validator: judges gossiped records.
-    """
+    """Records in hivemind's DHT."""
 
     def __init__(self, view: SwarmView, node: DhtNode, validator: Validator) -> None:
         super().__init__(view)
@@ -65,16 +49,16 @@ class HivemindRecordStore(RecordStore):
     async def wait_until_up(self) -> None:
         await self._node.wait_until_up()
 
-    async def find_records(self, name: str, wanted: Mapping[str, float] | None = None) -> KeySearch:
-        return await self._node.call(lambda run: look_up_key(run, name, wanted))
+    async def find_records(self, name: str, wanted: Mapping[str, float] | None = None) -> lookup.KeySearch:
+        return await self._node.call(lambda run: lookup.look_up_key(run, name, wanted))
 
     async def find_records_by_owners(
         self, name: str, owners: Collection[str], wanted: Collection[str] | None = None
-    ) -> KeySearch:
-        return await self._node.call(lambda run: look_up_records_by_owners(run, name, owners, wanted))
+    ) -> lookup.KeySearch:
+        return await self._node.call(lambda run: lookup.look_up_records_by_owners(run, name, owners, wanted))
 
-    async def find_record_by_owner(self, name: str, owner: str) -> KeySearch:
-        return await self._node.call(lambda run: look_up_record_by_owner(run, name, owner))
+    async def find_record_by_owner(self, name: str, owner: str) -> lookup.KeySearch:
+        return await self._node.call(lambda run: lookup.look_up_record_by_owner(run, name, owner))
 
     def store_locally(self, name: str, record: Record) -> None:
         run = self._node.p2pd_run
@@ -133,16 +117,16 @@ class HivemindReplicas:
         self._run = run
 
     def store_locally(self, name: str, record: Record) -> None:
-        self._run.dht.protocol.storage.store_record(search_locally(self._run, name).key, record)
+        self._run.dht.protocol.storage.store_record(lookup.search_locally(self._run, name).key, record)
 
     def get_local_record(self, name: str, owner: str) -> Record | None:
-        return search_locally(self._run, name).records.get(owner)
+        return lookup.search_locally(self._run, name).records.get(owner)
 
     def nearest_peers(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in search_locally(self._run, name).nearest_peers(REPLICAS)]
+        return [peer for _, peer in lookup.search_locally(self._run, name).nearest_peers(lookup.REPLICAS)]
 
     def trusted_peers(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in search_locally(self._run, name).trusted_peers(())]
+        return [peer for _, peer in lookup.search_locally(self._run, name).trusted_peers(())]
 
     async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         """Store a record at peers, all at once. Returns when enough have stored it to prove it, or a moment after the
@@ -151,7 +135,7 @@ class HivemindReplicas:
         pending = {spawn_in_background(self._store_at_peer(cast(PeerID, peer), name, signed)) for peer in peers}
         took: list[Hashable] = []
         while pending and len(took) < INDEPENDENT:
-            timeout_s = PATIENCE_S if took else None
+            timeout_s = lookup.PATIENCE_S if took else None
             done, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 break
@@ -159,7 +143,6 @@ class HivemindReplicas:
         return took
 
     async def _store_at_peer(self, peer: PeerID, name: str, signed: SignedRecord) -> PeerID | None:
-        """Store a record at one peer. Returns the peer if it has taken the record."""
         key = DHTID.from_bytes(names.key_id(name))
         protocol = self._run.dht.protocol
         answer = await protocol.call_store(peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner])
@@ -168,7 +151,7 @@ class HivemindReplicas:
     async def read_back(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         key, answer = DHTID.from_bytes(names.key_id(name)), None
         with anyio.move_on_after(SHOW_S):
-            answer = await ask_peer_for_records(self._run.dht.protocol, cast(PeerID, peer), key, (record.owner,))
+            answer = await lookup.ask_peer_for_records(self._run.dht.protocol, cast(PeerID, peer), key, (record.owner,))
         if answer is None or not answer.records:
             return False, None
         (held,) = answer.records
@@ -184,8 +167,8 @@ class HivemindReplicas:
 
     async def _store_at_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
-            found = await look_up_key(self._run, name, only=(signed.owner,))  # to find the nearest peers
-            further = [peer for _, peer in found.nearest_peers(REPLICAS) if peer not in stored]
+            found = await lookup.look_up_key(self._run, name, only=(signed.owner,))  # to find the nearest peers
+            further = [peer for _, peer in found.nearest_peers(lookup.REPLICAS) if peer not in stored]
             await self.store_at_peers(name, signed, further)
         except Exception as error:
             log.debug("%s was not stored at further peers: %r", name, error)

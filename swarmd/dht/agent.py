@@ -3,24 +3,10 @@
 A command that fails is answered with `CommandFailed`, and the daemon's core sends it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from swarmd.core.commands import (
-    AdmitPeers,
-    Announce,
-    CollectReports,
-    Command,
-    FetchWeights,
-    Gather,
-    NoteEvidence,
-    PublishLeaderboard,
-    PublishReport,
-    ReadClock,
-    Register,
-)
+from swarmd.core import commands
 from swarmd.core.events import CommandFailed
 from swarmd.dht.gather import Gathering, WaitPolicy
 from swarmd.dht.gossip import Gossip
@@ -42,14 +28,7 @@ log = get_logger(__name__)
 
 
 class NetworkAgent:
-    """Carries out commands.
-
-    Args:
-        bodies: of rollouts and leaderboards.
-        node: what this node says about itself, and keeps.
-        members: of the swarm.
-        weights: fetches weights of peers; None if such commands are not for this agent.
-    """
+    """Carries out commands."""
 
     def __init__(
         self,
@@ -71,18 +50,18 @@ class NetworkAgent:
         stages = StagePublisher(view, store, publisher, bodies, node, self._apply_leaderboard)
         gathered = (view, store, gossip, bodies, WaitPolicy(), members.require_member)
         self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
-            Register: self.members.register,
-            ReadClock: self._clock.read_clock,
-            Announce: self._clock.announce,
-            Gather: lambda command: Gathering(*gathered, command).run(),
-            PublishReport: stages.publish_report,
-            CollectReports: ReportCollector(view, store, gossip, members.presences).collect,
-            PublishLeaderboard: stages.publish_leaderboard,
-            AdmitPeers: self.members.admit_peers,
-            NoteEvidence: gossip.evidence.note_evidence,
+            commands.Register: self.members.register,
+            commands.ReadClock: self._clock.read_clock,
+            commands.Announce: self._clock.announce,
+            commands.Gather: lambda command: Gathering(*gathered, command).run(),
+            commands.PublishReport: stages.publish_report,
+            commands.CollectReports: ReportCollector(view, store, gossip, members.presences).collect,
+            commands.PublishLeaderboard: stages.publish_leaderboard,
+            commands.AdmitPeers: self.members.admit_peers,
+            commands.NoteEvidence: gossip.evidence.note_evidence,
         }
         if weights is not None:
-            self._actions[FetchWeights] = weights.handle_command
+            self._actions[commands.FetchWeights] = weights.handle_command
         self._running: set[str] = set()
 
     def start(self) -> None:
@@ -90,7 +69,7 @@ class NetworkAgent:
         self._view.runtime.start(self.members.watch_for_duplicate())
         self._clock.watch_clock()
 
-    def start_command(self, command: Command) -> None:
+    def start_command(self, command: commands.Command) -> None:
         """Start a command, unless it is being done already."""
         if command.id in self._running:
             return
@@ -99,12 +78,12 @@ class NetworkAgent:
         elif len(self._running) >= COMMANDS_MAX:
             self._report_failure(command, f"{COMMANDS_MAX} commands are being done already")
         else:
-            if isinstance(command, Gather | PublishReport | CollectReports):
+            if isinstance(command, commands.Gather | commands.PublishReport | commands.CollectReports):
                 self._view.policy.raise_round(command.round)
             self._running.add(command.id)
             self._view.runtime.start(self._run_command(command))
 
-    async def _run_command(self, command: Command) -> None:
+    async def _run_command(self, command: commands.Command) -> None:
         try:
             await self._actions[type(command)](command)
         except (SwarmdError, OSError) as error:
@@ -115,7 +94,7 @@ class NetworkAgent:
         finally:
             self._running.discard(command.id)
 
-    def _report_failure(self, command: Command, reason: str) -> None:
+    def _report_failure(self, command: commands.Command, reason: str) -> None:
         log.info("%s: %s", command.id, reason)
         self._view.emit(CommandFailed(command.id, reason))
 

@@ -9,8 +9,6 @@
   deadline, so all nodes that know of both continue alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ from swarmd.core.values import KnownEvidence
 from swarmd.dht.p2p.limits import GossipLimits, PeerCheck, Rate
 from swarmd.dht.ports import EvidenceSink, Topic
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.evidence import (
     ClockPlace,
     Evidence,
@@ -40,23 +38,6 @@ from swarmd.dht.wire.evidence import (
     make_evidence,
 )
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import (
-    PAYLOAD_BYTES_MAX,
-    ROUNDS_AHEAD,
-    SIGNATURE_BYTES_MAX,
-    VALUE_BYTES_MAX,
-    ClockRecord,
-    LeaderboardRecord,
-    Payload,
-    Record,
-    RecordPolicy,
-    ReportRecord,
-    SignedRecord,
-    as_signed,
-    decode_payload,
-    decode_signed,
-    is_signature_valid,
-)
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 
@@ -65,7 +46,9 @@ NEWCOMER_REPORTS_KEPT = 4096  # of others
 BOARDS_KEPT = 4  # leaderboards, which may be large
 CLOCKS_KEPT = 64  # announcements with different content
 OWNER_BYTES_MAX = 256  # a peer id, and the lengths of all parts
-QUOTED_BYTES_MAX = PAYLOAD_BYTES_MAX["report"] + SIGNATURE_BYTES_MAX + OWNER_BYTES_MAX  # of one, as it travels
+QUOTED_BYTES_MAX = (
+    records.PAYLOAD_BYTES_MAX["report"] + records.SIGNATURE_BYTES_MAX + OWNER_BYTES_MAX
+)  # of one, as it travels
 QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they differ
 
 SPREAD_S = 1.0  # a few times what a message takes to all
@@ -74,7 +57,7 @@ BEFORE_ALL: ClockPlace = (-1, -1, False)
 
 Place = tuple[str, int, int]  # owner, round, stage
 
-MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
+MESSAGE_BYTES_MAX = 2 * records.VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
 SENDER = Rate(burst=16.0, per_s=0.5)
 ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatures' checks
 SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
@@ -89,18 +72,13 @@ log = get_logger(__name__)
 class DecodedRecord(NamedTuple):
     """A record and what it says."""
 
-    signed: SignedRecord
-    content: Payload
+    signed: records.SignedRecord
+    content: records.Payload
 
 
 class EquivocationDetector:
-    """Remembers the first version of each record, a bounded number of them, and reports contradictions.
-
-    Args:
-        coordinator: whose clock and leaderboards are compared.
-        known: has the swarm credited this peer? Reports of other peers do not displace those of members.
-        found: called with two records that contradict each other.
-    """
+    """Remembers the first version of each record, a bounded number of them, and reports contradictions. `known`: has
+    the swarm credited this peer? Reports of other peers do not displace those of members."""
 
     def __init__(self, coordinator: str, known: PeerCheck, found: EvidenceSink) -> None:
         self._coordinator = coordinator
@@ -110,24 +88,23 @@ class EquivocationDetector:
         self._newcomers: FIFOCache[Place, DecodedRecord] = FIFOCache(NEWCOMER_REPORTS_KEPT)
         self._quoted: FIFOCache[Place, DecodedRecord] = FIFOCache(QUOTED_KEPT)
         self._boards: FIFOCache[Place, DecodedRecord] = FIFOCache(BOARDS_KEPT)
-        self._clocks: FIFOCache[Payload, DecodedRecord] = FIFOCache(CLOCKS_KEPT)
+        self._clocks: FIFOCache[records.Payload, DecodedRecord] = FIFOCache(CLOCKS_KEPT)
         self._last = (-math.inf, BEFORE_ALL)  # greatest expiration and place of all clocks so far
 
-    def compare_record(self, record: Record) -> None:
-        """Compare a record whose signature has been checked."""
-        signed = as_signed(record)
+    def compare_record(self, record: records.Record) -> None:
+        signed = records.as_signed(record)
         self.compare_decoded(DecodedRecord(signed, signed.content))
 
     def compare_decoded(self, seen: DecodedRecord) -> None:
         """The same for a record that has been decoded."""
         signed, content = seen
-        if isinstance(content, ReportRecord):
+        if isinstance(content, records.ReportRecord):
             self._compare_report((signed.owner, content.round, content.stage), seen)
         elif signed.owner != self._coordinator:
             return
-        elif isinstance(content, LeaderboardRecord):
+        elif isinstance(content, records.LeaderboardRecord):
             _compare_records(self._boards.setdefault((signed.owner, content.round, 0), seen), seen, self._found)
-        elif isinstance(content, ClockRecord):
+        elif isinstance(content, records.ClockRecord):
             self._compare_clock(seen)
 
     def _compare_report(self, place: Place, seen: DecodedRecord) -> None:
@@ -151,7 +128,7 @@ class EquivocationDetector:
 
     def _is_later_clock(self, seen: DecodedRecord) -> bool:
         """Whether a clock is later than all before it, by expiration and by place, and so contradicts none of them."""
-        assert isinstance(seen.content, ClockRecord), "it is a clock"
+        assert isinstance(seen.content, records.ClockRecord), "it is a clock"
         expiration, place = seen.signed.expiration, announcement_order(seen.content)
         goes_on = expiration > self._last[0] and place > self._last[1]
         self._last = (max(expiration, self._last[0]), max(place, self._last[1]))
@@ -161,11 +138,11 @@ class EquivocationDetector:
         """Compare the reports that a leaderboard quotes, which the coordinator received, with those seen here."""
         for encoded in islice((each for each in reports if len(each) <= QUOTED_BYTES_MAX), QUOTED_KEPT):
             try:
-                signed = decode_signed(encoded)
-                content = decode_payload(signed.payload)
+                signed = records.decode_signed(encoded)
+                content = records.decode_payload(signed.payload)
             except RecordRejected:
                 continue  # `swarmd leaderboard` names it
-            if isinstance(content, ReportRecord):
+            if isinstance(content, records.ReportRecord):
                 place = (signed.owner, content.round, content.stage)
                 quoted = self._quoted[place] = DecodedRecord(signed, content)
                 seen = self._members.get(place) or self._newcomers.get(place)
@@ -176,7 +153,7 @@ class EquivocationDetector:
         """Compare a quoted report; its signature is verified only if it differs from the one seen here."""
 
         def report_if_signed(evidence: Evidence) -> None:
-            if is_signature_valid(quoted.signed, names.key_id(quoted.content.key)):
+            if records.is_signature_valid(quoted.signed, names.key_id(quoted.content.key)):
                 self._found(evidence)
 
         _compare_records(quoted, seen, report_if_signed)
@@ -190,10 +167,10 @@ def _compare_records(before: DecodedRecord | None, seen: DecodedRecord, found: E
         found(make_evidence(one.signed, other.signed))
 
 
-def announcement_of(record: Record) -> RoundAnnounced:
+def announcement_of(record: records.Record) -> RoundAnnounced:
     """The announcement in a clock record, without the announcement's number."""
     content = record.content
-    assert isinstance(content, ClockRecord)
+    assert isinstance(content, records.ClockRecord)
     return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
 
 
@@ -220,19 +197,13 @@ class HeldEvidence:
 
 
 class EvidenceGossip:
-    """Sends, receives and keeps evidence, and knows who is banned by it.
-
-    Args:
-        view: of the swarm; how long a node waits before it sends depends on the number of members that it knows.
-        topic: where evidence is gossiped.
-        check: checks pairs of records.
-    """
+    """Sends, receives and keeps evidence, and knows who is banned by it."""
 
     def __init__(
         self,
         view: SwarmView,
         topic: Topic,
-        check: Callable[[RecordPolicy, Evidence], ProvenEquivocation] = check_evidence,
+        check: Callable[[records.RecordPolicy, Evidence], ProvenEquivocation] = check_evidence,
     ) -> None:
         runtime = view.runtime
         self._view = view
@@ -261,7 +232,6 @@ class EvidenceGossip:
             self._latest[signer] = max(each.round, self._latest.get(signer, each.round))
 
     def is_banned(self, peer: str, round: int) -> bool:
-        """Is this peer banned in a round, so that none of its records count?"""
         return bool(self._noted) and any(is_banned_by(each, peer, round) for each in self._noted)
 
     # --- what this node finds ---
@@ -290,14 +260,14 @@ class EvidenceGossip:
         log.warning("%s signed two different records of round %d: %s", charge.peer, charge.round, charge.kind)
         self._view.emit(Equivocated(*charge, evidence.first.encode(), evidence.second.encode()))
         for signed in (evidence.first, evidence.second):
-            if isinstance(signed.content, ClockRecord):
+            if isinstance(signed.content, records.ClockRecord):
                 self._emit_announcement(announcement_of(signed))
         return True
 
     def _emit_announcement(self, said: RoundAnnounced) -> None:
         """Emit what the coordinator has announced to others, unless it lies too far ahead."""
         reached = self._policy.round
-        if reached is None or said.round <= reached + ROUNDS_AHEAD:
+        if reached is None or said.round <= reached + records.ROUNDS_AHEAD:
             self._view.emit(said)
 
     # --- gossip ---
@@ -329,14 +299,11 @@ class EvidenceGossip:
     def _is_still_valid(self, charge: ProvenEquivocation) -> bool:
         """Whether evidence is about a round in which it still bans its signer.
 
-        Before this node knows the swarm's round, no evidence counts; it will be sent again.
-
-        Raises:
-            RecordRejected: "wrong-round" if its round is still to come: it would outlast all other evidence, and
-                displace it.
+        Before this node knows the swarm's round, no evidence counts; it will be sent again. Raises RecordRejected:
+        "wrong-round" if its round is still to come: it would outlast all other evidence, and displace it.
         """
         reached = self._policy.round
-        if reached is not None and charge.round > reached + ROUNDS_AHEAD:
+        if reached is not None and charge.round > reached + records.ROUNDS_AHEAD:
             raise RecordRejected("wrong-round", f"of round {charge.round} while the swarm is in {reached}")
         return reached is not None and reached < charge.round + BARRED_ROUNDS
 

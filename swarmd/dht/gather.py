@@ -12,8 +12,6 @@
   their records, and looks again until all that it waits for are there.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -88,13 +86,7 @@ class WaitPolicy:
         return strangers | {peer for peer, rank in announced.items() if self._is_trusted(peer, rank)}
 
     def record_outcome(self, announced: Mapping[str, Rank], got: Collection[str], refused: Collection[str]) -> None:
-        """Learn from a finished gathering.
-
-        Args:
-            announced: peers that announced rollouts.
-            got: of them, those whose rollouts came.
-            refused: peers whose bodies were invalid.
-        """
+        """Learn from a finished gathering."""
         strangers = self._untrusted_peers(announced)
         if strangers.difference(got, refused):
             self.strangers_s = min(self.strangers_s / 2, FAILED_S) if self.strangers_s > STRANGERS_LEAST_S else 0.0
@@ -128,14 +120,8 @@ class WaitPolicy:
 
 
 class RolloutSources:
-    """The peers that one stage's rollouts are taken from. Others are neither fetched from nor waited for.
-
-    Args:
-        sample: as `random.sample`.
-        known_max: most credited peers.
-        newcomers_max, idle_max: most newcomers with, and without, proof of work.
-        fill: whether newcomers with proof of work may take places that credited peers leave free.
-    """
+    """The peers that one stage's rollouts are taken from. Others are neither fetched from nor waited for. `fill`:
+    whether newcomers with proof of work may take places that credited peers leave free."""
 
     def __init__(
         self,
@@ -178,11 +164,7 @@ class SampledShards:
     """The shards of a stage that are read: a random one, and more while too few peers are found.
 
     Each node draws its own, so that nobody can predict where it will look. A stage without shards is read whole.
-
-    Args:
-        shards: number of shards of the stage, 0 for none.
-        wanted: number of peers to gather from if there are shards.
-        sample: as `random.sample`.
+    `shards`: number of shards of the stage, 0 for none.
     """
 
     def __init__(self, shards: int, wanted: int, sample: Sample) -> None:
@@ -203,7 +185,6 @@ class SampledShards:
         return self.read[-1]
 
     def has_too_few_peers(self, useless: int) -> bool:
-        """Whether too few peers were found, not counting `useless` of them."""
         return self.is_sample and len(self.sources.peers) - useless < self._wanted
 
     def is_exhausted(self, useless: int) -> bool:
@@ -211,7 +192,6 @@ class SampledShards:
         return self.has_too_few_peers(useless) and not self._unread
 
     def has_enough_rollouts(self, gathered: int) -> bool:
-        """Whether the rollouts of this many peers are enough."""
         return self.is_sample and gathered >= self._wanted
 
 
@@ -235,13 +215,7 @@ class BodyBytesBudget:
 
 
 class Gathering:
-    """Carries out one `Gather` command.
-
-    Args:
-        wait_policy: shared by all gatherings of this node.
-        must_be_member: raises NetworkDown if a peer has no membership.
-        command: which stage, and until when.
-    """
+    """Carries out one `Gather` command."""
 
     def __init__(
         self,
@@ -295,10 +269,8 @@ class Gathering:
         self._view.emit(RolloutsGathered(*place, rollouts, missing))
 
     async def _gather_until_complete(self) -> None:
-        """Look and fetch repeatedly until everything that is waited for is there or was refused.
-
-        Unfinished fetches from other peers then get a little more time, and are cancelled.
-        """
+        """Look and fetch repeatedly until everything that is waited for is there or was refused. Unfinished fetches
+        from other peers then get a little more time, and are cancelled."""
         try:
             while True:
                 try:
@@ -354,10 +326,8 @@ class Gathering:
         return refused | gone if replaceable else refused
 
     def _should_end(self) -> bool:
-        """Note when all that is waited for was there.
-
-        Returns whether to end: no fetch goes on any more, or the extra time for it is over.
-        """
+        """Note when all that is waited for was there. Returns whether to end: no fetch goes on any more, or the extra
+        time for it is over."""
         assert self._sample is not None, "it was looked"
         if self._sample.has_enough_rollouts(len(self._got)):
             return True
@@ -367,10 +337,8 @@ class Gathering:
         return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
-        """Whether all awaited rollouts are here or refused, or enough of a sampled stage are here.
-
-        Shortly after this worker's start, peers get some time first, even while none of them is known yet.
-        """
+        """Whether all awaited rollouts are here or refused, or enough of a sampled stage are here. Shortly after this
+        worker's start, peers get some time first, even while none of them is known yet."""
         if self._sample is not None and self._sample.has_enough_rollouts(len(self._got)):
             return True
         useless = self._useless_peers()
@@ -386,10 +354,8 @@ class Gathering:
         return self._command.until_at - ANSWER_S - self._runtime.time()
 
     async def _read_reports(self, name: str) -> None:
-        """Read which peers' reports under a key name rollouts, and choose which peers to gather from and wait for.
-
-        A peer whose last body was too slow is not waited for.
-        """
+        """Read which peers' reports under a key name rollouts, and choose which peers to gather from and wait for. A
+        peer whose last body was too slow is not waited for."""
         found = await self._store.find_records(name)
         self._looked = self._looked or found.answered  # peers may not be asked for rollouts if all are here already
         announced = {
@@ -418,10 +384,8 @@ class Gathering:
         self._awaited = {peer for peer in awaited if not self._view.slow[peer]}
 
     async def _start_fetches(self, name: str, records: Mapping[str, Record]) -> None:
-        """Take the bodies that came with their records, and begin to fetch the others.
-
-        Peers that were fast before come first, and among them those that the node knows.
-        """
+        """Take the bodies that came with their records, and begin to fetch the others. Peers that were fast before come
+        first, and among them those that the node knows."""
         chosen = self._choose_peers(name, records)
         wanted = [(peer, content) for peer in chosen if (content := self._wanted_content(records[peer])) is not None]
         looks_for_members = self._view.shards.members.shards > 0  # which takes as long as a fetch

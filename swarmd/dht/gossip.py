@@ -8,8 +8,6 @@
 - `Gossip` announces this node's own records on these topics.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 
@@ -47,12 +45,7 @@ class HintGossip:
     """Sends and receives hints.
 
     Own hints come back and are ignored, except hints at memberships: another node with the same identity may have sent
-    those.
-
-    Args:
-        topic: of the swarm.
-        peer_limits: counts what is refused.
-        hinted: called with (key, owner, expiration) of a hint that may count.
+    those. `hinted`: called with (key, owner, expiration) of a hint that may count.
     """
 
     def __init__(
@@ -91,7 +84,6 @@ class HintGossip:
             raise self._peer_limits.count_refusal(sender, "malformed", f"not a hint: {error}") from error
 
     def publish(self, record: Record) -> None:
-        """Hint at an own record."""
         content = record.content
         kind = str(type(content).__struct_config__.tag)
         hint = Hint(kind, content.key, record.expiration, self._view.peer_id)
@@ -147,18 +139,8 @@ class ClockGossip:
 
 
 class Gossip:
-    """Announces own records on the gossip topics.
-
-    Attributes:
-        clock: the topic of the clock's records.
-        evidence: the topic of evidence.
-        comparison: finds evidence among the records that this node sees.
-
-    Args:
-        clock, evidence, comparison: as the attributes.
-        hint: sends a hint at an own record.
-        accepted: takes each own record, as if a peer had stored it here.
-    """
+    """Announces own records on the gossip topics. `comparison`: finds evidence among the records that this node sees.
+    `accepted`: takes each own record, as if a peer had stored it here."""
 
     def __init__(
         self,

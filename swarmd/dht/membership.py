@@ -6,8 +6,6 @@
 - `Members` publishes this node's membership, and emits the others'.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -74,16 +72,9 @@ class MemberPresences:
         return rank.is_credited or (self._newcomers if rank.has_proof_of_work else self._idle).try_charge()
 
     def record_presence(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
-        """Note a member's record.
-
-        Args:
-            until: the record's expiration.
-            rank: computes the record's rank.
-
-        Returns:
-            True to emit an arrival, False to emit a departure, None for neither: nothing has changed, or the member
-            comes back too often. In the latter case its arrival is emitted later if the record is still there.
-        """
+        """Note a member's record. Returns True to emit an arrival, False to emit a departure, None for neither: nothing
+        has changed, or the member comes back too often. In the latter case its arrival is emitted later if the record
+        is still there."""
         before = self.known.get(peer)
         if before is None and not (here and self._make_room(rank())):
             return None
@@ -103,10 +94,8 @@ class MemberPresences:
         self.known[peer] = presence
 
     def _make_room(self, rank: Rank) -> bool:
-        """Make room for one more by forgetting members that have left. Returns whether there is room.
-
-        Members without proof of work have few places.
-        """
+        """Make room for one more by forgetting members that have left. Returns whether there is room. Members without
+        proof of work have few places."""
         if len(self.known) >= MEMBERS_MAX:
             self.forget([peer for peer, known in self.known.items() if not known.here])
         if not rank.no_proof_of_work:
@@ -116,11 +105,8 @@ class MemberPresences:
         return len(self.known) < MEMBERS_MAX and len(self._without_work) < IDLE_MEMBERS_MAX
 
     def forget_expired(self, now: float) -> list[str]:
-        """Forget members whose record has expired at `now` (POSIX seconds).
-
-        Returns:
-            Those that were here, whose departure is to be emitted.
-        """
+        """Forget members whose record has expired at `now` (POSIX seconds). Returns those that were here, whose
+        departure is to be emitted."""
         if self._earliest >= now - PAST_S:
             return []  # the usual case: this is called after each read, even of a single member
         gone = self.forget([peer for peer, known in self.known.items() if known.until < now - PAST_S])
@@ -140,11 +126,7 @@ KEPT_MAX = 4096  # members that are remembered; the one looked up longest ago is
 
 
 class MemberLookups:
-    """Remembers which peers' memberships this node has seen, and looks up others.
-
-    Args:
-        seen: called with each membership that was looked up.
-    """
+    """Remembers which peers' memberships this node has seen, and looks up others."""
 
     def __init__(self, view: SwarmView, store: RecordStore, seen: RecordsSink) -> None:
         self._view = view
@@ -160,11 +142,8 @@ class MemberLookups:
                 self._until[peer] = record.expiration
 
     async def require_member(self, peer: str) -> None:
-        """Return if the peer is a member. Checks nothing if memberships are not sharded.
-
-        Raises:
-            NetworkDown: no membership of it was found.
-        """
+        """Return if the peer is a member. Checks nothing if memberships are not sharded. Raises NetworkDown: no
+        membership of it was found."""
         view = self._view
         if not view.shards.members.shards or self._until.get(peer, 0.0) > view.policy.now():
             return
@@ -194,9 +173,6 @@ class MembershipWatcher:
     watches all shards. Members move to new shards only when they learn of them, so after a move the coordinator reads
     each shard at once and then at growing intervals, until these are as long as those of a watched key. Members also
     store their memberships with the coordinator, which has the effect of a hint.
-
-    Args:
-        seen: called with owner → record after each read of a key.
     """
 
     def __init__(self, view: SwarmView, store: RecordStore, seen: RecordsSink) -> None:
@@ -235,7 +211,6 @@ class MembershipWatcher:
             self._due[shard] = self._poll + self._waits[shard]
 
     def read_own_shard_now(self) -> None:
-        """Read the key of this node's own membership now."""
         watch = self._watches.get(self._own_shard())
         if watch is not None:
             watch.read_now()
@@ -278,7 +253,6 @@ class MembershipWatcher:
             self._due[shard] = self._poll
 
     def _polls_between_reads(self) -> float:
-        """Polls between two reads of a key."""
         dht = self._view.config.dht
         if not self._view.coordinating:
             return POLLS_BETWEEN_READS
@@ -292,12 +266,8 @@ log = get_logger(__name__)
 
 
 class Members:
-    """Publishes this node's membership, and emits the others'.
-
-    Attributes:
-        presences: the known members.
-        place: where the latest membership of this node is stored.
-    """
+    """Publishes this node's membership, and emits the others'. `place`: where the latest membership of this node is
+    stored."""
 
     def __init__(self, view: SwarmView, store: RecordStore, publisher: Publisher, node: OwnNode) -> None:
         self._view = view
@@ -330,16 +300,12 @@ class Members:
         self._view.emit(Registered(command.id))
 
     def watch_others(self) -> None:
-        """Watch the others' memberships without publishing one."""
         self._watching = True
         self._keys.watch()
 
     async def require_member(self, peer: str) -> None:
-        """Return if a peer is a member. Checks nothing while this node does not watch memberships.
-
-        Raises:
-            NetworkDown: no membership of it was found.
-        """
+        """Return if a peer is a member. Checks nothing while this node does not watch memberships. Raises NetworkDown:
+        no membership of it was found."""
         if self._watching:
             await self._lookups.require_member(peer)
 
@@ -415,11 +381,8 @@ class Members:
         await self._left.wait()  # else this process may end before its hints are sent
 
     async def watch_for_duplicate(self) -> None:
-        """Watch for another node with the same identity; never returns.
-
-        Raises:
-            IdentityInUse: another process runs under this node's identity.
-        """
+        """Watch for another node with the same identity; never returns. Raises IdentityInUse: another process runs
+        under this node's identity."""
         await self._duplicate_seen.wait()
         assert self._duplicate is not None
         raise self._duplicate
@@ -468,11 +431,7 @@ class Members:
 
     def _handle_withdrawals(self, peer: str, content: Membership, expiration: float) -> bool:
         """Note the invitations that a host has withdrawn. Returns whether any was not known; all records are then
-        checked again.
-
-        Raises:
-            ConfigError: this node's own invitation is withdrawn.
-        """
+        checked again. Raises ConfigError: this node's own invitation is withdrawn."""
         view = self._view
         if view.config.dht.admission != "invitation":
             return False
@@ -525,10 +484,8 @@ class Members:
             view.runtime.start(self._republish_over_duplicate(content.nonce if older else "", expiration))
 
     async def _republish_over_duplicate(self, older: str, expiration: float) -> None:
-        """Replace a duplicate's record: a younger duplicate shall notice, an older one shall show that it runs.
-
-        The record of an earlier run that had a longer lifetime looks like an older duplicate's, but never comes back.
-        """
+        """Replace a duplicate's record: a younger duplicate shall notice, an older one shall show that it runs. The
+        record of an earlier run that had a longer lifetime looks like an older duplicate's, but never comes back."""
         try:
             await self._publish_membership(leaving=False)
             self._older = (older, expiration)

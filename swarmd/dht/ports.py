@@ -3,8 +3,6 @@
 `swarmd.dht.adapters` implements them by hivemind and p2pd, the simulator by a DHT of its own, without signatures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -53,12 +51,8 @@ class Bodies(Protocol):
         """Store a body. Returns its digest."""
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        """Fetch a body from its owner.
-
-        Raises:
-            NetworkDown: the peer is not there, does not have the body, or is too slow.
-            RecordRejected: it sends another body, or stops sending.
-        """
+        """Fetch a body from its owner. Raises NetworkDown: the peer is not there, does not have the body, or is too
+        slow; RecordRejected: it sends another body, or stops sending."""
 
     async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
         """Decompress the body in a record. Raises RecordRejected("malformed")."""
@@ -139,9 +133,7 @@ class Network(Protocol):
         """Wait until records have to be published again, at most `within_s`.
 
         They have to if p2pd has ended, if a node without peers has some again, or if this machine's clock was set.
-
-        Args:
-            lonely: whether the node counts as one without peers at first.
+        `lonely`: whether the node counts as one without peers at first.
         """
 
     def sign(self, content: Payload, expiration: float) -> Record:

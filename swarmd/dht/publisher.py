@@ -5,8 +5,6 @@
 - An expiration is later than all that were used under the same key before, also before a restart.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Hashable, Iterable
 from functools import partial
@@ -49,12 +47,8 @@ log = get_logger(__name__)
 
 
 class KeptRecord(NamedTuple):
-    """One own record.
-
-    Attributes:
-        expiration: that it was published with last, POSIX seconds.
-        before: the latest that was used under its key before, which may lie further ahead: a clock was ahead then.
-    """
+    """One own record. `expiration`: that it was published with last, POSIX seconds. `before`: the latest that was used
+    under its key before, which may lie further ahead: a clock was ahead then."""
 
     content: Payload
     expiration: float
@@ -62,18 +56,13 @@ class KeptRecord(NamedTuple):
 
 
 class OwnRecords:
-    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`.
-
-    Args:
-        swarm: records of another swarm are dropped.
-        kept: what was saved last.
-    """
+    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`. `swarm`: records of
+    another swarm are dropped."""
 
     def __init__(self, swarm: str, kept: Iterable[KeptRecord] = ()) -> None:
         self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
 
     def __contains__(self, key: str) -> bool:
-        """Is there a record under a key?"""
         return key in self._kept
 
     def used_expirations(self, key: str) -> tuple[float, float]:
@@ -108,11 +97,8 @@ class OwnRecordEntry(msgspec.Struct, array_like=True):
 
 
 class OwnRecordFile(OwnRecords):
-    """Own records in a file.
-
-    Args:
-        path: the file; a damaged one is put aside and an empty one begun, for its records can be made again.
-    """
+    """Own records in a file. `path`: the file; a damaged one is put aside and an empty one begun, for its records can
+    be made again."""
 
     def __init__(self, path: Path, swarm: str) -> None:
         super().__init__(swarm, _read_own_records(path))
@@ -147,13 +133,7 @@ def _read_own_records(path: Path) -> list[KeptRecord]:
 
 
 class Publisher:
-    """Publishes this node's records.
-
-    Args:
-        network: where to.
-        own_records: remembers them.
-        gossip: announces every record as soon as a peer has it.
-    """
+    """Publishes this node's records."""
 
     def __init__(self, view: SwarmView, network: Network, own_records: OwnRecords, gossip: Gossip) -> None:
         self._network = network
@@ -175,12 +155,8 @@ class Publisher:
         return any(isinstance(content, kind) for content in self._live.values())
 
     async def publish(self, content: Payload) -> Record:
-        """Publish a record and prove that peers have it.
-
-        Raises:
-            NetworkDown: the network is down, or too few peers could show the record; it may be published again.
-            RecordRejected: the record itself does not count.
-        """
+        """Publish a record and prove that peers have it. Raises NetworkDown: the network is down, or too few peers
+        could show the record; it may be published again; RecordRejected: the record itself does not count."""
         async with self._lock_for_key(content.key):
             return await self._publish_until_proven(content, self._gossip.announce_stored)
 

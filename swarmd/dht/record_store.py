@@ -5,8 +5,6 @@
   instead, if it collects that stage.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -29,16 +27,9 @@ log = get_logger(__name__)
 
 
 class KeyWatch:
-    """One key under watch.
+    """One key under watch. `poll_s`: longest time between two reads."""
 
-    Args:
-        records: reads it.
-        name: the key.
-        poll_s: longest time between two reads.
-        seen: called with owner → record after every read.
-    """
-
-    def __init__(self, view: SwarmView, records: RecordStore, name: str, poll_s: float, seen: RecordsSink) -> None:
+    def __init__(self, view: SwarmView, records: "RecordStore", name: str, poll_s: float, seen: RecordsSink) -> None:
         self.name = name
         self._records = records
         self._runtime = view.runtime
@@ -60,15 +51,11 @@ class KeyWatch:
         self._poll_s = poll_s
 
     def read_now(self) -> None:
-        """Read the key now."""
         self._woken.set()
 
     async def run(self, later: bool = False) -> None:
-        """Read the key when hinted at, and at intervals, until cancelled.
-
-        Args:
-            later: whether the first read waits, too, so that many keys are not read all at once.
-        """
+        """Read the key when hinted at, and at intervals, until cancelled. `later`: whether the first read waits, too,
+        so that many keys are not read all at once."""
         if later:
             await self._woken.wait(self._poll_s * self._random.random())
         while True:
@@ -97,11 +84,7 @@ class KeyWatch:
 
 
 class RecordStore(ABC):
-    """Finds records and watches keys; subclasses know the network that records lie in.
-
-    Attributes:
-        watches: by the key's name.
-    """
+    """Finds records and watches keys; subclasses know the network that records lie in."""
 
     def __init__(self, view: SwarmView) -> None:
         self.watches: dict[str, KeyWatch] = {}
@@ -118,28 +101,16 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def find_records(self, name: str, wanted: Mapping[str, float] | None = None) -> LookupResult:
-        """Look a key up.
-
-        Args:
-            wanted: owner → expiration: the search ends when all of these are found; None searches for the latest of
-                every owner.
-
-        Raises:
-            NetworkDown: the network is down, or gave no answer in time.
-        """
+        """Look a key up. `wanted`: owner → expiration: the search ends when all of these are found; None searches for
+        the latest of every owner. Raises NetworkDown: the network is down, or gave no answer in time."""
 
     @abstractmethod
     async def find_records_by_owners(
         self, name: str, owners: Collection[str], wanted: Collection[str] | None = None
     ) -> LookupResult:
-        """Look up the records of these owners only, each at one of the peers that keep it: they may be large.
-
-        Args:
-            wanted: the owners whose records are worth waiting for; all if None.
-
-        Raises:
-            NetworkDown: the network is down, or gave no answer in time.
-        """
+        """Look up the records of these owners only, each at one of the peers that keep it: they may be large. `wanted`:
+        the owners whose records are worth waiting for; all if None. Raises NetworkDown: the network is down, or gave no
+        answer in time."""
 
     @abstractmethod
     async def find_record_by_owner(self, name: str, owner: str) -> LookupResult:
@@ -164,12 +135,9 @@ class RecordStore(ABC):
     # --- keys under watch ---
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
-        """Start to watch a key: `seen` is called with owner → record after each read.
-
-        Args:
-            polls: interval between two reads without a hint, in units of `dht.poll_s`.
-            later: whether the first read also waits for a hint, or for a random part of that interval.
-        """
+        """Start to watch a key: `seen` is called with owner → record after each read. `polls`: interval between two
+        reads without a hint, in units of `dht.poll_s`. `later`: whether the first read also waits for a hint, or for a
+        random part of that interval."""
         watch = KeyWatch(self._view, self, name, self._view.config.dht.poll_s * polls, seen)
         self.watches[name] = watch
         self._watching[name] = self._view.runtime.start(watch.run(later))
@@ -189,11 +157,8 @@ class RecordStore(ABC):
     # --- records that are stored with this node ---
 
     def set_report_handlers(self, awaits: ReportCheck, take: Callable[[Record], bool]) -> None:
-        """Give reports that are stored here to `take`, which returns whether it collects them.
-
-        Args:
-            awaits: whether a report of an owner under a key id is wanted, whether or not there is room to keep it.
-        """
+        """Give reports that are stored here to `take`, which returns whether it collects them. `awaits`: whether a
+        report of an owner under a key id is wanted, whether or not there is room to keep it."""
         self.awaits, self._take_report = awaits, take
 
     def handle_stored_record(self, record: Record) -> None:

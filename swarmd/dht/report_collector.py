@@ -3,8 +3,6 @@
 Does not import hivemind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 
@@ -33,13 +31,7 @@ TOGETHER_S = 0.05  # stored reports that arrive within this time are taken toget
 
 
 class ReportChangeLimiter:
-    """Limits how often one peer's report of one stage may change.
-
-    Args:
-        changes_max: changes accepted per peer.
-        apart_s: least time between two changes.
-        now: a monotonic clock in seconds.
-    """
+    """Limits how often one peer's report of one stage may change."""
 
     def __init__(self, changes_max: int, apart_s: float, now: TimeSource) -> None:
         self._changes_max = changes_max
@@ -49,11 +41,8 @@ class ReportChangeLimiter:
         self._waiting: dict[str, object] = {}  # peer → value seen too early; accepted if it is still there later
 
     def try_accept(self, peer: str, content: object) -> bool:
-        """Note a value and return whether it is new; False if it is unchanged, or changes too early.
-
-        Raises:
-            RecordRejected: "flood", once for each value that is not accepted or was replaced too early.
-        """
+        """Note a value and return whether it is new; False if it is unchanged, or changes too early. Raises
+        RecordRejected: "flood", once for each value that is not accepted or was replaced too early."""
         now = self._now()
         if peer not in self._taken:
             self._taken[peer] = (content, 0, now)
@@ -73,11 +62,8 @@ class ReportChangeLimiter:
 
 
 class ReportEmitter:
-    """Emits each report of one stage once, for a bounded number of peers.
-
-    Attributes:
-        peers: peers whose reports were seen: credited ones, and a bounded number of newcomers.
-    """
+    """Emits each report of one stage once, for a bounded number of peers. `peers`: peers whose reports were seen:
+    credited ones, and a bounded number of newcomers."""
 
     def __init__(self, view: SwarmView, gossip: Gossip, round: int, stage: int) -> None:
         self.peers: set[str] = set()
@@ -116,9 +102,6 @@ class ReportCollector:
 
     In a sharded stage the coordinator takes a report as soon as its owner stores it with the coordinator, whether or
     not there is room to keep it. It reads shards only for reports of known members that have not arrived that way.
-
-    Args:
-        presences: the members that this node knows.
     """
 
     def __init__(self, view: SwarmView, store: RecordStore, gossip: Gossip, presences: MemberPresences) -> None:
@@ -151,7 +134,6 @@ class ReportCollector:
             self._keys = {name: self._store.watch(name, self._seen.emit_new)}
 
     def _stop_collecting(self, next: CollectReports) -> None:
-        """Stop collecting the stage before `next`."""
         view, store, before = self._view, self._store, self._command
         for name in self._keys:
             store.unwatch(name)

@@ -6,8 +6,6 @@
 - `LeaderboardFetcher`: fetches the leaderboard of the previous round.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping
@@ -21,18 +19,9 @@ from swarmd.dht.ports import Bodies, OwnNode
 from swarmd.dht.publisher import Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.bodies import LeaderboardBody, encode_leaderboard
 from swarmd.dht.wire.names import MemberSharding, shard_of
-from swarmd.dht.wire.records import (
-    BODY_BYTES_MAX,
-    ClockRecord,
-    LeaderboardRecord,
-    Record,
-    ReportRecord,
-    RolloutsRecord,
-    is_too_far_ahead,
-)
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 
@@ -46,11 +35,7 @@ log = get_logger(__name__)
 
 
 class SwarmClock:
-    """Publishes the coordinator's announcements of the open stage, and follows them on every node.
-
-    Args:
-        reached: called with the round of each announcement.
-    """
+    """Publishes the coordinator's announcements of the open stage, and follows them on every node."""
 
     def __init__(
         self,
@@ -68,7 +53,7 @@ class SwarmClock:
         self._name = names.clock_key(view.swarm)
         self._watch: KeyWatch | None = None  # set by `follow`
         self._deadline_at = math.inf  # of the stage announced last, POSIX seconds
-        self._latest: Record | None = None
+        self._latest: records.Record | None = None
         self._told: RoundAnnounced | None = None
         gossip.clock.set_listener(self._on_gossiped_record)
 
@@ -81,10 +66,8 @@ class SwarmClock:
             view.runtime.start(self._read_when_overdue(self._watch))
 
     async def _call_coordinator(self) -> None:
-        """Ask the coordinator itself from time to time whether it is there: records can come from any other node.
-
-        The first calls come early: an absence is noticed much sooner once the coordinator has answered.
-        """
+        """Ask the coordinator itself from time to time whether it is there: records can come from any other node. The
+        first calls come early: an absence is noticed much sooner once the coordinator has answered."""
         view, store, pause_s = self._view, self._store, CALL_FIRST_S
         while True:
             await view.runtime.sleep(pause_s)
@@ -104,7 +87,7 @@ class SwarmClock:
             if view.shards.is_large_swarm and view.policy.now() > self._deadline_at:
                 watch.read_now()
 
-    def _on_gossiped_record(self, record: Record) -> None:
+    def _on_gossiped_record(self, record: records.Record) -> None:
         """Take a gossiped record. Raises RecordRejected if it is not valid."""
         view, store = self._view, self._store
         if record.owner != view.coordinator:
@@ -113,7 +96,7 @@ class SwarmClock:
 
     async def announce(self, command: Announce) -> None:
         """Publish the open stage. Raises NetworkDown."""
-        content = ClockRecord(
+        content = records.ClockRecord(
             swarm=self._view.swarm,
             round=command.round,
             stage=command.stage,
@@ -131,11 +114,8 @@ class SwarmClock:
         self._view.emit(RoundPublished(command.id, command.round, command.stage))
 
     async def read_clock(self, command: ReadClock) -> None:
-        """Read the clock and emit it, even if it was emitted before.
-
-        Raises:
-            NetworkDown: nobody answered, so it is unknown whether there is a round.
-        """
+        """Read the clock and emit it, even if it was emitted before. Raises NetworkDown: nobody answered, so it is
+        unknown whether there is a round."""
         found = await self._store.find_records(self._name)
         self._keep_if_later(found.records)
         if self._latest is not None:
@@ -145,17 +125,15 @@ class SwarmClock:
         else:
             raise NetworkDown("no peer answered when the clock was read")
 
-    def _handle_records(self, records: Mapping[str, Record]) -> None:
-        if self._keep_if_later(records) and self._latest is not None and announcement_of(self._latest) != self._told:
+    def _handle_records(self, seen: Mapping[str, records.Record]) -> None:
+        if self._keep_if_later(seen) and self._latest is not None and announcement_of(self._latest) != self._told:
             self._emit_announcement(self._latest)
 
-    def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
-        """Keep the coordinator's record if it is later than the known one. Returns whether it was kept.
-
-        A known record that lies far in the future does not count: it is from before a clock was set back.
-        """
-        record, known = records.get(self._view.coordinator), self._latest
-        if known is not None and is_too_far_ahead(known.expiration, self._view.policy.now()):
+    def _keep_if_later(self, seen: Mapping[str, records.Record]) -> bool:
+        """Keep the coordinator's record if it is later than the known one. Returns whether it was kept. A known record
+        that lies far in the future does not count: it is from before a clock was set back."""
+        record, known = seen.get(self._view.coordinator), self._latest
+        if known is not None and records.is_too_far_ahead(known.expiration, self._view.policy.now()):
             known = None
         if record is None or (known is not None and record.expiration <= known.expiration):
             return False
@@ -163,10 +141,10 @@ class SwarmClock:
         self._forward_record(record)
         return True
 
-    def _forward_record(self, record: Record) -> None:
+    def _forward_record(self, record: records.Record) -> None:
         """Store the record for peers that ask for it, and gossip it unless it came by gossip."""
         view, store, gossip, content = self._view, self._store, self._gossip, record.content
-        if isinstance(content, ClockRecord):
+        if isinstance(content, records.ClockRecord):
             view.contact.record_announcement(content.deadline_at, content.final)
             view.shards.apply_clock(content)
             self._deadline_at = math.inf if content.final else content.deadline_at
@@ -177,7 +155,7 @@ class SwarmClock:
         store.store_locally(self._name, record)
         gossip.clock.forward_record(record)
 
-    def _emit_announcement(self, record: Record) -> None:
+    def _emit_announcement(self, record: records.Record) -> None:
         self._told = announcement_of(record)
         self._view.policy.set_round(self._told.round)
         self._view.emit(self._told)
@@ -192,11 +170,8 @@ class StageShard(NamedTuple):
 
 
 async def find_shard_count(view: SwarmView, store: RecordStore, round: int) -> int:
-    """Number of shards of a round's stages. Reads the clock if this node does not know it yet.
-
-    Raises:
-        NetworkDown: nobody answered, so the number is unknown.
-    """
+    """Number of shards of a round's stages. Reads the clock if this node does not know it yet. Raises NetworkDown:
+    nobody answered, so the number is unknown."""
     known = view.shards.known_shards_of(round)
     if known is not None:
         return known
@@ -214,18 +189,14 @@ async def find_member_sharding(view: SwarmView, store: RecordStore) -> MemberSha
 async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None:
     found = await store.find_records(names.clock_key(view.swarm))
     clock = found.records.get(view.coordinator)
-    if clock is not None and isinstance(clock.content, ClockRecord):
+    if clock is not None and isinstance(clock.content, records.ClockRecord):
         view.shards.apply_clock(clock.content)
     elif not found.answered and not view.coordinating:
         raise NetworkDown(f"no peer answered when the clock was read {purpose}")
 
 
 class StagePublisher:
-    """Publishes reports, rollouts and leaderboards.
-
-    Args:
-        learn: called with each leaderboard before it is published.
-    """
+    """Publishes reports, rollouts and leaderboards."""
 
     def __init__(
         self,
@@ -242,16 +213,12 @@ class StagePublisher:
         self._bodies = bodies
         self._node = node
         self._learn = learn
-        self._remembers = publisher.has_published(ReportRecord)
+        self._remembers = publisher.has_published(records.ReportRecord)
         self._too_large: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts no peer stored with their body
 
     async def publish_report(self, command: PublishReport) -> None:
-        """Publish a stage's rollouts, then the report that names them.
-
-        Raises:
-            NetworkDown: may be tried again.
-            SwarmdError: the rollouts are not in the blob store, or too large.
-        """
+        """Publish a stage's rollouts, then the report that names them. Raises NetworkDown: may be tried again;
+        SwarmdError: the rollouts are not in the blob store, or too large."""
         view, round, stage = self._view, command.round, command.stage
         shards = await find_shard_count(view, self._store, round)
         place = StageShard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
@@ -262,7 +229,7 @@ class StagePublisher:
 
     async def _publish_report(self, command: PublishReport, place: StageShard) -> None:
         view, rollouts = self._view, command.rollouts
-        report = ReportRecord(
+        report = records.ReportRecord(
             swarm=view.swarm,
             round=command.round,
             stage=command.stage,
@@ -291,7 +258,7 @@ class StagePublisher:
         # asks every peer near the key, for this record only
         found = await self._store.find_records(name, {own: math.inf})
         standing = found.records[own].content if own in found.records else None
-        if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
+        if not isinstance(standing, records.ReportRecord) or standing.digest == command.rollouts.digest:
             return False
         log.warning("%s holds another report of this node; it stands, this directory's is not published", name)
         return True
@@ -304,7 +271,7 @@ class StagePublisher:
         _check_body_size(len(body))
         place = (command.round, command.stage)
         inline = b"" if place == self._too_large else await self._compress_inline_body(body, shard)
-        content = RolloutsRecord(
+        content = records.RolloutsRecord(
             swarm=self._view.swarm,
             round=command.round,
             stage=command.stage,
@@ -343,7 +310,7 @@ class StagePublisher:
         _check_body_size(len(body))
         digest = await self._bodies.put(body)
         assert digest == hashlib.sha256(body).hexdigest()
-        record = LeaderboardRecord(
+        record = records.LeaderboardRecord(
             swarm=self._view.swarm,
             round=command.round,
             digest=digest,
@@ -355,16 +322,12 @@ class StagePublisher:
 
 
 def _check_body_size(size_bytes: int) -> None:
-    if size_bytes > BODY_BYTES_MAX:
-        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {BODY_BYTES_MAX}")
+    if size_bytes > records.BODY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {records.BODY_BYTES_MAX}")
 
 
 class LeaderboardFetcher:
-    """Fetches each round's leaderboard.
-
-    Args:
-        take: called with each leaderboard, in the event loop.
-    """
+    """Fetches each round's leaderboard."""
 
     def __init__(
         self, view: SwarmView, store: RecordStore, bodies: Bodies, take: Callable[[LeaderboardBody], None]
@@ -376,10 +339,8 @@ class LeaderboardFetcher:
         self._name = ""
 
     def watch_previous_leaderboard(self, round: int) -> None:
-        """Look for the leaderboard of the round before this one until it is found.
-
-        Does nothing on the coordinator, which makes the leaderboards, and with a contract, where there are none.
-        """
+        """Look for the leaderboard of the round before this one until it is found. Does nothing on the coordinator,
+        which makes the leaderboards, and with a contract, where there are none."""
         view, store = self._view, self._store
         name = names.leaderboard_key(view.swarm, round - 1)
         follows = bool(view.coordinator) and not view.coordinating and view.config.chain is None
@@ -389,13 +350,13 @@ class LeaderboardFetcher:
         self._name = name
         store.watch(name, self._handle_records)
 
-    def _handle_records(self, records: Mapping[str, Record]) -> None:
-        record = records.get(self._view.coordinator)
-        if record is not None and isinstance(record.content, LeaderboardRecord):
+    def _handle_records(self, seen: Mapping[str, records.Record]) -> None:
+        record = seen.get(self._view.coordinator)
+        if record is not None and isinstance(record.content, records.LeaderboardRecord):
             self._store.unwatch(self._name)
             self._view.runtime.start(self._fetch_leaderboard(record.content))
 
-    async def _fetch_leaderboard(self, record: LeaderboardRecord) -> None:
+    async def _fetch_leaderboard(self, record: records.LeaderboardRecord) -> None:
         """Fetch a leaderboard's body. On failure it is skipped: the next round has another."""
         coordinator, bodies = self._view.coordinator, self._bodies
         try:

@@ -1,7 +1,5 @@
 """Builds the parts of one run of the network worker and connects them."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -78,22 +76,8 @@ class SessionRuntime(LoopRuntime):
 
 
 class Session:
-    """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`.
-
-    Attributes:
-        view, store, publisher, gossip: the parts that membership, rounds and gathering are built from.
-        bodies: bodies of rollouts and leaderboards.
-        offered: weights that this node offers.
-        fetched_weights: weights fetched from peers, which this node serves to others.
-
-    Args:
-        config: the node's configuration.
-        paths: its data directory.
-        identity: its key, held by this process.
-        blobs: rollout bodies.
-        observe: called with each event.
-        fills_process: whether this process does nothing but run the session. If false, only p2pd's memory is bounded.
-    """
+    """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`. `fills_process`:
+    whether this process does nothing but run the session. If false, only p2pd's memory is bounded."""
 
     def __init__(
         self,
@@ -168,12 +152,6 @@ class Session:
     def make_weights_fetcher(
         self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None
     ) -> WeightsFetcher:
-        """Create the part that fetches peers' weights.
-
-        Args:
-            must_be_member: looks up a peer's membership.
-            told: called with the progress of a fetch.
-        """
         fetch = partial(fetch_body, self.node, bounds=WEIGHTS)
         return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 
@@ -185,7 +163,6 @@ class Session:
         return choose_trusted_peers(view.peer_id, view.coordinator, bootstrap, elders, view.random.sample)
 
     def _configured_peers(self) -> set[str]:
-        """Peers that the configuration names."""
         members = self.view.config.dht.members
         named = {peer for _, peer in self._book.bootstrap} | set(members) | {self.view.coordinator}
         return named - {self.view.peer_id}
@@ -244,12 +221,8 @@ class Session:
     # --- running ---
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Run the parts until `body` returns.
-
-        Raises:
-            AddressInUse: the node cannot listen on its addresses.
-            OutOfRoom: the process has grown too large.
-        """
+        """Run the parts until `body` returns. Raises AddressInUse: the node cannot listen on its addresses; OutOfRoom:
+        the process has grown too large."""
         evidence = self.gossip.evidence
         parts = (self.node, self.link, self.publisher, evidence, self._memory)
         async with self._runtime.open_task_group() as tasks:

@@ -6,8 +6,6 @@
 - `WeightsOffers` holds the weights that members offer, as their memberships say.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -16,13 +14,7 @@ from random import Random
 from swarmd.config import Config
 from swarmd.dht.p2p.limits import PeerCheck, RefusalCounter, RejectionCounter
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.wire.invitations import (
-    AdmissionRule,
-    HostWithdrawals,
-    Withdrawals,
-    invitation_from_text,
-    require_invitation,
-)
+from swarmd.dht.wire import invitations
 from swarmd.dht.wire.records import AnnouncedShards, Membership, RecordPolicy
 from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import WeightsOffer, decode_offer
@@ -36,13 +28,8 @@ SLOW_MAX = 1024  # slow peers that are remembered
 
 
 class CoordinatorContact:
-    """Whether and when the coordinator was heard; on a coordinator, whether members report.
-
-    Args:
-        follows: has the node a coordinator other than itself?
-        wall: the clock of deadlines, POSIX seconds.
-        steady: a monotone clock, seconds.
-    """
+    """Whether and when the coordinator was heard; on a coordinator, whether members report. `wall`: the clock of
+    deadlines, POSIX seconds. `steady`: a monotone clock, seconds."""
 
     def __init__(self, follows: bool, wall: TimeSource = time.time, steady: TimeSource = time.monotonic) -> None:
         self._follows = follows
@@ -70,11 +57,6 @@ class CoordinatorContact:
         self._deadline_at, self._final = deadline_at, final
 
     def record_stage_end(self, others_reported: bool, others: int) -> None:
-        """Record the end of a stage of this coordinator.
-
-        Args:
-            others: number of other members.
-        """
         self._unanswered = 0 if others_reported or not others else self._unanswered + 1
 
     def isolation_reason(self, peers: int) -> str:
@@ -102,11 +84,7 @@ class CoordinatorContact:
 
 
 class WeightsOffers:
-    """The weights that members offer now.
-
-    Args:
-        refused: counts offers that cannot be read.
-    """
+    """The weights that members offer now."""
 
     def __init__(self, refused: RefusalCounter) -> None:
         self._refused = refused
@@ -143,16 +121,8 @@ class SwarmView:
             large swarm estimates it from one shard. It decides how much of a body goes into a record, how long nodes
             wait before they gossip what many know, and whether all rollouts of a swarm that was just started are there.
         slow: peers whose bodies stopped coming → how often, one after another.
-        offers: weights that members offer.
 
     Args:
-        config: the node's configuration.
-        peer_id: its own.
-        nonce: of this run.
-        runtime: the clock.
-        random: chance.
-        emit: takes the events, for the daemon.
-        withdrawn: invitations that were withdrawn, as heard in earlier runs.
         knows: has this node met a peer as a member, or does its configuration name it? By default, is it credited?
         seniority: makes the knowledge of credit, given which peers need none.
     """
@@ -165,7 +135,7 @@ class SwarmView:
         runtime: Runtime,
         random: Random,
         emit: EventSink,
-        withdrawn: Iterable[HostWithdrawals] = (),
+        withdrawn: Iterable[invitations.HostWithdrawals] = (),
         knows: PeerCheck | None = None,
         seniority: Callable[[PeerCheck], Seniority] = Seniority,
     ) -> None:
@@ -187,8 +157,8 @@ class SwarmView:
         follows = bool(self.coordinator) and not self.coordinating
         self.contact = CoordinatorContact(follows, runtime.time, runtime.now)
         self.shards = AnnouncedShards(None if config.chain is None else config.chain.shards, dht.admission)
-        self.withdrawals = Withdrawals(self.coordinator, withdrawn, runtime.now)
-        admission = AdmissionRule(
+        self.withdrawals = invitations.Withdrawals(self.coordinator, withdrawn, runtime.now)
+        admission = invitations.AdmissionRule(
             dht.admission, self.swarm, self.coordinator, dht.work_bits, self.withdrawals.is_withdrawn
         )
         self.policy = RecordPolicy(
@@ -196,17 +166,16 @@ class SwarmView:
         )
         self.seniority = seniority(self.policy.is_listed)
         self.knows = knows or self.is_credited
-        self.invitation = invitation_from_text(dht.invitation)
+        self.invitation = invitations.invitation_from_text(dht.invitation)
 
     def require_own_invitation(self) -> None:
         """Raise ConfigError if the swarm asks for an invitation, and this node has no valid one."""
         dht = self.config.dht
         if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
             parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.is_withdrawn)
-            require_invitation(*parts)
+            invitations.require_invitation(*parts)
 
     def is_credited(self, peer: str) -> bool:
-        """Has the swarm credited this peer?"""
         return self.seniority.rounds_of(peer) > 0
 
     def set_member_count(self, count: int) -> None:
@@ -214,10 +183,8 @@ class SwarmView:
         self.members = max(1, count)
 
     def mark_slow(self, peer: str) -> None:
-        """Remember that a body of this peer stopped coming, so that it is not waited for next time.
-
-        Of too many such peers an unknown one is dropped first: a crowd has other identities anyway.
-        """
+        """Remember that a body of this peer stopped coming, so that it is not waited for next time. Of too many such
+        peers an unknown one is dropped first: a crowd has other identities anyway."""
         self.slow[peer] += 1
         if len(self.slow) > SLOW_MAX:
             strangers = (each for each in self.slow if not self.knows(each))

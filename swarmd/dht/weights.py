@@ -1,7 +1,5 @@
 """Weights between peers: serving this node's own and fetched weights, and fetching those that other peers offer."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -13,6 +11,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from swarmd import errors
 from swarmd.bounds import Backoff
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, WeightsFetched, WeightsRefused
@@ -24,15 +23,6 @@ from swarmd.dht.record_store import RecordStore
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
-from swarmd.errors import (
-    LogWriteFailed,
-    NetworkDown,
-    NoSpaceLeft,
-    RecordRejected,
-    SwarmdError,
-    WeightsUnavailable,
-    WeightsUnfinished,
-)
 from swarmd.files import make_write_error
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
@@ -72,14 +62,8 @@ log = get_logger(__name__)
 
 
 async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
-    """Fetch the manifest of an offer, from the first peer that gives one that matches the offer.
-
-    Args:
-        peers: the peers to ask, the owner first.
-
-    Raises:
-        WeightsUnavailable: none did; the message is that of the last failure.
-    """
+    """Fetch the manifest of an offer, from the first peer that gives one that matches the offer. `peers`: the peers to
+    ask, the owner first. Raises WeightsUnavailable: none did; the message is that of the last failure."""
     reason, liars, slow = "nobody offers it", set[str](), Counter[str]()
     for peer, within_s, pause_s in _manifest_request_order(peers):
         if peer in liars or slow[peer] == MANIFEST_ATTEMPTS:
@@ -91,15 +75,17 @@ async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: Weigh
             manifest = decode_manifest(encoded, offer.manifest.hex())
             said = (offer.architecture.hex(), offer.tokenizer.hex(), offer.round)
             if (manifest.architecture, manifest.tokenizer, manifest.round) != said:
-                raise RecordRejected("malformed", "it says another architecture, tokenizer or round than its offer")
+                raise errors.RecordRejected(
+                    "malformed", "it says another architecture, tokenizer or round than its offer"
+                )
             return manifest
-        except (NetworkDown, RecordRejected) as error:
+        except (errors.NetworkDown, errors.RecordRejected) as error:
             reason = f"{peer}: {error}"
             log.info("no manifest of weights from %s", reason)
-            if isinstance(error, RecordRejected):
+            if isinstance(error, errors.RecordRejected):
                 liars.add(peer)
             slow[peer] += anyio.current_time() - asked_at > SLOW_S
-    raise WeightsUnavailable(f"the manifest of the weights of round {offer.round} cannot be fetched: {reason}")
+    raise errors.WeightsUnavailable(f"the manifest of the weights of round {offer.round} cannot be fetched: {reason}")
 
 
 def _manifest_request_order(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
@@ -161,14 +147,14 @@ async def _fetch_file(
     fetch: ChunkFetch, peers: Collection[str], file: ChunkedFile, path: Path, timeout_s: float, bytes_max: int
 ) -> Path:
     if file.size_bytes > bytes_max:
-        raise WeightsUnavailable(
+        raise errors.WeightsUnavailable(
             f"the weights have {file.size_bytes} bytes, no more than {bytes_max} are fetched", "Allow more"
         )
     partial = await to_thread.run_sync(PartialFile, path, file)
     with anyio.move_on_after(timeout_s):
         await fetch_chunks(fetch, peers, partial)
     if partial.missing:
-        raise WeightsUnfinished(
+        raise errors.WeightsUnfinished(
             f"{len(partial.missing)} of {len(file)} chunks of the weights cannot be fetched from {len(peers)} peers",
             "What has come is kept; try again when peers that offer them are there",
         )
@@ -176,14 +162,8 @@ async def _fetch_file(
 
 
 async def fetch_chunks(fetch: ChunkFetch, peers: Collection[str], into: PartialFile) -> None:
-    """Fetch the missing chunks; returns when all are there, or no peer is left.
-
-    Args:
-        peers: the peers to ask, the owner first.
-
-    Raises:
-        NoSpaceLeft, LogWriteFailed: a chunk cannot be written.
-    """
+    """Fetch the missing chunks; returns when all are there, or no peer is left. Raises NoSpaceLeft, LogWriteFailed: a
+    chunk cannot be written."""
     lanes = _ChunkFetcher(fetch, into, next(iter(peers), ""))
     async with anyio.create_task_group() as tasks:
         for peer in [*peers] * LANES:
@@ -208,7 +188,6 @@ class _ChunkFetcher:
         self.failed: list[Exception] = []  # errors of the local disk, which end the fetch
 
     async def fetch_from_peer(self, peer: str) -> None:
-        """Fetch from a peer until nothing is missing, or the peer is dropped."""
         failures = 0
         self._gave_at[peer] = anyio.current_time()
         while self._into.missing and peer not in self._dropped and not self.failed:
@@ -227,9 +206,7 @@ class _ChunkFetcher:
 
     def _choose_chunk(self, peer: str) -> int | None:
         """A chunk that is not being fetched, else one that all peers asked for it are slow with; None if there is none.
-
-        The owner also takes a chunk that a single peer is slow with: others may stall it in turns.
-        """
+        The owner also takes a chunk that a single peer is slow with: others may stall it in turns."""
         if self._left:
             return self._left.pop()
         doubted = anyio.current_time() - SLOW_S
@@ -269,13 +246,13 @@ class _ChunkFetcher:
                 await to_thread.run_sync(self._into.put, index, chunk)
             self._gave_at[peer] = anyio.current_time()
             return True
-        except NetworkDown as error:
+        except errors.NetworkDown as error:
             log.debug("chunk %d not from %s: %s", index, peer, error)
             return False
-        except RecordRejected as error:
+        except errors.RecordRejected as error:
             self._dropped.add(peer)
             log.warning("weights are no longer fetched from %s: %s", peer, error)
-        except SwarmdError as error:
+        except errors.SwarmdError as error:
             self.failed.append(error)
         return True
 
@@ -317,7 +294,6 @@ class CountingFetch:
         self.received_bytes = 0
 
     def set_manifest(self, manifest: WeightsManifest) -> None:
-        """Set the manifest whose files are fetched next."""
         for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
             self._files |= {file.chunk_digest(index): file for index in range(len(file))}
 
@@ -333,14 +309,7 @@ class CountingFetch:
 
 
 class WeightsFetcher:
-    """Carries out `FetchWeights`.
-
-    Args:
-        fetch: fetches a chunk or a manifest from a peer.
-        fetched: keeps the fetched weights, and serves them to others.
-        must_be_member: looks up a peer's membership, and raises NetworkDown if there is none.
-        told: called with the progress of a fetch.
-    """
+    """Carries out `FetchWeights`."""
 
     def __init__(
         self,
@@ -401,9 +370,9 @@ class WeightsFetcher:
                     manifest, damaged = await self._fetch_until_deadline(
                         source, holders_of(peer, offers), offer, command, kept
                     )
-                except SwarmdError as error:
+                except errors.SwarmdError as error:
                     refused = WeightsRefused(command.id, _refusal_cause_of(error), str(error), peer)
-                    if isinstance(error, WeightsUnfinished):
+                    if isinstance(error, errors.WeightsUnfinished):
                         unfinished.add(encode_without_accuracy(offer))
                     log.info("cannot fetch the weights of %s: %s", peer, error)
                     if refused.cause == "no-room":
@@ -430,7 +399,7 @@ class WeightsFetcher:
         shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]  # of a large swarm
         try:
             found = await self._store.find_records(names.members_key(view.swarm, *place, int(shard)))
-        except NetworkDown as error:
+        except errors.NetworkDown as error:
             log.info("the memberships cannot be read: %s", error)
             return dict(heard.by_member)
         for peer, record in found.records.items():
@@ -445,14 +414,12 @@ class WeightsFetcher:
         view = self._view
         named = dict.fromkeys((view.coordinator, *view.config.training.weights_from))
         for peer in [peer for peer in named if is_peer_id(peer)]:
-            with suppress(NetworkDown):
+            with suppress(errors.NetworkDown):
                 await self._must_be_member(peer)
 
     def _rank_peers(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
-        """The ranks of the trusted peers among those that offer weights; the greatest comes first.
-
-        Peers excluded for signing two reports of one stage are left out.
-        """
+        """The ranks of the trusted peers among those that offer weights; the greatest comes first. Peers excluded for
+        signing two reports of one stage are left out."""
         view, now = self._view, self._view.policy.round or 0
         ranks: dict[str, tuple[int, int]] = {}
         for peer in offers:
@@ -470,24 +437,21 @@ class WeightsFetcher:
         # Of several offers one that hangs must not make what has come too late.
         with anyio.move_on_after(left_s / 2 if command.average else left_s):
             return await self._fetch_offer(source, holders, offer, command, kept)
-        raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
+        raise errors.WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
     async def _fetch_offer(
         self, source: CountingFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
-        """Fetch the weights of one offer, serve them to others, and remove other files from the directory.
-
-        Args:
-            kept: names of files to leave there; those of this offer are added.
-        """
+        """Fetch the weights of one offer, serve them to others, and remove other files from the directory. `kept`:
+        names of files to leave there; those of this offer are added."""
         manifest = await fetch_manifest(source, holders, offer)
         spent = {each.digest for each in command.averaged} | {name.removesuffix(SUFFIX) for name in kept}
         if manifest.whole.digest in spent:
-            raise WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
+            raise errors.WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
         source.set_manifest(manifest)
         path = self._fetched.directory / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
-            raise WeightsUnavailable(
+            raise errors.WeightsUnavailable(
                 f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
                 f"{command.size_bytes_max}"
             )
@@ -508,11 +472,8 @@ class WeightsFetcher:
         command: FetchWeights,
         base: Path | None,
     ) -> WeightsDamage:
-        """Fetch the file, by a delta if there is a base for one.
-
-        Fetched whole if there is none, or if the delta is wrong or cannot be fetched: peers that serve fetched weights
-        serve no deltas.
-        """
+        """Fetch the file, by a delta if there is a base for one. Fetched whole if there is none, or if the delta is
+        wrong or cannot be fetched: peers that serve fetched weights serve no deltas."""
 
         async def fetch(base: Path | None) -> None:
             left_s = max(0.0, command.until_at - self._view.runtime.time())
@@ -521,20 +482,17 @@ class WeightsFetcher:
         try:
             await fetch(base)
             return ""
-        except (RecordRejected, WeightsUnavailable) as error:
+        except (errors.RecordRejected, errors.WeightsUnavailable) as error:
             if base is None:
                 raise
-            damaged = isinstance(error, RecordRejected)
+            damaged = isinstance(error, errors.RecordRejected)
             log.log(WARNING if damaged else INFO, "fetching all: the delta of %s failed: %s", holders[0], error)
         await fetch(None)
         return "delta" if damaged else ""
 
     def _make_disk_space(self, path: Path, manifest: WeightsManifest, kept: frozenset[str]) -> Path | None:
-        """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any.
-
-        Raises:
-            NoSpaceLeft: less than `storage.free_bytes_min` would be left.
-        """
+        """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any. Raises
+        NoSpaceLeft: less than `storage.free_bytes_min` would be left."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
         change = path.with_suffix(".delta")
@@ -550,7 +508,7 @@ class WeightsFetcher:
         if delta is not None and free - manifest.whole.size_bytes - delta.file.size_bytes < least:
             whole = []  # no room for both the delta and the file made from it
         if free - manifest.whole.size_bytes < least:
-            raise NoSpaceLeft(
+            raise errors.NoSpaceLeft(
                 f"no room in {path.parent} for a peer's weights of {manifest.whole.size_bytes} bytes: {free} are free, "
                 f"{least} are kept free",
                 "Free space there or lower storage.free_bytes_min",
@@ -561,10 +519,8 @@ class WeightsFetcher:
 def choose_offers(
     offers: Mapping[str, WeightsOffer], ranks: Mapping[str, tuple[int, int]], command: FetchWeights
 ) -> list[tuple[str, WeightsOffer]]:
-    """Offers of trusted peers for this model, the most trusted first, then the newest.
-
-    The claimed accuracy does not count: the peer that claims most would always be asked first.
-    """
+    """Offers of trusted peers for this model, the most trusted first, then the newest. The claimed accuracy does not
+    count: the peer that claims most would always be asked first."""
     fitting = [
         (peer, offer)
         for peer, offer in offers.items()
@@ -609,7 +565,9 @@ def _is_file_present(path: Path, file: ChunkedFile) -> bool:
     """Whether the file exists. Raises RecordRejected if its size is not that of the manifest."""
     size_bytes = path.stat().st_size if path.exists() else file.size_bytes
     if size_bytes != file.size_bytes:
-        raise RecordRejected("wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}")
+        raise errors.RecordRejected(
+            "wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}"
+        )
     return path.exists()
 
 
@@ -635,10 +593,10 @@ def _free_bytes(*paths: Path) -> int:
     return free
 
 
-def _refusal_cause_of(error: SwarmdError) -> WeightsCause:
-    if isinstance(error, NoSpaceLeft | LogWriteFailed):
+def _refusal_cause_of(error: errors.SwarmdError) -> WeightsCause:
+    if isinstance(error, errors.NoSpaceLeft | errors.LogWriteFailed):
         return "no-room"
-    return "damaged" if isinstance(error, RecordRejected) else "unavailable"
+    return "damaged" if isinstance(error, errors.RecordRejected) else "unavailable"
 
 
 def _remove_other_files(directory: Path, names_kept: set[str]) -> None:

@@ -4,8 +4,6 @@
 node with the same identity, an address that is taken, a wrong configuration.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from contextlib import ExitStack
@@ -66,11 +64,8 @@ def confine_process(start: StartMessage) -> None:
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """Run the network worker; called by `serve`.
-
-    Raises:
-        SwarmdError: no restart, or no restart soon, can help; its exit code says so.
-    """
+    """Run the network worker; called by `serve`. Raises SwarmdError: no restart, or no restart soon, can help; its exit
+    code says so."""
     config = decode(start.config)
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
     os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * COLLECTED)))
@@ -87,12 +82,9 @@ async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
 
 
 async def _load_and_lock_identity(path: Path, peer: str, held: ExitStack) -> Identity:
-    """Load the key and hold it for this process, after a predecessor that is just ending has released it.
-
-    Raises:
-        IdentityError: it cannot be used, or it is not the key of `peer`, whose log the daemon writes.
-        IdentityInUse: another process on this host holds it.
-    """
+    """Load the key and hold it for this process, after a predecessor that is just ending has released it. Raises
+    IdentityError: it cannot be used, or it is not the key of `peer`, whose log the daemon writes; IdentityInUse:
+    another process on this host holds it."""
     identity = load_identity(path)
     if peer and identity.peer_id != peer:
         fix = f"Restore the key of {peer}; a key is not exchanged while its node runs"

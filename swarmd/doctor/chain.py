@@ -1,7 +1,5 @@
 """Checks of the chain: its endpoints, the contract that keeps the rounds, and the account that pays."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time
@@ -10,15 +8,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from swarmd import errors
+from swarmd.chain import endpoints
 from swarmd.chain.coordinator import CoordinatorContract
-from swarmd.chain.endpoints import (
-    EndpointThrottled,
-    RpcPool,
-    make_endpoint,
-    read_endpoint_chain_id,
-    read_endpoint_urls,
-    url_without_secrets,
-)
 from swarmd.chain.ethereum import EthereumClient
 from swarmd.chain.fees import quote_gas_price
 from swarmd.chain.keystore import load_account
@@ -27,16 +19,6 @@ from swarmd.config import ChainConfig
 from swarmd.core.values import utc_day_of
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, ok_finding, warning
 from swarmd.doctor.node import read_peer_id
-from swarmd.errors import (
-    ChainError,
-    ChainMismatch,
-    ConfigError,
-    ContractRefused,
-    EndpointFailed,
-    GasTooDear,
-    KeystoreError,
-    RpcRefused,
-)
 from swarmd.gas import (
     BUDGET_TOLD_SHARE,
     COIN_WEI,
@@ -77,8 +59,8 @@ async def check_rpc(subject: Subject) -> list[Finding]:
     chain, data = subject.config_and_data[0].chain, subject.config_and_data[1]
     assert chain is not None
     try:
-        urls = await in_thread(read_endpoint_urls, chain.rpc, data.root)
-    except ConfigError as failure:
+        urls = await in_thread(endpoints.read_endpoint_urls, chain.rpc, data.root)
+    except errors.ConfigError as failure:
         return [error("rpc.url", "The endpoints cannot be read", failure.message, failure.fix)]
     seen = await asyncio.gather(*(_query_endpoint(url, CALL_S) for url in urls))
     heads = ", ".join(f"{each.name} at block {each.number}" for each in seen)
@@ -86,14 +68,14 @@ async def check_rpc(subject: Subject) -> list[Finding]:
 
 
 async def _query_endpoint(url: str, call_s: float) -> EndpointReplies:
-    endpoint, seen = make_endpoint(url, call_s), EndpointReplies(url, url_without_secrets(url))
+    endpoint, seen = endpoints.make_endpoint(url, call_s), EndpointReplies(url, endpoints.url_without_secrets(url))
     try:
-        chain_id = await read_endpoint_chain_id(endpoint)
+        chain_id = await endpoints.read_endpoint_chain_id(endpoint)
         head = (await endpoint.call("eth_getBlockByNumber", ["latest", False], BlockHeader)).to_block_ref()
         genesis = await endpoint.call("eth_getBlockByNumber", ["0x0", False], BlockHeader)
-    except EndpointThrottled as failure:
+    except endpoints.EndpointThrottled as failure:
         return msgspec.structs.replace(seen, failure=failure.message, throttled=True)
-    except (EndpointFailed, RpcRefused) as failure:
+    except (errors.EndpointFailed, errors.RpcRefused) as failure:
         return msgspec.structs.replace(seen, failure=f"{seen.name}: {failure.message}")
     finally:
         await endpoint.close()
@@ -159,8 +141,10 @@ async def check_account(subject: Subject) -> list[Finding]:
     if subject.offline:
         return [*found, ok_finding(f"account {address}" if address else f'chain.sender is "{chain.sender}"')]
     try:
-        rpc = RpcPool(await in_thread(read_endpoint_urls, chain.rpc, data.root), chain.chain_id, CALL_S)
-    except ConfigError:
+        rpc = endpoints.RpcPool(
+            await in_thread(endpoints.read_endpoint_urls, chain.rpc, data.root), chain.chain_id, CALL_S
+        )
+    except errors.ConfigError:
         return found  # the check of the endpoints says so
     try:
         coordinator = CoordinatorContract(rpc, chain.contract, chain.from_block)
@@ -169,10 +153,10 @@ async def check_account(subject: Subject) -> list[Finding]:
             found += await _examine_registration(subject, coordinator, address)
         if address and chain.sender == "wallet":
             found += await _examine_coins(subject, rpc, address)
-    except ChainMismatch as failure:
+    except errors.ChainMismatch as failure:
         fix = "Compare chain.contract and chain.chain_id with the swarm's manifest"
         found.append(error("contract.missing", "There is no such contract", failure.message, fix))
-    except (ChainError, ContractRefused) as failure:
+    except (errors.ChainError, errors.ContractRefused) as failure:
         fix = "Try again; if it stays so, name another endpoint"
         found.append(warning("contract.unread", "The contract could not be read", failure.message, fix))
     finally:
@@ -188,7 +172,7 @@ async def _open_account(subject: Subject, chain: ChainConfig) -> tuple[str, list
         return "", []  # only a start by systemd has it
     try:
         account = await in_thread(load_account, chain, subject.config_and_data[1])
-    except KeystoreError as failure:
+    except errors.KeystoreError as failure:
         fix = failure.fix or "Correct chain.keystore and chain.passphrase, or restore the files from a copy"
         return "", [error("account.keystore", "The account's key cannot be used", failure.message, fix)]
     return str(account.address), []
@@ -234,7 +218,7 @@ async def _examine_registration(subject: Subject, coordinator: CoordinatorContra
     return []
 
 
-async def _examine_coins(subject: Subject, rpc: RpcPool, address: str) -> list[Finding]:
+async def _examine_coins(subject: Subject, rpc: endpoints.RpcPool, address: str) -> list[Finding]:
     """Compare the balance, and the day's budget, with the cost of rounds."""
     config = subject.config_and_data[0]
     chain, ethereum = config.chain, EthereumClient(rpc)
@@ -242,7 +226,7 @@ async def _examine_coins(subject: Subject, rpc: RpcPool, address: str) -> list[F
     balance = await ethereum.balance_wei(address)
     try:
         price = (await quote_gas_price(ethereum, chain.fees)).fee_wei
-    except GasTooDear as failure:
+    except errors.GasTooDear as failure:
         fix = "Wait, or raise chain.fees.max_gwei and restart"
         return [warning("account.fees", "Gas is dearer than the configuration allows", failure.message, fix)]
     gas = round_gas(chain, config.swarm.stages)

@@ -1,7 +1,5 @@
 """All checks, in the order in which they are reported. docs/DOCTOR.md has a line on each."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@
   and the node's own identity is not touched. It sends hivemind's ping, whose answer has the peer's clock.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

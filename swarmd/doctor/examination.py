@@ -8,8 +8,6 @@
 - Secrets that the configuration names are redacted in everything that is reported.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect
@@ -35,15 +33,8 @@ from swarmd.errors import ExitCode, SwarmdError
 from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.segment import list_segments
 from swarmd.files import make_path_error
+from swarmd.observe import redaction
 from swarmd.observe.control import DaemonReply, ask_status
-from swarmd.observe.redaction import (
-    Redactor,
-    SecretLocation,
-    redact_text,
-    secret_locations,
-    secrets_in,
-    secrets_outside_files,
-)
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.source import AUTO
 
@@ -76,7 +67,9 @@ def ok_finding(evidence: str) -> Finding:
 
 
 def _make_finding(severity: Severity, id: str, title: str, evidence: str, fix: str = "") -> Finding:
-    return Finding("doctor", id, severity, title, redact_text(evidence[:EVIDENCE_LENGTH_MAX]), redact_text(fix))
+    return Finding(
+        "doctor", id, severity, title, redaction.redact_text(evidence[:EVIDENCE_LENGTH_MAX]), redaction.redact_text(fix)
+    )
 
 
 note = partial(_make_finding, "note")  # worth knowing; nothing is wrong
@@ -131,12 +124,8 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class Subject:
-    """A machine, and if there are any, a configuration, its data directory, and the daemon.
-
-    Args:
-        data: takes precedence over the configuration's data directory.
-        offline: ask only this machine.
-    """
+    """A machine, and if there are any, a configuration, its data directory, and the daemon. `data`: takes precedence
+    over the configuration's data directory. `offline`: ask only this machine."""
 
     def __init__(self, path: Path | None, data: Path | None = None, offline: bool = False) -> None:
         self.path = path
@@ -192,7 +181,6 @@ class Subject:
 
     @cached_property
     def daemon(self) -> DaemonReply:
-        """The daemon's status."""
         return ask_status(self.data.control) if self.data is not None else DaemonReply()
 
     async def _ask_torch(self) -> ProbeAnswer:
@@ -261,7 +249,7 @@ async def examine(
                 tasks.start_soon(run_check, check)
     secrets, unread = await _collect_secrets(subject)
     order = [*(check.name for check in checks), "doctor"]
-    hide = Redactor(secrets).redact_known
+    hide = redaction.Redactor(secrets).redact_known
     findings = [
         msgspec.structs.replace(each, evidence=hide(each.evidence), fix=hide(each.fix)) for each in (*findings, *unread)
     ]
@@ -329,18 +317,18 @@ async def _collect_secrets(subject: Subject) -> tuple[frozenset[str], list[Findi
     config, data = subject.config, subject.data
     if config is None or data is None:
         return frozenset(), []
-    found = set(secrets_outside_files(config))
+    found = set(redaction.secrets_outside_files(config))
     silent: list[str] = []
 
-    async def read_secret_location(place: SecretLocation) -> None:
+    async def read_secret_location(place: redaction.SecretLocation) -> None:
         try:
             with anyio.fail_after(SECRETS_S):
-                found.update(await in_thread(secrets_in, place, data.root))
+                found.update(await in_thread(redaction.secrets_in, place, data.root))
         except TimeoutError:
             silent.append(f"{data.root / place.named}, which {place.key} names")
 
     async with anyio.create_task_group() as tasks:
-        for place in secret_locations(config):
+        for place in redaction.secret_locations(config):
             if not place.signs:
                 tasks.start_soon(read_secret_location, place)
     evidence = f"not read within {SECRETS_S:g} s, and what they hold may show here: {'; '.join(sorted(silent))}"

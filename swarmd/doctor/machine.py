@@ -1,7 +1,5 @@
 """Checks of the machine: Python, accelerator and memory, the model, the sandbox, disk and clock."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os
@@ -380,10 +378,8 @@ async def check_clock(subject: Subject) -> list[Finding]:
 
 
 def judge_clock_skews(skews: dict[str, float]) -> list[Finding]:
-    """Findings from peers' clocks minus ours, in seconds, by address: the median decides whose clock is wrong.
-
-    If their number is even, ours is added, so that the median is one clock and not the mean of two that differ.
-    """
+    """Findings from peers' clocks minus ours, in seconds, by address: the median decides whose clock is wrong. If their
+    number is even, ours is added, so that the median is one clock and not the mean of two that differ."""
     if not skews:
         return []
     middle = statistics.median([*skews.values(), *[0.0] * (len(skews) % 2 == 0)])

@@ -1,7 +1,5 @@
 """Checks of the network: ports, announced addresses, NAT, and the bootstrap nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Checks of the node: configuration, data directory, identity, event log, daemon and unit."""
 
-from __future__ import annotations
-
 import contextlib
 import stat
 from collections.abc import Callable, Iterator
@@ -184,7 +182,6 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
 
 
 def _compare_manifest(config: Config, path: Path) -> Iterator[Finding]:
-    """Compare the configuration with the manifest beside it."""
     title = "The configuration is not the manifest's: other nodes train something else, or refuse this one's rollouts"
     try:
         manifest = read_manifest(path) if path.is_file() else None

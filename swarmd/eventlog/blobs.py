@@ -1,7 +1,5 @@
 """Bodies too large for the log, each under the SHA-256 of its content; shared by the daemon and its workers."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -37,11 +35,8 @@ class BlobStore:
     def put(self, content: bytes) -> str:
         """Keep `content` durably. Returns its digest: SHA-256, lower-case hex.
 
-        Keeping it again makes it young again for `prune`, and mends a damaged copy.
-
-        Raises:
-            BlobError: it is larger than `BLOB_BYTES_MAX`.
-            NoSpaceLeft, LogWriteFailed: it could not be written.
+        Keeping it again makes it young again for `prune`, and mends a damaged copy. Raises BlobError: it is larger than
+        `BLOB_BYTES_MAX`; NoSpaceLeft, LogWriteFailed: it could not be written.
         """
         if len(content) > BLOB_BYTES_MAX:
             raise BlobError(f"a blob of {len(content)} bytes is over the limit of {BLOB_BYTES_MAX}")
@@ -54,12 +49,8 @@ class BlobStore:
         return digest
 
     def get(self, digest: str) -> bytes:
-        """The content under a digest, checked.
-
-        Raises:
-            NotFoundError: it is not here.
-            BlobError: the file is damaged; `put` of the right content mends it.
-        """
+        """The content under a digest, checked. Raises NotFoundError: it is not here; BlobError: the file is damaged;
+        `put` of the right content mends it."""
         path = self._path(digest)
         try:
             content = read_regular(path, BLOB_BYTES_MAX)
@@ -76,15 +67,8 @@ class BlobStore:
         return self._path(digest).is_file()
 
     def prune(self, keep: Collection[str], bytes_max: int) -> PruneResult:
-        """Remove the oldest blobs until all together take at most `bytes_max`.
-
-        Args:
-            keep: digests that stay, whatever the budget.
-            bytes_max: sum of the sizes allowed.
-
-        Raises:
-            LogWriteFailed: naming the first that cannot be removed, when all others are.
-        """
+        """Remove the oldest blobs until all together take at most `bytes_max`. `keep`: digests that stay, whatever the
+        budget. Raises LogWriteFailed: naming the first that cannot be removed, when all others are."""
         found = sorted(self._iter_blobs(), key=lambda blob: (blob[1].st_mtime_ns, blob[0].name))
         left_bytes = sum(status.st_size for _, status in found)
         removed = removed_bytes = 0

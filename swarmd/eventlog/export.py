@@ -1,14 +1,10 @@
-"""Events, commands and changes of state as text: JSON lines and Parquet for programs, short lines for people."""
-
-from __future__ import annotations
+"""Events, commands and changes of state as text: JSON lines for programs, short lines for people."""
 
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,12 +12,11 @@ import msgspec
 
 from swarmd.core.by_peer import ValuesByPeer
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, Event, tag_of
+from swarmd.core.events import Event, tag_of
 from swarmd.core.state import state_enc_hook
-from swarmd.errors import PathUnusable, SwarmdError
+from swarmd.errors import PathUnusable
 from swarmd.eventlog.frame import Commit
 from swarmd.files import TEMPORARY, make_write_error
-from swarmd.installed import extra_command
 
 
 class FieldChange(msgspec.Struct, frozen=True):
@@ -136,7 +131,6 @@ def format_event(seq: int, at: float, event: Event) -> str:
 
 
 def format_command(command: Command) -> str:
-    """A command and its fields."""
     return f"{type(command).__struct_config__.tag} {format_fields(command)}"
 
 
@@ -154,7 +148,6 @@ def format_fields(struct: msgspec.Struct) -> str:
 
 
 def shorten_value(value: Any) -> str:
-    """A value shortened for one line."""
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float):
@@ -178,11 +171,6 @@ def format_time(at: float) -> str:
         return f"{at:.3f}"
 
 
-ROWS_PER_GROUP = 65536
-AT_MIN, AT_MAX = -62_135_596_800.0, 253_402_300_800.0  # the years 1 to 9999, which is what readers take
-PARQUET_COMMITS = 4096  # commits turned into rows at a time
-
-
 def write_json_lines(commits: Iterable[Commit], out: BinaryIO) -> int:
     """One line an event: seq, at, type and the event's fields. Returns the number of events."""
     events = 0
@@ -194,44 +182,10 @@ def write_json_lines(commits: Iterable[Commit], out: BinaryIO) -> int:
 
 
 def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
-    """Write JSON lines to a file, whole or not at all. Returns the number of events.
-
-    Raises:
-        PathUnusable: there is something other than a file at `path`.
-        NoSpaceLeft, LogWriteFailed: the file could not be written.
-    """
+    """Write JSON lines to a file, whole or not at all. Returns the number of events. Raises PathUnusable: there is
+    something other than a file at `path`; NoSpaceLeft, LogWriteFailed: the file could not be written."""
     with _written_atomically(path) as temporary, temporary.open("wb") as out:
         return write_json_lines(commits, out)
-
-
-def export_parquet(commits: Iterable[Commit], path: Path) -> int:
-    """Write a Parquet table, whole or not at all. Returns the number of events.
-
-    Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command, submission, block (a number; these six
-    are null where the event has none), rules, commands_digest (hex, of the event's commit) and event (the whole event
-    as JSON). A submission's round and stage are those that its id names. A number that its column cannot hold is null,
-    and so is a time outside the calendar; the event as JSON has both.
-
-    Raises:
-        SwarmdError: pyarrow is not installed.
-        PathUnusable: there is something other than a file at `path`.
-        NoSpaceLeft, LogWriteFailed: the file could not be written.
-    """
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise SwarmdError("Parquet export needs pyarrow", extra_command("parquet")) from error
-    schema, source, events = _parquet_schema(arrow), iter(commits), 0
-    with (
-        _written_atomically(path) as temporary,
-        parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
-    ):
-        while batch := list(islice(source, PARQUET_COMMITS)):
-            rows = [_parquet_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
-            writer.write_table(arrow.Table.from_pylist(rows, schema), row_group_size=ROWS_PER_GROUP)
-            events += len(rows)
-    return events
 
 
 @contextmanager
@@ -251,61 +205,3 @@ def _written_atomically(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def _parquet_schema(arrow: Any) -> Any:
-    text = arrow.string()
-    return arrow.schema(
-        [
-            ("seq", arrow.int64()),
-            ("at", arrow.timestamp("us", tz="UTC")),
-            ("type", text),
-            ("round", arrow.int64()),
-            ("stage", arrow.int64()),
-            ("peer", text),
-            ("command", text),
-            ("submission", text),
-            ("block", arrow.int64()),
-            ("rules", arrow.int32()),
-            ("commands_digest", text),
-            ("event", text),
-        ]
-    )
-
-
-def _parquet_row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
-    event = envelope.event
-    round_, stage = round_and_stage_of(event)
-    return {
-        "seq": _int64_or_none(envelope.seq),
-        "at": round(envelope.at * 1_000_000) if AT_MIN <= envelope.at < AT_MAX else None,
-        "type": tag_of(event),
-        "round": _int64_or_none(round_),
-        "stage": _int64_or_none(stage),
-        "peer": getattr(event, "peer", None),
-        "command": getattr(event, "command", None),
-        "submission": getattr(event, "submission", None),
-        "block": _int64_or_none(block_number_of(event)),
-        "rules": commit.rules,
-        "commands_digest": commit.commands_digest.hex(),
-        "event": event_body_json(event).decode(),
-    }
-
-
-def _int64_or_none(value: int | None) -> int | None:
-    """The number; None if a column cannot hold it: a log's numbers are unsigned."""
-    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
-
-
-def round_and_stage_of(event: Event) -> tuple[int | None, int | None]:
-    """Round and stage that an event is about, its own or those of its submission's id (reward/<round>/<stage>)."""
-    named = re.fullmatch(r"[a-z]+/(\d{1,18})(?:/(\d{1,18}))?", getattr(event, "submission", ""))
-    if named is None:
-        return getattr(event, "round", None), getattr(event, "stage", None)
-    return int(named[1]), None if named[2] is None else int(named[2])
-
-
-def block_number_of(event: Event) -> int | None:
-    """Number of the block that an event is about: it, the fork of a reorganisation, or the head."""
-    block = getattr(event, "block", None) or getattr(event, "fork", None) or getattr(event, "head", None)
-    return None if block is None else int(block.number)

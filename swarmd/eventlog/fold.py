@@ -1,7 +1,5 @@
 """The fold: from commits to states and commands, without doing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -27,21 +25,14 @@ class FoldBase(msgspec.Struct, frozen=True):
 
 
 def fold_commits(commits: Iterable[Commit], state: State | None = None) -> Iterator[AppliedEvent]:
-    """Apply commits event by event: `swarmd.core.applied.fold_envelopes` over their envelopes.
-
-    Args:
-        commits: without gaps, from the event that `state` is the fold up to.
-        state: to start from, by default the empty state before event 0.
-    """
+    """Apply commits event by event: `swarmd.core.applied.fold_envelopes` over their envelopes. `commits`: without gaps,
+    from the event that `state` is the fold up to. `state`: to start from, by default the empty state before event 0."""
     return applied.fold_envelopes((envelope for commit in commits for envelope in commit.envelopes()), state)
 
 
 def fold_log(directory: Path, base: FoldBase | None = None) -> Iterator[AppliedEvent]:
-    """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`.
-
-    Raises:
-        NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
-    """
+    """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`. Raises
+    NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them."""
     base = base or oldest_base(directory)
     return fold_commits(commits_from(directory, base), base.state)
 
@@ -57,11 +48,8 @@ def apply_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
 def load_state(directory: Path) -> tuple[State, int]:
     """The state after the whole log, and the sequence number that the next event gets.
 
-    Starts from the newest snapshot if there is one; segments before it are not read.
-
-    Raises:
-        NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them, or the log's beginning is gone and
-            no snapshot stands in for it.
+    Starts from the newest snapshot if there is one; segments before it are not read. Raises NotFoundError, LogDamaged,
+    LogForeign, OtherVersion: as reading raises them, or the log's beginning is gone and no snapshot stands in for it.
     """
     base = newest_base(directory)
     state = StateFold(base.state)
@@ -119,14 +107,9 @@ def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[FoldBa
 
 
 def oldest_base(directory: Path, whole: bool = False) -> FoldBase:
-    """The earliest point a fold can start from: the empty state before event 0, or the oldest sound snapshot.
-
-    Args:
-        whole: whether all events that are there must lie behind it, as to verify a log.
-
-    Raises:
-        LogDamaged: the log begins later than at event 0 and no sound snapshot stands in for what is gone.
-    """
+    """The earliest point a fold can start from: the empty state before event 0, or the oldest sound snapshot. `whole`:
+    whether all events that are there must lie behind it, as to verify a log. Raises LogDamaged: the log begins later
+    than at event 0 and no sound snapshot stands in for what is gone."""
     segments = list_segments(directory)
     first_seq = first_seq_of(segments[0]) if segments else 0
     if first_seq == 0:
@@ -161,5 +144,4 @@ def peer_id_of_log(directory: Path) -> str:
 
 
 def commits_from(directory: Path, base: FoldBase) -> Iterator[Commit]:
-    """The commits that follow on a base."""
     return read_commits(directory, base.seq)

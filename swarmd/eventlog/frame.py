@@ -8,8 +8,6 @@ were made durable together with a digest of the commands that they caused. `docs
   damage, for only somebody who wrote such lengths on purpose gets there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
@@ -96,11 +94,8 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(payload: bytes, path: Path) -> Commit:
-    """The commit of a valid frame; `path` names its file in errors.
-
-    Raises:
-        OtherVersion: it has other rules, or it holds events that this swarmd does not know.
-    """
+    """The commit of a valid frame; `path` names its file in errors. Raises OtherVersion: it has other rules, or it
+    holds events that this swarmd does not know."""
     try:
         commit = _decoder.decode(payload)
     except DECODE_ERRORS as error:
@@ -122,14 +117,9 @@ COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # an encoded commit begins 
 
 
 class LogTail(NamedTuple):
-    """What lies behind the last valid frame.
-
-    Attributes:
-        verdict: "end": nothing, or zeros written ahead. "whole": a valid frame (it was still being written when reading
-            stopped). "torn": the remains of one interrupted append. "damaged": more than that, or a valid frame behind
-            the bad bytes.
-        torn_bytes: of the interrupted append.
-    """
+    """What lies behind the last valid frame. `verdict`: "end": nothing, or zeros written ahead. "whole": a valid frame
+    (it was still being written when reading stopped). "torn": the remains of one interrupted append. "damaged": more
+    than that, or a valid frame behind the bad bytes. `torn_bytes`: of the interrupted append."""
 
     verdict: Literal["end", "whole", "torn", "damaged"]
     torn_bytes: int = 0
@@ -141,10 +131,8 @@ def encode_frame(payload: bytes, seed: int) -> bytes:
 
 
 def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, bytes]]:
-    """Valid frames from `offset` on, each as (offset behind it, payload).
-
-    Ends at the end of the file or at the first bytes that are not a valid frame; `classify_tail` tells the two apart.
-    """
+    """Valid frames from `offset` on, each as (offset behind it, payload). Ends at the end of the file or at the first
+    bytes that are not a valid frame; `classify_tail` tells the two apart."""
     file.seek(offset)
     unpack, head_bytes = HEAD.unpack_from, HEAD.size
     rest = b""

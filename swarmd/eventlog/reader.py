@@ -3,8 +3,6 @@
 A reader may see the newest commit a moment before its sync; everything the daemon has acted on is durable.
 """
 
-from __future__ import annotations
-
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -12,16 +10,8 @@ from io import FileIO
 from pathlib import Path
 
 from swarmd.errors import LogDamaged, LogForeign
+from swarmd.eventlog import segment
 from swarmd.eventlog.frame import Commit, classify_tail, decode_commit, digest_file, read_frames
-from swarmd.eventlog.segment import (
-    LogPosition,
-    ParsedHeader,
-    damage_error,
-    first_seq_of,
-    list_segments,
-    read_header,
-    unreadable,
-)
 from swarmd.files import open_regular
 
 
@@ -29,7 +19,6 @@ class LogReader:
     """Reads a log in order and remembers where it is, so that `read` can be called again for what came since.
 
     Args:
-        directory: of the segments.
         from_seq: the first event wanted; a commit that holds it is given whole. When the log begins later (old segments
             were removed), reading begins where the log does.
 
@@ -46,12 +35,12 @@ class LogReader:
         self.segments = 0
         self._directory = directory
         self._from_seq = from_seq
-        self._known: list[Path] = list_segments(directory)
+        self._known: list[Path] = segment.list_segments(directory)
         self._path: Path | None = None
         self._file: FileIO | None = None
-        self._opening: ParsedHeader
+        self._opening: segment.ParsedHeader
         self._offset = 0
-        self._left: LogPosition | None = None  # `place` when this segment was opened
+        self._left: segment.LogPosition | None = None  # `place` when this segment was opened
         self.node = ""
 
     def read(self) -> Iterator[Commit]:
@@ -74,31 +63,30 @@ class LogReader:
             self._open_segment(successor, digest=_check_sealed_segment(self._file, self._path, self._offset))
 
     def close(self) -> None:
-        """Close the file that is being read."""
         if self._file:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> LogReader:
+    def __enter__(self) -> "LogReader":
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
-    def position(self) -> LogPosition | None:
+    def position(self) -> segment.LogPosition | None:
         """Behind the last commit that was read; None before the first."""
         if self._path is None or self._offset == self._opening.size_bytes:
             return self._left
-        return LogPosition(self.next_seq, first_seq_of(self._path), self._offset)
+        return segment.LogPosition(self.next_seq, segment.first_seq_of(self._path), self._offset)
 
     def _ensure_segment_open(self) -> bool:
         """Have a segment open, if there is any."""
         if self._path is None:
-            self._known = self._known or list_segments(self._directory)
+            self._known = self._known or segment.list_segments(self._directory)
             if not self._known:
                 return False
-            firsts = [first_seq_of(path) for path in self._known]
+            firsts = [segment.first_seq_of(path) for path in self._known]
             self._open_segment(self._known[max(0, bisect_right(firsts, self._from_seq) - 1)])
         elif self._offset == self._opening.size_bytes:
             self._open_segment(self._path)  # an empty segment is replaced when a new life begins
@@ -107,7 +95,7 @@ class LogReader:
     def _next_segment(self) -> Path | None:
         assert self._path is not None
         if self._path == self._known[-1]:
-            self._known = list_segments(self._directory)
+            self._known = segment.list_segments(self._directory)
         index = bisect_right(self._known, self._path)
         return self._known[index] if index < len(self._known) else None
 
@@ -118,11 +106,11 @@ class LogReader:
         except FileNotFoundError as error:
             raise LogDamaged(f"{path} was removed while the log was read", "Read the log again") from error
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise segment.unreadable(path, error) from error
         self._left = self.position
         self.close()
         self._file = file
-        self._opening = read_header(file, path)
+        self._opening = segment.read_header(file, path)
         header = self._opening.header
         if self.node and self.node not in (header.node, header.forked_from):
             raise LogForeign(
@@ -131,11 +119,11 @@ class LogReader:
             )
         if digest is not None:
             if header.first_seq != self.next_seq:
-                raise damage_error(
+                raise segment.damage_error(
                     path, 0, f"it begins at seq {header.first_seq}, the one before ends at {self.next_seq}"
                 )
             if header.previous != digest:
-                raise damage_error(path, 0, "the segment before it is not the one that it was written after")
+                raise segment.damage_error(path, 0, "the segment before it is not the one that it was written after")
         self.segments += path != self._path
         self._path, self.node, self._offset = path, header.node, self._opening.size_bytes
         self.next_seq = header.first_seq
@@ -148,24 +136,23 @@ class LogReader:
             for offset, payload in read_frames(self._file, self._offset, self._opening.seed):
                 commit = decode_commit(payload, path)
                 if commit.seq != next_seq or not commit.events:
-                    raise damage_error(path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} is there")
+                    raise segment.damage_error(
+                        path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} is there"
+                    )
                 self._offset, self.next_seq = offset, (next_seq := commit.end_seq)
                 if next_seq > from_seq:
                     yield commit
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise segment.unreadable(path, error) from error
 
     def _read_log_end(self) -> Iterator[Commit]:
-        """At the log's end: take what was completed meanwhile, and refuse damage.
-
-        A writer that cut a torn frame off and wrote over it can look damaged for one reading, so damage must be seen
-        twice at the same place.
-        """
+        """At the log's end: take what was completed meanwhile, and refuse damage. A writer that cut a torn frame off
+        and wrote over it can look damaged for one reading, so damage must be seen twice at the same place."""
         assert self._file is not None and self._path is not None
         suspect = -1
         while (tail := classify_tail(self._file, self._offset, self._opening.seed)).verdict in ("whole", "damaged"):
             if tail.verdict == "damaged" and suspect == self._offset:
-                raise damage_error(self._path, self._offset, "a broken frame with valid ones after it")
+                raise segment.damage_error(self._path, self._offset, "a broken frame with valid ones after it")
             suspect = self._offset if tail.verdict == "damaged" else -1
             yield from self._read_open_segment()
         self.torn_bytes = tail.torn_bytes
@@ -177,9 +164,9 @@ def _check_sealed_segment(file: FileIO, path: Path, read_bytes: int) -> bytes:
         size_bytes = os.fstat(file.fileno()).st_size
         digest = digest_file(file)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise segment.unreadable(path, error) from error
     if size_bytes != read_bytes:
-        raise damage_error(path, read_bytes, "a broken frame in a sealed segment")
+        raise segment.damage_error(path, read_bytes, "a broken frame in a sealed segment")
     return digest
 
 
@@ -199,10 +186,10 @@ def follow_commits(directory: Path, from_seq: int, pause: Callable[[], bool]) ->
 
 def end_seq_of_log(directory: Path) -> int:
     """Sequence number after the last event; reads only the last segment."""
-    segments = list_segments(directory)
+    segments = segment.list_segments(directory)
     if not segments:
         return 0
-    with LogReader(directory, first_seq_of(segments[-1])) as reader:
+    with LogReader(directory, segment.first_seq_of(segments[-1])) as reader:
         for _ in reader.read():
             continue
         return reader.next_seq

@@ -5,8 +5,6 @@ charts or settings have made of it?
 - `compare` folds twice, as it was and with other charts, or with other settings in every start of the log.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from collections import Counter
@@ -33,11 +31,7 @@ from swarmd.eventlog.snapshot import check_no_snapshot_ahead, encode_state, list
 
 
 class LogCheckResult(msgspec.Struct, frozen=True):
-    """What was checked.
-
-    Attributes:
-        torn_bytes: at the end, of an append that was interrupted or is in progress.
-    """
+    """What was checked. `torn_bytes`: at the end, of an append that was interrupted or is in progress."""
 
     node: str
     from_seq: int
@@ -50,14 +44,8 @@ class LogCheckResult(msgspec.Struct, frozen=True):
 
 
 def check_log(directory: Path, last_segment: bool = False) -> LogCheckResult:
-    """Check frames, sequence numbers, the chain of segments, and snapshots.
-
-    Args:
-        last_segment: of the segments, read only the last one.
-
-    Raises:
-        LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset.
-    """
+    """Check frames, sequence numbers, the chain of segments, and snapshots. `last_segment`: of the segments, read only
+    the last one. Raises LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset."""
     segments = list_segments(directory)
     from_seq = first_seq_of(segments[-1 if last_segment else 0]) if segments else 0
     events = commits = 0
@@ -70,14 +58,7 @@ def check_log(directory: Path, last_segment: bool = False) -> LogCheckResult:
         for path in snapshots:
             read_snapshot(path, reader.node)
         return LogCheckResult(
-            reader.node,
-            from_seq,
-            reader.next_seq,
-            events,
-            commits,
-            reader.segments,
-            len(snapshots),
-            reader.torn_bytes,
+            reader.node, from_seq, reader.next_seq, events, commits, reader.segments, len(snapshots), reader.torn_bytes
         )
 
 
@@ -98,10 +79,8 @@ KEYS = _logged_config_keys()
 
 
 class SettingsOverride:
-    """Settings by their keys in a configuration, in place of those of a log.
-
-    Raises ConfigError for a key that no log has, or a value that a configuration would not take.
-    """
+    """Settings by their keys in a configuration, in place of those of a log. Raises ConfigError for a key that no log
+    has, or a value that a configuration would not take."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = {key: _check_value(key, value) for key, value in values.items()}
@@ -148,12 +127,8 @@ Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """What a verification covered.
-
-    Attributes:
-        from_seq: where the fold began; above 0 when older segments were removed.
-        snapshots: snapshots that were compared with the fold.
-    """
+    """What a verification covered. `from_seq`: where the fold began; above 0 when older segments were removed.
+    `snapshots`: snapshots that were compared with the fold."""
 
     events: int
     commits: int
@@ -172,16 +147,9 @@ class CommandDifference(msgspec.Struct, frozen=True):
 
 
 def verify_log(directory: Path, watch: Watch = iter) -> VerifyResult:
-    """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk.
-
-    Args:
-        directory: of the segments.
-        watch: wraps the commits, to show progress; if it ends early, so does the comparison.
-
-    Raises:
-        ReplayDifference: naming the first difference.
-        LogDamaged and its kin: as reading raises them.
-    """
+    """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk. `watch`:
+    wraps the commits, to show progress; if it ends early, so does the comparison. Raises ReplayDifference: naming the
+    first difference; LogDamaged and its kin: as reading raises them."""
     base = oldest_base(directory, whole=True)
     snapshots = _snapshot_digests(directory, base.seq)
     found = len(snapshots)
@@ -305,17 +273,9 @@ NOTHING_SUPPOSED = SettingsOverride({})
 def compare_replays(
     directory: Path, other: StepRule = step, watch: Watch = iter, supposed: SettingsOverride = NOTHING_SUPPOSED
 ) -> ReplayComparison:
-    """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
-
-    Args:
-        directory: of the segments.
-        other: the core's step, with other charts bound if there are any.
-        watch: wraps the commits, to show progress.
-        supposed: settings in place of the log's.
-
-    Raises:
-        ConfigError: a setting means nothing in this log.
-    """
+    """Fold a log as it was, and under other charts or settings. Both sides are told the same events. `other`: the
+    core's step, with other charts bound if there are any. `supposed`: settings in place of the log's. Raises
+    ConfigError: a setting means nothing in this log."""
     base = oldest_base(directory)
     here, there = _ReplaySide(base.state, step), _ReplaySide(supposed.override_state(base.state), other)
     first: Divergence | None = None

@@ -5,8 +5,6 @@ appends frames to the newest and syncs them; space is written ahead, so that a s
 journal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -41,7 +39,6 @@ class LogPosition(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
     def segment_path(self, directory: Path) -> Path:
-        """The segment's file."""
         return directory / segment_name(self.segment)
 
 
@@ -72,7 +69,6 @@ class ParsedHeader(msgspec.Struct, frozen=True):
 
 
 def segment_name(first_seq: int) -> str:
-    """The name of the segment that begins with this event."""
     return f"{first_seq:020d}{SUFFIX}"
 
 
@@ -99,7 +95,6 @@ def find_segment_directory(path: Path) -> Path:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The first bytes of a segment."""
     payload = msgspec.msgpack.encode(header)
     assert len(payload) <= HEADER_BYTES_MAX, "ids are short"
     checked = PREFIX.pack(MAGIC, FORMAT, len(payload), 0)[:CHECKED_BYTES]
@@ -108,12 +103,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def read_header(file: FileIO, path: Path) -> ParsedHeader:
-    """Read and check the header of an open segment; `path` names it in errors.
-
-    Raises:
-        OtherVersion: it has another format.
-        LogDamaged: it is not a segment, or its header is damaged or does not fit its name.
-    """
+    """Read and check the header of an open segment; `path` names it in errors. Raises OtherVersion: it has another
+    format; LogDamaged: it is not a segment, or its header is damaged or does not fit its name."""
     file.seek(0)
     content = file.read(PREFIX.size + HEADER_BYTES_MAX)
     if not content.strip(b"\0"):
@@ -178,11 +169,9 @@ class SegmentWriter:
         self._broken = ""
 
     @classmethod
-    def create(cls, directory: Path, header: SegmentHeader, reserve_bytes: int = RESERVE_BYTES) -> SegmentWriter:
-        """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead.
-
-        Raises NoSpaceLeft or LogWriteFailed.
-        """
+    def create(cls, directory: Path, header: SegmentHeader, reserve_bytes: int = RESERVE_BYTES) -> "SegmentWriter":
+        """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead. Raises
+        NoSpaceLeft or LogWriteFailed."""
         path = directory / segment_name(header.first_seq)
         head = encode_header(header)
         write_durably(path, head)
@@ -192,12 +181,9 @@ class SegmentWriter:
             raise make_write_error(error, path, "opening") from error
 
     def append(self, payload: bytes) -> None:
-        """Write one frame and make it durable.
-
-        Raises:
-            NoSpaceLeft: the disk is full; nothing of the frame remains, unless the message says otherwise.
-            LogWriteFailed: the write or the sync failed, or the file was changed by somebody else.
-        """
+        """Write one frame and make it durable. Raises NoSpaceLeft: the disk is full; nothing of the frame remains,
+        unless the message says otherwise; LogWriteFailed: the write or the sync failed, or the file was changed by
+        somebody else."""
         frame = encode_frame(payload, self._seed)
         self._check_writable()
         try:

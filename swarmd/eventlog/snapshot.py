@@ -4,8 +4,6 @@
 cache: while the log is whole, all of them may be deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import struct
@@ -33,11 +31,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What a snapshot file holds, as a msgpack map.
 
     Attributes:
-        node: peer id of the node.
         run: id of the process life that took it.
         seq: the first event that is not in it.
         rules: `swarmd.core.step.RULES` of the swarmd that made it.
-        state: the state itself.
     """
 
     node: str
@@ -62,12 +58,10 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(encoded: bytes) -> State:
-    """The state that `encode_state` encoded."""
     return _decoder.decode(encoded)
 
 
 def snapshot_directory(directory: Path) -> Path:
-    """The directory of a log's snapshots."""
     return directory / "snapshots"
 
 
@@ -85,11 +79,8 @@ def snapshot_seq(path: Path) -> int:
 
 
 def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
-    """Refuse a log that ends before one of its snapshots: events that were durable once are missing.
-
-    Raises:
-        LogDamaged: naming the snapshot.
-    """
+    """Refuse a log that ends before one of its snapshots: events that were durable once are missing. Raises LogDamaged:
+    naming the snapshot."""
     for path in list_snapshots(directory)[-1:]:
         if snapshot_seq(path) > next_seq:
             raise LogDamaged(
@@ -100,12 +91,9 @@ def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
-    """Write a snapshot durably and read it back.
-
-    Raises:
-        NoSpaceLeft, LogWriteFailed: it could not be written; the log itself is untouched.
-        LogDamaged: what was written does not read back, and is removed: a fold would begin there, or be refused.
-    """
+    """Write a snapshot durably and read it back. Raises NoSpaceLeft, LogWriteFailed: it could not be written; the log
+    itself is untouched; LogDamaged: what was written does not read back, and is removed: a fold would begin there, or
+    be refused."""
     payload = _encoder.encode(snapshot)
     prefix = PREFIX.pack(MAGIC, FORMAT, len(payload))
     make_directory(snapshot_directory(directory))
@@ -121,13 +109,8 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
 
 
 def read_snapshot(path: Path, node: str) -> Snapshot:
-    """Read and check a snapshot of `node`.
-
-    Raises:
-        OtherVersion: it has another format or other rules.
-        LogForeign: it is of another node.
-        LogDamaged: its digest is wrong, or this swarmd cannot read its state.
-    """
+    """Read and check a snapshot of `node`. Raises OtherVersion: it has another format or other rules; LogForeign: it is
+    of another node; LogDamaged: its digest is wrong, or this swarmd cannot read its state."""
     payload = _read_checked_payload(path)
     try:
         snapshot = _snapshots.decode(payload)

@@ -6,8 +6,6 @@
   point from which a fold can start.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Sequence
@@ -50,11 +48,8 @@ PID_BYTES_MAX = 32
 
 def acquire_writer_lock(directory: Path) -> int:
     """Lock the log for writing and leave this process's pid in the lock file. Returns the descriptor that holds it.
-
-    Raises:
-        LogInUse: another process holds the lock; the message names its pid.
-        NoSpaceLeft, LogWriteFailed: the lock file cannot be written.
-    """
+    Raises LogInUse: another process holds the lock; the message names its pid; NoSpaceLeft, LogWriteFailed: the lock
+    file cannot be written."""
     path = directory / LOCK_NAME
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -174,12 +169,8 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """A node's event log, open for writing. Not for use from several threads at once.
-
-    Attributes:
-        next_seq: sequence number that the next event will get.
-        cut: what recovery removed, or None.
-    """
+    """A node's event log, open for writing. Not for use from several threads at once. `cut`: what recovery removed, or
+    None."""
 
     def __init__(self, directory: Path, node: str, run: str, segment_bytes: int, bytes_max: int, lock: int) -> None:
         self.directory = directory
@@ -198,19 +189,11 @@ class EventLog:
 
     @classmethod
     def open(
-        cls,
-        directory: Path,
-        node: str,
-        run: str,
-        segment_bytes: int = SEGMENT_BYTES,
-        bytes_max: int = LOG_BYTES_MAX,
-    ) -> EventLog:
+        cls, directory: Path, node: str, run: str, segment_bytes: int = SEGMENT_BYTES, bytes_max: int = LOG_BYTES_MAX
+    ) -> "EventLog":
         """Lock the log, recover its end, and be ready to append. The segment of this life begins with the first append.
 
         Args:
-            directory: of the segments; created when missing.
-            node: this node's peer id.
-            run: id of this process's life.
             segment_bytes: a segment that has reached it is sealed.
             bytes_max: what the log may take on disk; see `swarmd.eventlog.store.remove_old_segments`.
 
@@ -230,13 +213,9 @@ class EventLog:
             raise
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> Commit:
-        """Make events durable as one frame; they are on disk when this returns.
-
-        Raises:
-            CommitTooLarge: nothing was written.
-            NoSpaceLeft: nothing was written, and the log may be appended to again once there is space.
-            LogWriteFailed: the write or the sync failed; all further appends fail.
-        """
+        """Make events durable as one frame; they are on disk when this returns. Raises CommitTooLarge: nothing was
+        written; NoSpaceLeft: nothing was written, and the log may be appended to again once there is space;
+        LogWriteFailed: the write or the sync failed; all further appends fail."""
         commit = Commit(self.next_seq, at, RULES, tuple(events), commands_digest)
         payload = encode_commit(commit)
         segment = self._segment
@@ -257,10 +236,8 @@ class EventLog:
     def write_snapshot(self, state: State) -> Path:
         """Keep `state`, the fold of all events so far, and remove what the log need not keep any more.
 
-        The next append begins a new segment, so that a fold can start there.
-
-        Raises:
-            NoSpaceLeft, LogWriteFailed: the snapshot could not be written; the log goes on without it.
+        The next append begins a new segment, so that a fold can start there. Raises NoSpaceLeft, LogWriteFailed: the
+        snapshot could not be written; the log goes on without it.
         """
         path = write_snapshot(self.directory, Snapshot(self._node, self._run, self.next_seq, RULES, state))
         self._loose_bytes = 0
@@ -276,7 +253,7 @@ class EventLog:
             os.close(self._lock)
             self._lock = -1
 
-    def __enter__(self) -> EventLog:
+    def __enter__(self) -> "EventLog":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -302,10 +279,8 @@ class EventLog:
 
 
 def recover_log_end(directory: Path, node: str) -> LogEnd:
-    """Remove unfinished files, cut what one interrupted append left behind, and say where the log ends.
-
-    Only the last segment is read here; reading the log checks the others. Raises as `EventLog.open` does.
-    """
+    """Remove unfinished files, cut what one interrupted append left behind, and say where the log ends. Only the last
+    segment is read here; reading the log checks the others. Raises as `EventLog.open` does."""
     try:
         for path in (*directory.glob(f"*{TEMPORARY}"), *snapshot_directory(directory).glob(f"*{TEMPORARY}")):
             path.unlink(missing_ok=True)

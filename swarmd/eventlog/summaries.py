@@ -9,8 +9,6 @@ made of what lies before. It is a cache, and written whole or not at all.
 - One that was made by another version of its kind, or does not fit the log, is made again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -73,12 +71,8 @@ def bookmark_path(directory: Path, kind: str) -> Path:
 
 
 def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition, parts: Sequence[bytes]) -> None:
-    """Keep it durably, in the place of an earlier one.
-
-    Raises:
-        NoSpaceLeft, LogWriteFailed: it could not be written; the next reader takes longer.
-        LogDamaged, OtherVersion, OSError: the log cannot be read at that place.
-    """
+    """Keep it durably, in the place of an earlier one. Raises NoSpaceLeft, LogWriteFailed: it could not be written; the
+    next reader takes longer; LogDamaged, OtherVersion, OSError: the log cannot be read at that place."""
     node, previous, read = _log_fingerprint_at(directory, place)
     body = hashlib.sha256()
     for part in parts:
@@ -92,11 +86,8 @@ def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition,
 
 
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[LogPosition, list[memoryview]] | None:
-    """The place and the parts of a bookmark that fits; None if there is none.
-
-    Raises:
-        Unfit: there is one, and it cannot be used.
-    """
+    """The place and the parts of a bookmark that fits; None if there is none. Raises Unfit: there is one, and it cannot
+    be used."""
     try:
         content = read_regular(bookmark_path(directory, kind))
     except FileNotFoundError:
@@ -211,13 +202,8 @@ class CommitSummary(Summary, Protocol):
 def update_summary(directory: Path, kind: SummaryKind, gathered: CommitSummary) -> int:
     """Have `gathered` take a log's commits, from the end of a summary that fits, and keep one for the next time.
 
-    If none can be written, the next reader takes longer.
-
-    Returns:
-        The number of the first event that was read.
-
-    Raises:
-        NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
+    If none can be written, the next reader takes longer. Returns the number of the first event that was read. Raises
+    NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
     """
     firsts = [first_seq_of(path) for path in list_segments(directory)]
     oldest = oldest_base(directory) if kind.needs_state else FoldBase(State(), firsts[0] if firsts else 0)

@@ -1,7 +1,5 @@
 """The model card: a README.md for the Hub that says what the model is and how it was trained."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The log is read without a lock, whether the daemon runs or not, and no state is 
 kept beside it (`swarmd.eventlog.summaries`), so that the next read covers only what came since.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -18,17 +16,7 @@ import msgspec
 
 from swarmd.animals import animal_name
 from swarmd.bounds import clamp_integer
-from swarmd.core.events import (
-    Envelope,
-    ModelPushed,
-    NodeStarted,
-    RoundAnnounced,
-    RoundsSkipped,
-    StageTrained,
-    StopRequested,
-    TrainerReady,
-    WorkerExited,
-)
+from swarmd.core import events
 from swarmd.core.state import SkippedRounds
 from swarmd.core.values import SKILLS_MAX, Skill
 from swarmd.errors import NotFoundError
@@ -150,7 +138,7 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     stages: tuple[StageResult, ...] = ()  # each round and stage once, in order
     skips: tuple[SkippedRounds, ...] = ()
     restarts: tuple[Restart, ...] = ()
-    pushes: tuple[ModelPushed, ...] = ()
+    pushes: tuple[events.ModelPushed, ...] = ()
     trainer_exits: int = 0  # unplanned
     held_out_before: float | None = None
     from_seq: int = 0  # first event of the log: above 0 if its oldest part was removed
@@ -188,7 +176,7 @@ def _sum_up(round: int, stages: Sequence[StageResult]) -> RoundResult:
     )
 
 
-def read_history(directory: Path, trained: StageTrained | None = None) -> TrainingHistory:
+def read_history(directory: Path, trained: events.StageTrained | None = None) -> TrainingHistory:
     """The history in a log.
 
     Args:
@@ -215,7 +203,7 @@ class PartialHistory(msgspec.Struct, array_like=True):
     stages: dict[tuple[int, int], StageResult] = {}  # by round and stage, as reported last
     skips: list[SkippedRounds] = []
     restarts: list[Restart] = []
-    pushes: list[ModelPushed] = []
+    pushes: list[events.ModelPushed] = []
 
 
 class HistorySummary:
@@ -243,37 +231,37 @@ class HistorySummary:
         for envelope in commit.envelopes():
             self.apply_event(envelope)
 
-    def apply_event(self, envelope: Envelope) -> None:
+    def apply_event(self, envelope: events.Envelope) -> None:
         """Add the next event."""
         kept, event = self._kept, envelope.event
         kept.at = envelope.at
         if kept.first_seq < 0:
             kept.first_seq = envelope.seq
-        if isinstance(event, StageTrained):
+        if isinstance(event, events.StageTrained):
             self._apply_stage(event)
-        elif isinstance(event, RoundsSkipped):
+        elif isinstance(event, events.RoundsSkipped):
             kept.skips.append(SkippedRounds(event.first, event.last, event.cause, kept.at))
-        elif isinstance(event, RoundAnnounced):
+        elif isinstance(event, events.RoundAnnounced):
             kept.round = max(kept.round, event.round)
-        elif isinstance(event, ModelPushed):
+        elif isinstance(event, events.ModelPushed):
             kept.pushes.append(event)
-        elif isinstance(event, StopRequested):
+        elif isinstance(event, events.StopRequested):
             kept.stopping = True
-        elif isinstance(event, NodeStarted | TrainerReady | WorkerExited):
+        elif isinstance(event, events.NodeStarted | events.TrainerReady | events.WorkerExited):
             self._apply_lifecycle(event)
 
-    def _apply_lifecycle(self, event: NodeStarted | TrainerReady | WorkerExited) -> None:
-        if isinstance(event, NodeStarted):
+    def _apply_lifecycle(self, event: events.NodeStarted | events.TrainerReady | events.WorkerExited) -> None:
+        if isinstance(event, events.NodeStarted):
             if self._kept.fields.peer:
                 self._kept.restarts.append(Restart(max(self._kept.round, 0), self._kept.at))
             self._kept.stopping = False
             self._set_fields(peer=event.settings.peer, name=event.settings.name, swarm=event.settings.swarm)
-        elif isinstance(event, TrainerReady):
+        elif isinstance(event, events.TrainerReady):
             self._set_fields(model=event.model, device=event.device, parameters=event.parameters)
         elif event.worker == "trainer" and not event.planned and not self._kept.stopping:
             self._set_fields(trainer_exits=self._kept.fields.trainer_exits + 1)
 
-    def _apply_stage(self, event: StageTrained) -> None:
+    def _apply_stage(self, event: events.StageTrained) -> None:
         self._kept.round = max(self._kept.round, event.round)
         if event.held_out_before is not None:
             self._set_fields(held_out_before=event.held_out_before)
@@ -294,7 +282,7 @@ class HistorySummary:
     def _set_fields(self, **fields: Any) -> None:
         self._kept.fields = msgspec.structs.replace(self._kept.fields, **fields)
 
-    def make_history(self, trained: StageTrained | None = None) -> TrainingHistory:
+    def make_history(self, trained: events.StageTrained | None = None) -> TrainingHistory:
         """The history so far, with a stage that may not be in the log yet. Raises NotFoundError."""
         if trained is not None:
             self._apply_stage(trained)

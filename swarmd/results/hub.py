@@ -9,8 +9,6 @@
   pushes again.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -70,11 +68,8 @@ class PushOutcome(msgspec.Struct, frozen=True):
 
 
 def repo_of(config: Config, peer: str, base: str) -> str:
-    """The repository's full name; "user/" is completed by the names of base model and node.
-
-    Raises:
-        ConfigError: results.hub.repo is not a valid name.
-    """
+    """The repository's full name; "user/" is completed by the names of base model and node. Raises ConfigError:
+    results.hub.repo is not a valid name."""
     repo = config.results.hub.repo
     check_repo(repo)
     if not repo.endswith("/"):

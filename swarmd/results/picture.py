@@ -47,11 +47,8 @@ SUFFIXES = (".png", ".svg")
 
 
 def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
-    """Write the picture, as PNG or SVG by the suffix. An existing file is replaced atomically.
-
-    Raises:
-        PathUnusable: the file cannot be written.
-    """
+    """Write the picture, as PNG or SVG by the suffix. An existing file is replaced atomically. Raises PathUnusable: the
+    file cannot be written."""
     figure = make_figure(histories)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

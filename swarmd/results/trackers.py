@@ -8,8 +8,6 @@
   trained again first takes back the metrics of its steps (`rewind`).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os
@@ -146,13 +144,7 @@ class Trackio(Tracker):
         import trackio
 
         trackio.init(
-            project=PROJECT,
-            name=run,
-            group=group,
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
+            project=PROJECT, name=run, group=group, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
         )
         super().__init__(make_callback("trackio"))
         self._callback._initialized = True  # otherwise it starts its own run, with metrics of the machine
@@ -267,10 +259,8 @@ def is_installed(package: str) -> bool:
 def make_trackers(config: Config, paths: NodeDirectory, peer: str, step: int) -> Trackers:
     """The configured trackers, which continue after optimiser step `step`.
 
-    Without the tensorboard package the node trains on, and the log says once that there are no event files.
-
-    Raises:
-        ConfigError: wandb or trackio is configured and not installed.
+    Without the tensorboard package the node trains on, and the log says once that there are no event files. Raises
+    ConfigError: wandb or trackio is configured and not installed.
     """
     check_trackers(config)
     run = config.name or animal_name(peer, "_")

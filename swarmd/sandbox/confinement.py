@@ -5,8 +5,6 @@
 - It needs no privilege, and Linux 5.13. What a kernel cannot take away is reported, and the process goes on.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

@@ -5,8 +5,6 @@
 - Each run is one child process: fed, read up to a bound, and killed at its deadline.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

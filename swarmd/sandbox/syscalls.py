@@ -5,8 +5,6 @@ to memory that no limit counts (shared segments, memory files), and takes much o
 numbers are those of x86-64 and of the kernel's generic table, which arm64 uses.
 """
 
-from __future__ import annotations
-
 import errno
 import platform
 import struct

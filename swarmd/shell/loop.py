@@ -9,8 +9,6 @@
 - A snapshot that cannot be kept costs only time at the next start, so it does not end the node.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
@@ -189,10 +187,7 @@ class NodeLoop:
     """One run of a node's daemon, from the fold of its log to `NodeStopped`.
 
     This loop is the log's only writer. Projections get each durable event before the commands of its commit leave.
-
-    Attributes:
-        state: after all commits that were adopted.
-        ended: the event that ended this run; None while it goes on.
+    `state`: after all commits that were adopted. `ended`: the event that ended this run; None while it goes on.
     """
 
     def __init__(

@@ -5,8 +5,6 @@ simulator with simulated ones. At most one process of a worker exists at a time,
 once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal
@@ -14,30 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from swarmd.config import WorkersConfig
-from swarmd.core.commands import (
-    ChainCommand,
-    Command,
-    KillWorker,
-    NetworkCommand,
-    StartWorker,
-    StopWorkers,
-    SupervisorCommand,
-    TrainerCommand,
-)
-from swarmd.core.events import (
-    ClockSet,
-    Event,
-    NodeStarted,
-    NodeStopped,
-    RoundsSkipped,
-    SpaceFreed,
-    SpaceLow,
-    StopRequested,
-    TimerFired,
-    WorkerExited,
-    WorkerStarted,
-    WorkerStartFailed,
-)
+from swarmd.core import commands, events
 from swarmd.core.values import Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.worker.messages import (
@@ -63,17 +38,17 @@ OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
 
 # Facts about the daemon itself and its machine; a worker that observes one is broken.
 DAEMON_EVENTS = (
-    NodeStarted,
-    StopRequested,
-    NodeStopped,
-    TimerFired,
-    WorkerStarted,
-    WorkerExited,
-    WorkerStartFailed,
-    RoundsSkipped,
-    ClockSet,
-    SpaceLow,
-    SpaceFreed,
+    events.NodeStarted,
+    events.StopRequested,
+    events.NodeStopped,
+    events.TimerFired,
+    events.WorkerStarted,
+    events.WorkerExited,
+    events.WorkerStartFailed,
+    events.RoundsSkipped,
+    events.ClockSet,
+    events.SpaceLow,
+    events.SpaceFreed,
 )
 
 
@@ -106,17 +81,17 @@ class KillAction(NamedTuple):
 class EmitEventAction(NamedTuple):
     """Give an event to the node's loop."""
 
-    event: Event
+    event: events.Event
 
 
 Action = ExecuteAction | SendAction | TerminateAction | KillAction | EmitEventAction
 
 
-def worker_for_command(command: NetworkCommand | TrainerCommand | ChainCommand) -> Worker:
+def worker_for_command(command: commands.NetworkCommand | commands.TrainerCommand | commands.ChainCommand) -> Worker:
     """The worker that carries a command out."""
-    if isinstance(command, NetworkCommand):
+    if isinstance(command, commands.NetworkCommand):
         return "network"
-    return "trainer" if isinstance(command, TrainerCommand) else "chain"
+    return "trainer" if isinstance(command, commands.TrainerCommand) else "chain"
 
 
 class SupervisedProcess:
@@ -145,25 +120,25 @@ class WorkerSupervision:
         self._end_told: dict[Worker, bool] = dict.fromkeys(
             workers, False
         )  # the end of the last process, or its failed start, was reported
-        self._stop: StopWorkers | None = None
+        self._stop: commands.StopWorkers | None = None
         self._ending = False  # the daemon is about to exit: nothing is started or reported any more
         self._stop_told = False
 
     # --- commands ---
 
-    def handle_command(self, command: SupervisorCommand, now: float) -> list[Action]:
+    def handle_command(self, command: commands.SupervisorCommand, now: float) -> list[Action]:
         """The actions of a command. `now`: seconds of a monotonic clock."""
         match command:
-            case StartWorker():
+            case commands.StartWorker():
                 return self._start_worker(command.worker, command.attempt)
-            case KillWorker():
+            case commands.KillWorker():
                 return self.kill_worker(command.worker, command.reason)
-            case StopWorkers():
+            case commands.StopWorkers():
                 return self._stop_workers(command, now)
             case _:
                 assert_never(command)
 
-    def send_command(self, worker: Worker, command: Command) -> list[Action]:
+    def send_command(self, worker: Worker, command: commands.Command) -> list[Action]:
         """Hand a command to the worker's process; it is dropped if there is none."""
         return [] if self._processes[worker] is None else [SendAction(worker, PerformMessage(command))]
 
@@ -188,9 +163,9 @@ class WorkerSupervision:
         if self._end_told[worker] or self.is_stopping:
             return []
         self._end_told[worker] = True
-        return [EmitEventAction(WorkerExited(worker, f"{reason}, and no process was there"))]
+        return [EmitEventAction(events.WorkerExited(worker, f"{reason}, and no process was there"))]
 
-    def _stop_workers(self, command: StopWorkers, now: float) -> list[Action]:
+    def _stop_workers(self, command: commands.StopWorkers, now: float) -> list[Action]:
         """Ask all processes to end within `stop_s`, and start none any more."""
         if self._stop is not None:
             return []
@@ -209,7 +184,7 @@ class WorkerSupervision:
         if self._stop is None or self._stop_told or self._ending or any(self._processes.values()):
             return []
         self._stop_told = True
-        return [EmitEventAction(NodeStopped(self._stop.reason, self._stop.code))]
+        return [EmitEventAction(events.NodeStopped(self._stop.reason, self._stop.code))]
 
     def kill_all(self) -> list[Action]:
         """End everything without waiting: the daemon is about to exit."""
@@ -277,7 +252,7 @@ class WorkerSupervision:
         assert process is not None, f"a {worker} worker was executed that nobody asked for"
         process.exists = True
         kill: list[Action] = [KillAction(worker)] if process.killed_for else []
-        return [*kill, EmitEventAction(WorkerStarted(worker, pid, process.attempt))]
+        return [*kill, EmitEventAction(events.WorkerStarted(worker, pid, process.attempt))]
 
     def on_start_failed(self, worker: Worker, reason: str, wanting: bool) -> list[Action]:
         """The program was not executed. `wanting`: the machine has no room for one more process."""
@@ -285,7 +260,7 @@ class WorkerSupervision:
         assert process is not None, f"a {worker} worker was to be executed that nobody asked for"
         self._processes[worker], self._end_told[worker] = None, True
         return [
-            EmitEventAction(WorkerStartFailed(worker, reason, process.attempt, wanting)),
+            EmitEventAction(events.WorkerStartFailed(worker, reason, process.attempt, wanting)),
             *self._report_if_stopped(),
         ]
 
@@ -342,10 +317,10 @@ class WorkerSupervision:
         return [EmitEventAction(make_exit_event(worker, process, status, tail)), *self._report_if_stopped()]
 
 
-def make_exit_event(worker: Worker, process: SupervisedProcess, status: int | None, tail: str) -> WorkerExited:
+def make_exit_event(worker: Worker, process: SupervisedProcess, status: int | None, tail: str) -> events.WorkerExited:
     """The event of a process's end."""
     fault = process.fault
-    return WorkerExited(
+    return events.WorkerExited(
         worker=worker,
         reason=_exit_reason(process, status, tail)[:REASON_CHARACTERS_MAX],
         code=status if status is not None and status >= 0 else None,

@@ -3,8 +3,6 @@
 The contract says who may say what and when, as docs/CONTRACT.md has it; a block of it can be taken back.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
@@ -44,12 +42,8 @@ class ContractRules(msgspec.Struct, frozen=True):
 
 
 class ContractView:
-    """What the contract says and would take, at some block.
-
-    Args:
-        rules: the contract's.
-        get: the value of a key at that block, or the second argument if there is none.
-    """
+    """What the contract says and would take, at some block. `get`: the value of a key at that block, or the second
+    argument if there is none."""
 
     def __init__(self, rules: ContractRules, get: Callable[[Hashable, Any], Any]) -> None:
         self.rules = rules
@@ -59,7 +53,6 @@ class ContractView:
 
     @property
     def round_and_stage(self) -> Place:
-        """Round and stage."""
         place: Place = self._get("place", (0, 0))
         return place
 
@@ -134,11 +127,8 @@ class ContractView:
 
 
 class SimContract(ContractView):
-    """The contract at the newest block, and what changes it.
-
-    Attributes:
-        undo: what to put back, in reverse, to take the present block's changes back.
-    """
+    """The contract at the newest block, and what changes it. `undo`: what to put back, in reverse, to take the present
+    block's changes back."""
 
     def __init__(self, rules: ContractRules, at: float) -> None:
         self.undo: Undo = []
@@ -196,7 +186,6 @@ class SimContract(ContractView):
         self._book[key] = value
 
     def undo_block(self, undo: Undo) -> None:
-        """Undo the changes of the last block."""
         for key, before in reversed(undo):
             if before is _NOTHING:
                 del self._book[key]
@@ -275,9 +264,6 @@ def make_log_entry(said: AnyChainLog, ref: BlockRef, timed: bool) -> SimLogEntry
 class SimChain:
     """What all honest endpoints agree on.
 
-    Args:
-        on_receipt: called with each transaction that a block has.
-
     Attributes:
         blocks: the present branch; a block's number is its place.
         receipts: of the present branch, by hash.
@@ -290,12 +276,7 @@ class SimChain:
         furthest: the last round and stage that any branch ever reached.
     """
 
-    def __init__(
-        self,
-        world: Simulation,
-        contract: SimContract,
-        on_receipt: Callable[[SimReceipt], None],
-    ) -> None:
+    def __init__(self, world: Simulation, contract: SimContract, on_receipt: Callable[[SimReceipt], None]) -> None:
         self.world = world
         self._on_receipt = on_receipt
         self.random = world.random
@@ -317,7 +298,6 @@ class SimChain:
 
     @property
     def head(self) -> BlockRef:
-        """The last block."""
         return self.blocks[-1].ref
 
     def has_block(self, block: BlockRef) -> bool:
@@ -331,7 +311,6 @@ class SimChain:
         return self.contract.view_before([block.undo for block in self.blocks[number + 1 :]])
 
     def balance_of(self, account: str) -> int:
-        """What an account has, in wei."""
         return self.balances.get(account, RICH_WEI)
 
     def has_transaction(self, transaction: str) -> bool:
@@ -364,7 +343,6 @@ class SimChain:
     # --- blocks ---
 
     def start_producing_blocks(self) -> None:
-        """Start producing blocks."""
         self.world.call_in(self.world.profile.block_s, self._produce_block)
         if self.world.profile.reorgs > 0 and self.world.profile.reorg_depth > 0:
             self._schedule_reorganisation()

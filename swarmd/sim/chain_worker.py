@@ -8,27 +8,16 @@ simulated clock and then says what the chain has in that instant, so a block, a 
 between any two calls.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
 import msgspec
 
+from swarmd.chain import ports
 from swarmd.chain.contract import ERRORS
 from swarmd.chain.fees import GWEI, DailyBudget
 from swarmd.chain.logs import LogEntry
-from swarmd.chain.ports import (
-    Block,
-    BlockNotFound,
-    LogFilter,
-    LogRange,
-    MinedTransaction,
-    Price,
-    RoundPolicy,
-    SignedTransaction,
-)
 from swarmd.chain.senders import Wallet
 from swarmd.chain.submitter import ChainCommandDispatcher, Submitter
 from swarmd.chain.watcher import ChainRequirements, ChainWatcher
@@ -72,8 +61,7 @@ SELECTORS = {name: selector for selector, name in ERRORS.items()}
 
 class SimTransactionSigner:
     """A node's account, see `swarmd.chain.ports.TransactionSigner`: what it signs is readable, and no other makes the
-    same.
-    """
+    same."""
 
     def __init__(self, node: SimMachine, checks: SubmissionChecks) -> None:
         self._node = node
@@ -88,21 +76,23 @@ class SimTransactionSigner:
         call = ContractCall(command.kind, self.account, peer, *place, command.reward, command.winners)
         return _encode((call, command.submission))
 
-    def sign_transaction(self, said: SignedTransaction) -> SubmissionAttempt:
+    def sign_transaction(self, said: ports.SignedTransaction) -> SubmissionAttempt:
         call, submission = _content.decode(said.content) if said.content else (ContractCall("idle", said.to), "")
         tx = sign_call(call, said.nonce, said.price.fee_wei, submission, said.price.tip_wei or 0)
         cost_wei = said.gas * said.price.fee_wei
         self._checks.on_transaction_signed(tx)
         return SubmissionAttempt(tx.hash, tx.nonce, _encode(tx), str(tx.fee), str(cost_wei))
 
-    def decode_signed(self, prepared: SubmissionAttempt) -> SignedTransaction:
+    def decode_signed(self, prepared: SubmissionAttempt) -> ports.SignedTransaction:
         if not prepared.raw:
             raise ChainError(f"the logged attempt {prepared.hash} holds no transaction")
         tx = _raw.decode(prepared.raw)
         idle = tx.call.kind == "idle"
         content = b"" if idle else _encode((tx.call, tx.submission))
         gas = int(prepared.cost_wei) // max(tx.fee, 1)
-        return SignedTransaction(tx.nonce, Price(tx.fee, tx.tip), gas, self.account if idle else CONTRACT, content)
+        return ports.SignedTransaction(
+            tx.nonce, ports.Price(tx.fee, tx.tip), gas, self.account if idle else CONTRACT, content
+        )
 
 
 class SimEndpoint:
@@ -114,11 +104,6 @@ class SimEndpoint:
         refusals: the last error with which the contract refused each submission here.
 
     Args:
-        node: whose.
-        chain: behind it.
-        checks: are told what is sent.
-        runtime: of the process that asks.
-        is_alive: whether that process is.
         depth: blocks below the head at which the chain itself calls a block safe.
     """
 
@@ -181,7 +166,7 @@ class SimEndpoint:
         if self._draw_call_failure():
             await self._raise_call_failure()
 
-    async def _view_at(self, block: Block) -> ContractView:
+    async def _view_at(self, block: ports.Block) -> ContractView:
         """The contract at a block: a tag, a number, or a number as hex."""
         await self._simulate_call()
         if isinstance(block, str) and not block.startswith("0x"):
@@ -194,7 +179,7 @@ class SimEndpoint:
     # --- blocks ---
 
     @property
-    def blocks(self) -> SimEndpoint:
+    def blocks(self) -> "SimEndpoint":
         return self
 
     async def get_head(self) -> BlockRef:
@@ -205,14 +190,14 @@ class SimEndpoint:
         await self._simulate_call()
         number = max(self.chain.head.number - self._depth, 0) if isinstance(block, str) else block
         if number > self.chain.head.number:
-            raise BlockNotFound(f"the chain has no block {block} yet")
+            raise ports.BlockNotFound(f"the chain has no block {block} yet")
         return self.chain.blocks[number].ref
 
     async def get_blocks(self, numbers: Sequence[int]) -> list[BlockRef]:
         return await self._runtime.gather([self.get_block(number) for number in numbers])
 
     async def get_logs_of_blocks(
-        self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()
+        self, blocks: Sequence[BlockRef], filters: Sequence[ports.LogFilter] = ()
     ) -> list[list[LogEntry]]:
         assert not filters, "nobody asks the simulated chain so"
         return await self._runtime.gather([self._get_logs_of_block(block) for block in blocks])
@@ -220,18 +205,18 @@ class SimEndpoint:
     async def _get_logs_of_block(self, block: BlockRef) -> list[LogEntry]:
         await self._simulate_call()
         if not self.chain.has_block(block):
-            raise BlockNotFound(f"no logs of block {block.number} {block.hash}")
+            raise ports.BlockNotFound(f"no logs of block {block.number} {block.hash}")
         return list(self.chain.blocks[block.number].entries)
 
     async def iter_log_ranges(
-        self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
-    ) -> AsyncIterator[LogRange]:
+        self, first: int, last: int, filters: Sequence[ports.LogFilter] = (), backwards: bool = False
+    ) -> AsyncIterator[ports.LogRange]:
         assert not filters and not backwards, "nobody asks the simulated chain so"
         while first <= last:
             end = min(first + RANGE_BLOCKS - 1, last)
             await self._simulate_call()
             blocks = self.chain.blocks[first : end + 1]
-            yield LogRange(first, end, [entry for block in blocks for entry in block.entries])
+            yield ports.LogRange(first, end, [entry for block in blocks for entry in block.entries])
             first = end + 1
 
     async def is_syncing(self) -> bool:
@@ -271,9 +256,9 @@ class SimEndpoint:
         await self._simulate_call()
         return 0 if self.chain.contract.rules.manager else 1
 
-    async def round_policy(self, block: str = "latest") -> RoundPolicy:
+    async def round_policy(self, block: str = "latest") -> ports.RoundPolicy:
         rules = (await self._view_at(block)).rules
-        return RoundPolicy(rules.min_submissions, rules.max_stage_s)
+        return ports.RoundPolicy(rules.min_submissions, rules.max_stage_s)
 
     async def submission_count(self, block: str = "latest") -> int | None:
         await self._simulate_call()
@@ -301,7 +286,7 @@ class SimEndpoint:
         await self._simulate_call()
         return self.chain.balance_of(account)
 
-    async def nonce(self, account: str, block: Block = "latest") -> int:
+    async def nonce(self, account: str, block: ports.Block = "latest") -> int:
         await self._simulate_call()
         return self.chain.pending_nonce_of(account) if block == "pending" else self.chain.contract.nonce_of(account)
 
@@ -319,7 +304,7 @@ class SimEndpoint:
         self._check_call_accepted(await self._view_at("latest"), content, self.chain.head.at)
         return GAS
 
-    async def call_contract(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
+    async def call_contract(self, to: str, content: bytes, account: str = "", block: ports.Block = "latest") -> bytes:
         view = await self._view_at(block)
         number = block if isinstance(block, int) else self.chain.head.number
         self._check_call_accepted(view, content, self.chain.blocks[number].ref.at)
@@ -353,24 +338,18 @@ class SimEndpoint:
         await self._simulate_call()
         return self.chain.has_transaction(hash)
 
-    async def find_receipt(self, hash: str) -> MinedTransaction | None:
+    async def find_receipt(self, hash: str) -> ports.MinedTransaction | None:
         await self._simulate_call()
         found = self.chain.receipts.get(hash)
         if found is None:
             return None
         block = BlockRef(found.block.number, found.block.hash)
         to = found.tx.call.account if found.tx.call.kind == "idle" else CONTRACT
-        return MinedTransaction(block, not found.error, GAS, found.tx.fee, "", to)
+        return ports.MinedTransaction(block, not found.error, GAS, found.tx.fee, "", to)
 
 
 class SimHeadNotifier:
-    """See `swarmd.chain.ports.HeadNotifier`; a subscription that most processes have.
-
-    Args:
-        endpoint: that is asked.
-        later: of the process.
-        poll_s: seconds between two looks without a subscription.
-    """
+    """See `swarmd.chain.ports.HeadNotifier`; a subscription that most processes have."""
 
     def __init__(self, endpoint: SimEndpoint, later: Later, poll_s: float) -> None:
         self._endpoint = endpoint
@@ -385,7 +364,6 @@ class SimHeadNotifier:
         return "an endpoint" if self._subscribed and not self._endpoint.has_no_reachable_endpoint else ""
 
     def announce_head(self, head: BlockRef) -> None:
-        """There is a new block."""
         if self._subscribed:
             self._later(self._endpoint.draw_latency_s(), self._on_head, head)
 
@@ -490,6 +468,5 @@ def make_chain_config(node: SimMachine) -> ChainConfig:
 
 
 def decode_sim_log_entry(entry: LogEntry, rejected: Counter[str]) -> AnyChainLog | None:
-    """What an entry of the simulated chain says."""
     assert isinstance(entry, SimLogEntry), "there are no others"
     return entry.said

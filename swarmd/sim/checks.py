@@ -3,27 +3,212 @@
 Everything is counted from events and commands; the core's own books are only compared with that.
 """
 
-from __future__ import annotations
-
+from swarmd.core import events
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command, Gather, PublishReport
 from swarmd.core.events import Event, RolloutsGathered
+from swarmd.dht.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
+from swarmd.dht.publisher import KEPT, RENEWALS, KeptRecord
+from swarmd.dht.wire import names
+from swarmd.dht.wire.names import member_shard_of, shard_of
+from swarmd.dht.wire.records import ClockRecord, Record, check_shard, is_too_far_ahead
 from swarmd.sim.chain import SimReceipt
+from swarmd.sim.dht import CLOCK, MEMBERS, RECORD_S, SWARM, is_unexpired
 from swarmd.sim.network import SimNetworkWorker
-from swarmd.sim.network_checks import NetworkChecks
 from swarmd.sim.node import SimNode
 from swarmd.sim.node_checks import CommandChecks, RoundAccounts, WeightsChecks, check_progress, find_stall
 from swarmd.sim.submission_checks import SubmissionChecks
 from swarmd.sim.swarm import SimSwarm
 from swarmd.sim.swarm_checks import CoordinatorModel, HonestNodesChecks, RecoveryChecks
 
+EARLY_S = 5.0  # what was published this long before rollouts are gathered is there for everybody
+PUBLISH_S = 30.0  # longest from the first record of a stage that is stored to the fact that all are published
+RENEWAL_S = 60.0  # longest that it takes to write all of a node's records again if strangers do not answer
+ENOUGH_S = ANSWER_S + 1.5  # in which everything that is there is gathered
+WAVE_LATENCIES = 15.0  # to look for memberships and fetch bodies of all peers that are asked at once
+SLACK_S = 0.5  # of a deadline
+KNOWN_S = 60.0  # a node that has been linked for this long is known as a member
+CALM_MIN_S = 650.0  # a shorter calm has no renewal that must have been
+
+
+class NetworkChecks:
+    """Checks of all nodes' network workers."""
+
+    def __init__(self, world: SimSwarm) -> None:
+        self.world = world
+        self._latest: list[dict[str, KeptRecord]] = [{} for _ in world.nodes]  # key → own record, by node
+        self._announced: tuple[int, int, bool] = (-1, -1, False)
+        self._gathers: dict[
+            tuple[SimNetworkWorker, str], tuple[Gather, float]
+        ] = {}  # by worker and id: what, since when
+
+    # --- what it writes ---
+
+    def reset_node(self, node: SimNode) -> None:
+        """A node's disk is lost, and what it remembers of its records with it."""
+        self._latest[node.index].clear()
+
+    def on_record_signed(self, node: SimNode, record: Record) -> None:
+        """Each record of a node under a key expires later than those before: else peers would keep an old one. A node
+        need not remember all of them: it hears of the others from the peers that have them."""
+        content, latest = record.content, self._latest[node.index]
+        check_shard(record.owner, content)
+        kept = latest.pop(content.key, None)
+        before = 0.0 if kept is None else kept.expiration
+        if record.expiration <= before and not is_too_far_ahead(before, node.local_time()):
+            what = f"{content.key} is signed until {record.expiration:.3f}, before until {before:.3f}"
+            node.fail_run(f"{what}: an earlier record would stand in its way")
+        latest[content.key] = KeptRecord(content, record.expiration)
+        same = [key for key, kept in latest.items() if type(kept.content) is type(content)]
+        for key in same[: -KEPT[type(content)]]:
+            del latest[key]
+        if isinstance(content, ClockRecord):
+            self._check_clock_record(node, content)
+
+    def _check_clock_record(self, node: SimNode, content: ClockRecord) -> None:
+        """What is renewed is never an announcement of before: it would lead the swarm back."""
+        told = (content.round, content.stage, not content.final)  # after a final one a swarm may go on
+        if told < self._announced:
+            node.fail_run(f"it announces {told} again, and has announced {self._announced}")
+        self._announced = told
+
+    def on_network_fact(self, worker: SimNetworkWorker, event: events.Event) -> None:
+        """What counts as published can be found, unless those who held it are gone since."""
+        if self.world.now < self.world.dht.lossy_at + PUBLISH_S:
+            return
+        for key in _published_keys(worker, event):
+            own = worker.own.get(key)
+            if own is not None and not (own.expiration >= self.world.now and is_unexpired(own, self.world.now)):
+                continue  # a node whose clock is wrong, and who is alone with that
+            if own is not None and not worker.partition_store.is_accepted_round(own.content):
+                continue  # of a round that was announced by a clock that was ahead: nobody has taken that yet
+            if worker.node.peer not in worker.partition_store.find_records(key, self.world.now):
+                worker.node.fail_run(f"{type(event).__name__} is told, and nobody can show {key}")
+
+    # --- what it gathers ---
+
+    def on_gather_command(self, worker: SimNetworkWorker, command: Gather) -> None:
+        """A node is told to gather."""
+        self._gathers[worker, command.id] = (command, self.world.now)
+
+    def on_rollouts_gathered(self, worker: SimNetworkWorker, event: events.RolloutsGathered) -> None:
+        """A node has gathered: in time, what it was told to, with bodies that are what was announced."""
+        node, asked = worker.node, self._gathers.pop((worker, event.command), None)
+        if asked is None:
+            return
+        command, began = asked
+        place = (command.source_round, command.source_stage)
+        for ref in event.rollouts:
+            if (ref.round, ref.stage) != place or ref.peer == node.peer:
+                node.fail_run(f"{command.id} asks for the rollouts of {place}, and has {ref}")
+            if not worker.session.bodies.has(ref.digest):
+                node.fail_run(f"it has gathered {ref} without its body")
+        if began > self.world.calm_from and worker.frozen_until < began and place[0] >= 0:
+            had_s = command.until_at - node.skew_s - began
+            took_s = self.world.now - began
+            if took_s > max(had_s - ANSWER_S, LEAST_S) + SLACK_S:  # training has begun without it
+                node.fail_run(f"{command.id} took {took_s:.1f} s and had {had_s:.1f} s")
+            # From more peers than are asked at once, of a large swarm, it takes longer.
+            profile = self.world.profile
+            sources = min(profile.nodes, profile.gather_peers + profile.gather_peers // SPARE)
+            waves_s = (sources - 1) // FETCHES_AT_ONCE * WAVE_LATENCIES * profile.latency_s
+            if had_s > ENOUGH_S + waves_s:
+                self._check_nothing_missing(worker, place, event, began)
+
+    def _check_nothing_missing(
+        self, worker: SimNetworkWorker, place: tuple[int, int], event: events.RolloutsGathered, began: float
+    ) -> None:
+        """What honest peers that are there published long before is gathered, and then without delay."""
+        profile, took_s = self.world.profile, self.world.now - began
+        store, peer = worker.partition_store, worker.node.peer
+        found = store.find_records_in_shards(names.rollouts_key(SWARM, *place), worker.node.local_time())
+        reports = store.find_records_in_shards(names.reports_key(SWARM, *place), worker.node.local_time())
+        gathered = {ref.peer for ref in event.rollouts}
+        slow = profile.latency_s > 0.1 or self.world.has_strangers
+        if slow or not reports.keys() <= found.keys() | {peer}:
+            return
+        workers = [
+            each for each in self.world.dht.workers if each.joined and each.partition_side == worker.partition_side
+        ]
+        there = [each.node for each in workers if each.node.state.link.chart == "up"]
+        wrote = {node.peer: node for node in there if node.local_time() - node.state.link.since > took_s}
+        # What was there well before gathering began: a record expires RECORD_S after its owner's clock showed its time.
+        early_s = began - EARLY_S + RECORD_S
+        early = {
+            owner
+            for owner, record in found.items()
+            if owner in wrote and record.expiration - wrote[owner].skew_s < early_s
+        }
+        missing = sorted(early & reports.keys() - gathered - {peer})
+        if missing and not (profile.has_shards and len(gathered) >= profile.gather_peers):
+            worker.node.fail_run(
+                f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered} after {took_s:.1f} s"
+            )
+        # A look at a stage in shards reads two keys of each, one after another.
+        look_s = 4 * READ_MAX * profile.latency_s if profile.has_shards else 0.0
+        if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S + look_s:
+            worker.node.fail_run(f"it went on looking for rollouts of {place} for {took_s:.1f} s, and had all")
+
+    # --- the end ---
+
+    def check_at_end(self) -> None:
+        """After the calm all members are known, and their records are kept alive."""
+        if self.world.now - self.world.calm_from < CALM_MIN_S:
+            return
+        for node in self.world.nodes:
+            worker, link = node.supervisor.running["network"], node.state.link
+            if worker is None or link.chart != "up" or node.local_time() - link.since < KNOWN_S:
+                continue
+            self._check_member(node)
+        self._check_coordinator_members()
+
+    def _check_member(self, node: SimNode) -> None:
+        record = (
+            self.world.dht.stores[self.world.dht.sides[node.index]]
+            .find_records_in_shards(MEMBERS, self.world.now)
+            .get(node.peer)
+        )
+        lives_s = 0.0 if record is None else record.expiration - self.world.now
+        renewed_s = RECORD_S / RENEWALS
+        if lives_s < RECORD_S - 2 * renewed_s - RENEWAL_S:
+            node.fail_run(f"its membership lives for {lives_s:.0f} s more, it is renewed every {renewed_s:.0f} s")
+
+    def _check_coordinator_members(self) -> None:
+        """The coordinator knows who is there."""
+        coordination = self.world.nodes[0].state.coordination
+        if coordination is None or self.world.nodes[0].state.link.chart != "up":
+            return
+        here = {member.peer for member in coordination.members if not member.left}
+        since = self.world.nodes[0].state.link.since
+        for node in self.world.nodes:
+            link = node.state.link
+            linked_s = min(node.local_time() - link.since, self.world.nodes[0].local_time() - since)
+            if link.chart == "up" and linked_s > KNOWN_S and node.peer not in here:
+                node.fail_run("it has been there for long, and the coordinator does not know it as a member")
+
+
+def _published_keys(worker: SimNetworkWorker, event: events.Event) -> tuple[str, ...]:
+    """The keys of the records that a fact says are published; none for other facts."""
+    match event:
+        case events.Registered():
+            lies = worker.agent.members.place
+            return (names.members_key(SWARM, *lies, member_shard_of(SWARM, worker.node.peer, lies)),)
+        case events.RoundPublished():
+            return (CLOCK,)
+        case events.ReportPublished():
+            shards = worker.session.view.shards.latest_shards_of(event.round)
+            shard = shard_of(SWARM, worker.node.peer, event.round, event.stage, shards)
+            place = (SWARM, event.round, event.stage, shards, shard)
+            return names.reports_key(*place), names.rollouts_key(*place)
+        case events.LeaderboardPublished():
+            return (names.leaderboard_key(SWARM, event.round),)
+        case _:
+            return ()
+
 
 class NodeChecks:
-    """The checks of one node, by its journal.
-
-    Args:
-        submissions: those of what it submits to a contract, if there is one.
-    """
+    """The checks of one node, by its journal. `submissions`: those of what it submits to a contract, if there is
+    one."""
 
     def __init__(
         self,
@@ -111,7 +296,6 @@ class WorldChecks:
             self._by_peer[receipt.tx.call.peer].on_transaction_mined(receipt)
 
     def check_at_end(self) -> None:
-        """Make the checks that belong to the end of a run."""
         self.recovery.check_at_end()
         if self.recovery.settled is not None:
             for each in self.submissions:

@@ -14,8 +14,6 @@ gives one: mostly the simulator's queue, after a delay that the caller drew. So 
 tasks.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +69,7 @@ class VirtualFuture:
             if self.task is not None:
                 self.task.run_until_blocked()
 
-    def __await__(self) -> Generator[VirtualFuture, None, None]:
+    def __await__(self) -> "Generator[VirtualFuture, None, None]":
         if not self.given:
             yield self
 
@@ -92,7 +90,7 @@ class VirtualTask:
         self,
         coroutine: Coroutine[Any, Any, T],
         on_end: Callable[[T | None, Exception | None], None] | None = None,
-        among: dict[VirtualTask, None] | None = None,
+        among: "dict[VirtualTask, None] | None" = None,
     ) -> None:
         self._coroutine = coroutine
         self._on_end = on_end

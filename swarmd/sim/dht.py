@@ -1,7 +1,5 @@
 """The simulated DHT: records that their owners replace; it can split in two, go stale, forget, and heal."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -17,35 +15,20 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.publisher import KeptRecord
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Seniority, credited_rounds
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings, decode_leaderboard
-from swarmd.dht.wire.records import (
-    PAST_S,
-    ROUNDS_AHEAD,
-    ROUNDS_BEHIND,
-    TTL_MAX_S,
-    AnnouncedShards,
-    ClockRecord,
-    LeaderboardRecord,
-    Membership,
-    Payload,
-    Record,
-    ReportRecord,
-    RolloutsRecord,
-    SignedRecord,
-)
 from swarmd.sim.simulation import Place, Simulation, peer_id_of
 
 DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
 
 
-def to_seen_record(record: Record) -> DecodedRecord:
+def to_seen_record(record: records.Record) -> DecodedRecord:
     """A record as it travels in gossip, with its content; its digest is as long as a real one."""
-    if not isinstance(record, SignedRecord):
+    if not isinstance(record, records.SignedRecord):
         content = record.content
-        if isinstance(content, ReportRecord) and content.digest:
+        if isinstance(content, records.ReportRecord) and content.digest:
             content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
-        record = SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
+        record = records.SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
     return DecodedRecord(record, record.content)
 
 
@@ -54,12 +37,9 @@ M = TypeVar("M")
 
 
 class IdentityCache(Generic[T, M]):
-    """Remembers what was made of the latest values, told apart by what they are and not by what is in them.
-
-    Args:
-        make: makes something of a value, always the same; nobody changes what it made.
-        kept: values that are remembered, the latest.
-    """
+    """Remembers what was made of the latest values, told apart by what they are and not by what is in them. `make`:
+    makes something of a value, always the same; nobody changes what it made. `kept`: values that are remembered, the
+    latest."""
 
     def __init__(self, make: Callable[[T], M], kept: int) -> None:
         self._make = make
@@ -119,30 +99,29 @@ class SimRecord(msgspec.Struct, frozen=True, gc=False):
     """A record, see `swarmd.dht.ports.Record`; nobody forges one here, so they are not signed."""
 
     owner: str
-    content: Payload
+    content: records.Payload
     expiration: float
     size_bytes: int
 
     def encode(self) -> bytes:
         """What anyone needs of a report to add up the leaderboard; of another record all, as it travels in gossip."""
         content = self.content
-        if isinstance(content, ReportRecord):
+        if isinstance(content, records.ReportRecord):
             return msgspec.msgpack.encode((self.owner, content.round, content.stage, content.reward))
-        return SignedRecord(self.owner, msgspec.msgpack.encode(content), self.expiration, b"").encode()
+        return records.SignedRecord(self.owner, msgspec.msgpack.encode(content), self.expiration, b"").encode()
 
 
-def estimate_record_bytes(content: Payload) -> int:
-    """Bytes that an honest record has, about."""
+def estimate_record_bytes(content: records.Payload) -> int:
     match content:
-        case Membership():
+        case records.Membership():
             return MEMBER_BYTES
-        case ClockRecord():
+        case records.ClockRecord():
             return CLOCK_BYTES
-        case ReportRecord():
+        case records.ReportRecord():
             return REPORT_BYTES
-        case RolloutsRecord():
+        case records.RolloutsRecord():
             return ROLLOUTS_BYTES if content.body else BARE_BYTES
-        case LeaderboardRecord():
+        case records.LeaderboardRecord():
             return BARE_BYTES + len(content.body)
 
 
@@ -161,24 +140,20 @@ def make_key_snapshot(held: Mapping[str, SimRecord]) -> KeySnapshot:
 
 
 class PartitionStore:
-    """What the nodes of one side of a partition hold together.
+    """What the nodes of one side of a partition hold together. `keys`: name → owner → record. `before`: owner → the
+    record of the clock that was replaced last."""
 
-    Attributes:
-        keys: name → owner → record.
-        before: owner → the record of the clock that was replaced last.
-    """
-
-    def __init__(self, dht: SimDht[Any]) -> None:
+    def __init__(self, dht: "SimDht[Any]") -> None:
         self.dht = dht
         self.keys: dict[str, dict[str, SimRecord]] = {}
         self.before: dict[str, SimRecord] = {}
         self._shown: dict[str, KeySnapshot] = {}
         self._capacities: dict[str, KeyCapacity[str]] = {}
         self._ranked: dict[str, int] = {}  # name → version of the seniority by which its records are ranked
-        self.shards = AnnouncedShards(None if dht.world.profile.has_shards else 0)
+        self.shards = records.AnnouncedShards(None if dht.world.profile.has_shards else 0)
         self._swept_at = dht.world.now
 
-    def copy(self) -> PartitionStore:
+    def copy(self) -> "PartitionStore":
         """What the other side begins with when the network splits."""
         twin = PartitionStore(self.dht)
         twin.merge(self)
@@ -186,10 +161,10 @@ class PartitionStore:
         twin.shards = deepcopy(self.shards)
         return twin
 
-    def merge(self, other: PartitionStore) -> None:
+    def merge(self, other: "PartitionStore") -> None:
         """Come together again: the later record of each owner stays."""
-        for name, records in other.keys.items():
-            for record in records.values():
+        for name, held in other.keys.items():
+            for record in held.values():
                 self.put_record(name, record)
 
     def put_record(self, name: str, record: SimRecord) -> bool:
@@ -208,23 +183,23 @@ class PartitionStore:
             self.before[record.owner] = held
         self.keys[name][record.owner] = record
         self._shown.pop(name, None)
-        if isinstance(record.content, ClockRecord):
+        if isinstance(record.content, records.ClockRecord):
             self.shards.apply_clock(record.content)
         return True
 
-    def _has_announced_shards(self, content: Payload) -> bool:
+    def _has_announced_shards(self, content: records.Payload) -> bool:
         """Whether a stage has as many shards as a record goes by, as far as those who hold it have heard."""
-        if not isinstance(content, ReportRecord | RolloutsRecord):
+        if not isinstance(content, records.ReportRecord | records.RolloutsRecord):
             return True
         announced = self.shards.known_shards_of(content.round)
         return announced is None or announced == content.shards
 
-    def is_accepted_round(self, content: Payload) -> bool:
+    def is_accepted_round(self, content: records.Payload) -> bool:
         """Whether a round is one whose records are taken."""
         clock = self.clock_record
-        if clock is None or not isinstance(content, ReportRecord | RolloutsRecord):
+        if clock is None or not isinstance(content, records.ReportRecord | records.RolloutsRecord):
             return True
-        return -ROUNDS_BEHIND <= content.round - clock.round <= ROUNDS_AHEAD
+        return -records.ROUNDS_BEHIND <= content.round - clock.round <= records.ROUNDS_AHEAD
 
     def _admit_by_capacity(self, name: str, record: SimRecord) -> bool:
         """Keep what comes first by rank, and drop what a record takes the place of; among friends there is room."""
@@ -255,7 +230,7 @@ class PartitionStore:
             self._ranked[name] = self.dht.seniority.version
             capacity.update_ranks(self.dht.seniority.rounds_of)
 
-    def put_hostile_record(self, peer: str, content: Payload, size_bytes: int) -> SimRecord | None:
+    def put_hostile_record(self, peer: str, content: records.Payload, size_bytes: int) -> SimRecord | None:
         """Keep what a hostile peer writes. None if there is no room for it, or its round is long over or far ahead."""
         name, expiration = content.key, self.dht.world.now + RECORD_S
         held = self.keys.get(name, {}).get(peer)
@@ -265,15 +240,12 @@ class PartitionStore:
         return record if self.put_record(name, record) else None
 
     def find_records(self, name: str, now: float) -> Mapping[str, SimRecord]:
-        """owner → record that lives, also for a reader whose clock shows `now`.
-
-        Returns:
-            The same mapping as before where nothing has changed and all records live.
-        """
+        """owner → record that lives, also for a reader whose clock shows `now`. Returns the same mapping as before
+        where nothing has changed and all records live."""
         shown = self._shown.get(name)
         if shown is None:
             shown = self._shown[name] = make_key_snapshot(self.keys.get(name, {}))
-        since, until = max(self.dht.world.now, now - PAST_S), now + TTL_MAX_S + PAST_S
+        since, until = max(self.dht.world.now, now - records.PAST_S), now + records.TTL_MAX_S + records.PAST_S
         if since <= shown.first and shown.last <= until:
             return shown.records
         return {owner: record for owner, record in shown.records.items() if since <= record.expiration <= until}
@@ -309,39 +281,35 @@ class PartitionStore:
             self._capacities[name].drop(owner)
 
     def drop_record_kinds(self, kinds: tuple[str, ...]) -> None:
-        """Lose all records under keys of these kinds."""
         for name in [name for name in self.keys if name.split("/")[2] in kinds]:
             for owner in list(self.keys[name]):
                 self._drop_record(name, owner)
 
     @property
-    def clock_record(self) -> ClockRecord | None:
+    def clock_record(self) -> records.ClockRecord | None:
         """The swarm's round and stage, as the coordinator announced them last."""
         record = self.find_records(CLOCK, self.dht.world.now).get(peer_id_of(0))
-        return record.content if record is not None and isinstance(record.content, ClockRecord) else None
+        return record.content if record is not None and isinstance(record.content, records.ClockRecord) else None
 
     def has_report(self, place: Place, peer: str) -> bool:
-        """Whether there is a report of a stage by this peer."""
         return peer in self.keys.get(names.reports_key(SWARM, *place), {})
 
     def has_rollouts(self, place: Place, peer: str) -> bool:
-        """Whether there are rollouts of a stage by this peer."""
         return peer in self.keys.get(names.rollouts_key(SWARM, *place), {})
 
     def rollouts_of_stage(self, place: Place) -> list[RolloutsRef]:
-        """All rollouts of a stage."""
         found = self.find_records(names.rollouts_key(SWARM, *place), self.dht.world.now)
         named = [(owner, record.content) for owner, record in found.items()]
         return [
             RolloutsRef(owner, *place, content.digest, content.size_bytes, content.groups)
             for owner, content in named
-            if isinstance(content, RolloutsRecord)
+            if isinstance(content, records.RolloutsRecord)
         ]
 
 
 def is_unexpired(record: SimRecord, now: float) -> bool:
     """Whether a record lives for somebody whose clock shows `now`."""
-    return now - PAST_S <= record.expiration <= now + TTL_MAX_S + PAST_S
+    return now - records.PAST_S <= record.expiration <= now + records.TTL_MAX_S + records.PAST_S
 
 
 class Participant(Protocol):
@@ -446,7 +414,6 @@ class SimDht(Generic[W]):
         return self._by_peer.get(peer)
 
     def linked_workers_at(self, side: int) -> list[W]:
-        """Linked workers at a side."""
         return [each for each in self.workers if self.sides[each.index] == side and each.linked]
 
     def split_network(self, share: float) -> None:
@@ -457,7 +424,6 @@ class SimDht(Generic[W]):
         self.stores[1] = self.stores[0].copy()
 
     def heal_network(self) -> None:
-        """Make the network whole again."""
         if not self.split:
             return
         self.split, self.lossy_at = False, self.world.now

@@ -1,7 +1,5 @@
 """What goes wrong in the simulated world, and when."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from swarmd.core.events import StopRequested
@@ -189,7 +187,6 @@ class FaultInjector:
             node.supervisor.break_process(worker, "killed")
 
     def _cut_off_endpoints(self, node: SimNode) -> None:
-        """None of a node's endpoints answers for a while."""
         node.rpc_out_until = self.world.now + self.random.uniform(*OUTAGE_S)
 
     def _cut_off_all_endpoints(self, node: SimNode) -> None:
@@ -226,7 +223,6 @@ class FaultInjector:
         )
 
     def _halt_blocks(self, node: SimNode) -> None:
-        """No blocks for a while."""
         self._chain.halted_until = self.world.now + self.random.uniform(*HALT_S)
 
     def _ban_peer(self, node: SimNode) -> None:

@@ -1,7 +1,5 @@
 """The simulated network worker among hostile peers: what they do to it, and what the shipped bounds leave of that."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping
 from random import Random
 
@@ -84,7 +82,6 @@ class AttackedNetworkWorker(SimNetworkWorker):
     # --- what strangers do ---
 
     def on_hint(self, key: str, owner: str, expiration: float) -> None:
-        """A hint: of an owner that may still say something."""
         if self.hints.try_charge_sender(owner) and self.hints.try_charge_all(self.session.view.is_credited(owner)):
             super().on_hint(key, owner, expiration)
 

@@ -1,7 +1,5 @@
 """Hostile actors in a simulated swarm: what each kind does, by a stream of chance of its own."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from random import Random
 from typing import ClassVar
@@ -11,14 +9,7 @@ import msgspec
 from swarmd.bounds import REAL_MAX
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.wire.records import (
-    GROUPS_MAX,
-    PAYLOAD_BYTES_MAX,
-    ROUNDS_AHEAD,
-    Membership,
-    ReportRecord,
-    RolloutsRecord,
-)
+from swarmd.dht.wire import records
 from swarmd.sim.dht import BARE_BYTES, MEMBER_BYTES, RECORD_S, REPORT_BYTES, SWARM, PartitionStore, SimRecord
 from swarmd.sim.guarded import AttackedNetworkWorker
 from swarmd.sim.profile import parse_hostile_kinds
@@ -30,12 +21,7 @@ GROUPS = 16
 
 
 class HostileActor(ABC):
-    """One kind of attack, by one or many identities.
-
-    Args:
-        world: the swarm that it attacks.
-        random: its own.
-    """
+    """One kind of attack, by one or many identities."""
 
     kind: ClassVar[str]
     period_s: ClassVar[float] = 4.0
@@ -67,7 +53,7 @@ class HostileActor(ABC):
         self, store: PartitionStore, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES
     ) -> SimRecord | None:
         """Write a membership; None if it finds no room."""
-        content = Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
+        content = records.Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
         return store.put_hostile_record(peer, content, size_bytes)
 
     def write_report(
@@ -82,12 +68,12 @@ class HostileActor(ABC):
         if ref.groups and not self.write_rollouts(store, ref, rollouts_bytes):
             self.write_rollouts(store, ref)
         digest = ref.digest if ref.groups else ""
-        content = ReportRecord(SWARM, ref.round, ref.stage, reward, digest, ref.size_bytes, ref.groups)
+        content = records.ReportRecord(SWARM, ref.round, ref.stage, reward, digest, ref.size_bytes, ref.groups)
         return store.put_hostile_record(ref.peer, content, report_bytes)
 
     def write_rollouts(self, store: PartitionStore, ref: RolloutsRef, size_bytes: int = BARE_BYTES) -> SimRecord | None:
         """Write rollouts; None if they find no room."""
-        content = RolloutsRecord(SWARM, ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
+        content = records.RolloutsRecord(SWARM, ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
         return store.put_hostile_record(ref.peer, content, size_bytes)
 
     def make_rollouts_ref(self, peer: str, place: Place, groups: int = GROUPS, size_bytes: int = 4096) -> RolloutsRef:
@@ -105,11 +91,8 @@ class HostileActor(ABC):
 
 
 class HostileMember(HostileActor):
-    """A member that writes something in each stage.
-
-    Attributes:
-        peers: its identities, which have done the work that every node does.
-    """
+    """A member that writes something in each stage. `peers`: its identities, which have done the work that every node
+    does."""
 
     count: ClassVar[int] = 1
     delay_s: ClassVar[tuple[float, float]] = (0.0, 0.0)  # from the opening of a stage to its report
@@ -227,7 +210,7 @@ class Poisoner(HostileMember):
     def act_on_stage(self, store: PartitionStore, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):
             reward = self.random.choice((REAL_MAX, -REAL_MAX, 5e-324, 0.0))
-            rollouts = self.make_rollouts_ref(peer, place, groups=GROUPS_MAX, size_bytes=2**24)
+            rollouts = self.make_rollouts_ref(peer, place, groups=records.GROUPS_MAX, size_bytes=2**24)
             self.send_hints(side, self.write_report(store, rollouts, reward))
 
 
@@ -265,9 +248,9 @@ class SybilCrowd(HostileActor):
 
     kind = "sybil"
     period_s = 10.0
-    member_bytes: ClassVar[int] = PAYLOAD_BYTES_MAX["membership"] + SIGNATURE_BYTES
-    report_bytes: ClassVar[int] = PAYLOAD_BYTES_MAX["report"] + SIGNATURE_BYTES
-    rollouts_bytes: ClassVar[int] = PAYLOAD_BYTES_MAX["rollouts"] + SIGNATURE_BYTES
+    member_bytes: ClassVar[int] = records.PAYLOAD_BYTES_MAX["membership"] + SIGNATURE_BYTES
+    report_bytes: ClassVar[int] = records.PAYLOAD_BYTES_MAX["report"] + SIGNATURE_BYTES
+    rollouts_bytes: ClassVar[int] = records.PAYLOAD_BYTES_MAX["rollouts"] + SIGNATURE_BYTES
 
     def __init__(self, world: SimSwarm, random: Random) -> None:
         super().__init__(world, random)
@@ -293,7 +276,9 @@ class SybilCrowd(HostileActor):
     def _fill_stage_keys(self, store: PartitionStore, side: int, place: Place) -> None:
         """Reports and rollouts under the keys of this stage and of those to come."""
         stages = self.world.profile.stages
-        coming = [(round, stage) for round in range(place[0], place[0] + ROUNDS_AHEAD + 1) for stage in range(stages)]
+        coming = [
+            (round, stage) for round in range(place[0], place[0] + records.ROUNDS_AHEAD + 1) for stage in range(stages)
+        ]
         for each in coming:
             if each in self._filled[side] or each < place:
                 continue
@@ -312,7 +297,6 @@ ACTORS: dict[str, type[HostileActor]] = {
 
 
 def start_actors(world: SimSwarm) -> None:
-    """Start the hostile actors of a swarm."""
     for kind in parse_hostile_kinds(world.profile.hostile):
         actor = ACTORS[kind](world, Random(f"{world.seed}/{kind}"))
         world.call_in(actor.random.uniform(0.0, 60.0), actor.act_repeatedly)

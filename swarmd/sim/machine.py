@@ -1,7 +1,5 @@
 """A simulated machine: its clock, its account, and its disk, which stays when every process on it dies."""
 
-from __future__ import annotations
-
 import io
 from abc import ABC, abstractmethod
 from collections import deque
@@ -86,7 +84,6 @@ class SimDisk:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether the disk is so full that a node pauses."""
         return self.free_bytes < LOW_BYTES
 
     def restore_backup(self, commits: int) -> None:
@@ -107,9 +104,6 @@ class SimMachine(ABC):
     """What the processes on a machine know of it; `swarmd.sim.node.SimNode` adds the daemon.
 
     Args:
-        world: its time.
-        index: number of the node.
-        settings: that its daemon is started with.
         pace_s: median time that a stage takes to train here.
         skew_s: this machine's clock minus the true time.
         events_max: a commit of more events is refused; None for no bound.
@@ -158,7 +152,6 @@ class SimMachine(ABC):
         """Put a fact into the inbox of this run of the daemon."""
 
     def local_time(self) -> float:
-        """This machine's idea of the time."""
         return self.world.now + self.skew_s
 
     def fail_run(self, what: str) -> NoReturn:

@@ -18,17 +18,8 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
+from swarmd.core import events
 from swarmd.core.commands import Command, FetchWeights
-from swarmd.core.events import (
-    Event,
-    LinkDegraded,
-    LinkDown,
-    LinkUp,
-    ReportSeen,
-    RoundAnnounced,
-    WeightsFetched,
-    WeightsRefused,
-)
 from swarmd.core.values import AveragedOffer, PeerWeights, Standing
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.evidence import DecodedRecord, EquivocationDetector, EvidenceGossip
@@ -41,20 +32,9 @@ from swarmd.dht.publisher import OwnRecords, Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings
 from swarmd.dht.wire.evidence import Evidence, ProvenEquivocation, check_evidence
-from swarmd.dht.wire.records import (
-    ClockRecord,
-    LeaderboardRecord,
-    Payload,
-    Record,
-    RecordPolicy,
-    ReportRecord,
-    check_expiration,
-    is_sharded,
-    is_too_far_ahead,
-)
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import VirtualFuture, VirtualRuntime
 from swarmd.sim.dht import (
@@ -91,12 +71,7 @@ T = TypeVar("T")
 
 
 class SimTopic:
-    """A gossip topic, see `swarmd.dht.ports.Topic`.
-
-    Args:
-        worker: who sends on it and listens to it.
-        name: of the topic.
-    """
+    """A gossip topic, see `swarmd.dht.ports.Topic`."""
 
     def __init__(self, worker: SimNetworkWorker, name: str) -> None:
         self._worker = worker
@@ -115,22 +90,21 @@ class SimTopic:
 
 
 class SimRecordComparison(EquivocationDetector):
-    """The shipped comparison, which sees each record that a worker reads or writes once.
-
-    Args:
-        coordinator, known, found: as of the shipped one.
-        signed: gives records as they travel.
-    """
+    """The shipped comparison, which sees each record that a worker reads or writes once."""
 
     def __init__(
-        self, coordinator: str, known: PeerCheck, found: EvidenceSink, signed: IdentityCache[Record, DecodedRecord]
+        self,
+        coordinator: str,
+        known: PeerCheck,
+        found: EvidenceSink,
+        signed: IdentityCache[records.Record, DecodedRecord],
     ) -> None:
         super().__init__(coordinator, known, found)
         self._signed = signed
-        self._seen: dict[tuple[str, type[object]], Record] = {}  # the latest of each owner and kind
-        self._read: dict[str, Mapping[str, Record]] = {}  # by key, what was found there last
+        self._seen: dict[tuple[str, type[object]], records.Record] = {}  # the latest of each owner and kind
+        self._read: dict[str, Mapping[str, records.Record]] = {}  # by key, what was found there last
 
-    def compare_found(self, name: str, found: Mapping[str, Record]) -> None:
+    def compare_found(self, name: str, found: Mapping[str, records.Record]) -> None:
         """Records that were found under a key; the same mapping as the last time holds nothing new."""
         if self._read.get(name) is found:
             return
@@ -141,9 +115,9 @@ class SimRecordComparison(EquivocationDetector):
         for record in found.values():
             self.compare_record(record)
 
-    def compare_record(self, record: Record) -> None:
+    def compare_record(self, record: records.Record) -> None:
         content = record.content
-        if not isinstance(content, ReportRecord | ClockRecord | LeaderboardRecord):
+        if not isinstance(content, records.ReportRecord | records.ClockRecord | records.LeaderboardRecord):
             return
         place = (record.owner, type(content))
         if self._seen.get(place) is not record:
@@ -154,7 +128,7 @@ class SimRecordComparison(EquivocationDetector):
         """What simulated leaderboards quote is not a record by itself, see `SimRecord.encode`."""
 
 
-def to_sim_record(record: Record) -> SimRecord:
+def to_sim_record(record: records.Record) -> SimRecord:
     """A record that came by gossip, as the simulated DHT keeps it."""
     if isinstance(record, SimRecord):
         return record
@@ -162,15 +136,14 @@ def to_sim_record(record: Record) -> SimRecord:
     return SimRecord(record.owner, content, record.expiration, estimate_record_bytes(content))
 
 
-def check_unsigned_evidence(policy: RecordPolicy, evidence: Evidence) -> ProvenEquivocation:
-    """See `swarmd.dht.wire.evidence.check_evidence`."""
+def check_unsigned_evidence(policy: records.RecordPolicy, evidence: Evidence) -> ProvenEquivocation:
     return check_evidence(policy, evidence, lambda signed, key: True)
 
 
 class SimFindings(NamedTuple):
     """See `swarmd.dht.ports.LookupResult`."""
 
-    records: Mapping[str, Record]
+    records: Mapping[str, records.Record]
     answered: bool
 
     def has_all(self, wanted: Mapping[str, float]) -> bool:
@@ -179,13 +152,7 @@ class SimFindings(NamedTuple):
 
 
 class SimRecords(RecordStore):
-    """Records as a worker reaches them.
-
-    Args:
-        worker: who reads.
-        view: of its swarm.
-        comparison: sees what was gossiped.
-    """
+    """Records as a worker reaches them."""
 
     def __init__(self, worker: SimNetworkWorker, view: SwarmView, comparison: EquivocationDetector) -> None:
         super().__init__(view)
@@ -200,8 +167,8 @@ class SimRecords(RecordStore):
         self._worker.dht.unwatch_key(self._worker, name)
         super().unwatch(name)
 
-    def check_gossiped_record(self, name: str, record: Record) -> Record:
-        check_expiration(record.expiration, self._worker.node.local_time())
+    def check_gossiped_record(self, name: str, record: records.Record) -> records.Record:
+        records.check_expiration(record.expiration, self._worker.node.local_time())
         record = to_sim_record(record)
         self._comparison.compare_record(record)
         return record
@@ -232,7 +199,7 @@ class SimRecords(RecordStore):
             record = worker.search_peers(name).get(owner)
         return SimFindings({} if record is None else {owner: record}, worker.has_peers_at_side)
 
-    def store_locally(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: records.Record) -> None:
         if self._worker.joined:
             self._worker.partition_store.put_record(name, to_sim_record(record))
 
@@ -305,7 +272,6 @@ def make_rollouts_body(digest: str) -> bytes:
 
 
 def is_rollouts_body(body: bytes) -> bool:
-    """Whether a body is what `body_of` makes."""
     return len(body) == ROLLOUTS_BYTES and body.endswith(b" ")
 
 
@@ -323,7 +289,7 @@ class SimReplicas:
         self._worker = worker
         self._admitted: list[tuple[str, SimRecord]] = []
 
-    def store_locally(self, name: str, record: Record) -> None:
+    def store_locally(self, name: str, record: records.Record) -> None:
         own, held = self._worker.own, self._worker.own.get(name)
         if (
             held is not None
@@ -335,11 +301,11 @@ class SimReplicas:
         own[name] = to_sim_record(record)
         self._admitted.append((name, to_sim_record(record)))
 
-    def _is_expiration_plausible(self, held: Record) -> bool:
+    def _is_expiration_plausible(self, held: records.Record) -> bool:
         """Whether a record was not signed by a clock that was ahead."""
-        return not is_too_far_ahead(held.expiration, self._worker.node.local_time())
+        return not records.is_too_far_ahead(held.expiration, self._worker.node.local_time())
 
-    def get_local_record(self, name: str, owner: str) -> Record | None:
+    def get_local_record(self, name: str, owner: str) -> records.Record | None:
         return self._worker.own.get(name)
 
     def nearest_peers(self, name: str) -> list[Hashable]:
@@ -348,7 +314,7 @@ class SimReplicas:
     def trusted_peers(self, name: str) -> list[Hashable]:
         return list(self._worker.trusted_peers())
 
-    async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+    async def store_at_peers(self, name: str, record: records.Record, peers: Sequence[Hashable]) -> list[Hashable]:
         worker = self._worker
         worker.world.asked["store"] += 1
         await worker.wait_round_trip(fails=False)
@@ -359,11 +325,11 @@ class SimReplicas:
         if not worker.store_at_peers(name, to_sim_record(record)):
             return []
         worker.world.on_record_stored(record)
-        if is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
+        if records.is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
             worker.notify_replicas(took, record)
         return took
 
-    async def read_back(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+    async def read_back(self, peer: Hashable, name: str, record: records.Record) -> tuple[bool, records.Record | None]:
         worker = self._worker
         await worker.wait_round_trip(fails=False)
         if not worker.can_reach(peer) or worker.random.random() < worker.world.fault_chance("failure"):
@@ -379,7 +345,7 @@ class SimReplicas:
         for name, record in self._admitted:
             self._worker.store_at_peers(name, record)
 
-    def replicate_in_background(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+    def replicate_in_background(self, name: str, record: records.Record, stored: Collection[Hashable]) -> None:
         """All who could keep it at this side of a partition hold what they hold together."""
 
 
@@ -415,7 +381,7 @@ class SimNetwork:
             await worker.disturbance.wait(left_s)
         self._jumps = worker.node.jumps
 
-    def sign(self, content: Payload, expiration: float) -> SimRecord:
+    def sign(self, content: records.Payload, expiration: float) -> SimRecord:
         record = SimRecord(self._worker.peer, content, expiration, estimate_record_bytes(content))
         self._worker.world.on_record_signed(self._worker.index, record)
         return record
@@ -438,7 +404,7 @@ class SimHintGossip:
     def __init__(self, worker: SimNetworkWorker) -> None:
         self._worker = worker
 
-    def publish(self, record: Record) -> None:
+    def publish(self, record: records.Record) -> None:
         worker, key = self._worker, record.content.key
         for other in worker.dht.watchers_of_key(key, worker.partition_side):
             if other is not worker:
@@ -446,12 +412,7 @@ class SimHintGossip:
 
 
 class SimSeniority(Seniority):
-    """What a node knows of who has been in the swarm for how long; nobody finds work here, it is written down.
-
-    Args:
-        works: bits of work of those that have not done what every node does.
-        boards: what is made of leaderboards.
-    """
+    """What a node knows of who has been in the swarm for how long; nobody finds work here, it is written down."""
 
     def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int], boards: LeaderboardCaches) -> None:
         super().__init__(always, secret)
@@ -461,17 +422,12 @@ class SimSeniority(Seniority):
     def compute_credited_rounds(self, standings: Iterable[Standing]) -> Mapping[str, int]:
         return self._boards.rounds(standings)
 
-    def rank_of(self, record: Record, key: bytes) -> Rank:
+    def rank_of(self, record: records.Record, key: bytes) -> Rank:
         return self.make_rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
 
 
 class SimSession:
-    """The parts of a simulated worker's network, wired. It is an `OwnNode`, too.
-
-    Attributes:
-        view, store, publisher, gossip: what decides is made of these.
-        bodies: of rollouts and leaderboards.
-    """
+    """The parts of a simulated worker's network, wired. It is an `OwnNode`, too."""
 
     def __init__(self, worker: SimNetworkWorker, random: Random) -> None:
         node, dht, runtime = worker.node, worker.dht, worker.runtime
@@ -598,12 +554,12 @@ class SimNetworkWorker(SimWorker):
         reaches = others > 0 or self.node.coordinates
         if reaches and (not self.linked or self._is_peer_change_relevant(others)):
             self.linked, self.peers_told = True, others
-            self.send_event(LinkUp(others))
+            self.send_event(events.LinkUp(others))
         elif self.linked and not reaches:
             self.linked = False
-            self.send_event(LinkDegraded("no peer answers"))
+            self.send_event(events.LinkDegraded("no peer answers"))
         elif not reaches and self.random.random() < 0.2:
-            self.send_event(LinkDegraded("no peer answers"))
+            self.send_event(events.LinkDegraded("no peer answers"))
         self.disturbance.set()
 
     def _is_peer_change_relevant(self, others: int) -> bool:
@@ -619,7 +575,7 @@ class SimNetworkWorker(SimWorker):
         self.epoch += 1
         self.linked = self.joined = False
         self.disturbance.set()
-        self.send_event(LinkDown("p2pd ended"))
+        self.send_event(events.LinkDown("p2pd ended"))
         self.call_later(self.random.uniform(0.3, 4.0), self._bring_up)
 
     def _poll_link(self) -> None:
@@ -658,7 +614,7 @@ class SimNetworkWorker(SimWorker):
         if self.random.random() < self.world.fault_chance("loss") or left_s <= 0:
             return
         if not self.joined or self.random.random() < WEIGHTS_MISSING_CHANCE:
-            self.send_event(WeightsRefused(command.id, "none-offered", "nobody offers any"))
+            self.send_event(events.WeightsRefused(command.id, "none-offered", "nobody offers any"))
             return
         digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
         others = [peer_id_of(index) for index in range(self.world.profile.nodes) if index != self.index]
@@ -671,22 +627,21 @@ class SimNetworkWorker(SimWorker):
             spent = self.random.choice(command.averaged)
             weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)
         seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
-        self.call_later(seconds, self.send_event, WeightsFetched(command.id, weights, size_bytes, seconds))
+        self.call_later(seconds, self.send_event, events.WeightsFetched(command.id, weights, size_bytes, seconds))
 
-    def emit_event(self, event: Event) -> None:
+    def emit_event(self, event: events.Event) -> None:
         """A fact of the shipped code; now and then one comes twice."""
         self.world.on_network_fact(self.index, event)
         self.send_event(event)
-        if isinstance(event, RoundAnnounced | ReportSeen) and self.random.random() < self.world.fault_chance(
-            "duplicate"
-        ):
+        if isinstance(
+            event, events.RoundAnnounced | events.ReportSeen
+        ) and self.random.random() < self.world.fault_chance("duplicate"):
             self.send_event(event)
 
     # --- what it reaches ---
 
     @property
     def partition_side(self) -> int:
-        """Its side of a partition."""
         return self.dht.sides[self.index]
 
     @property
@@ -769,7 +724,7 @@ class SimNetworkWorker(SimWorker):
         """Give an own record to peers. False if it finds no room."""
         return self.partition_store.put_record(name, record)
 
-    def notify_replicas(self, peers: Sequence[Hashable], record: Record) -> None:
+    def notify_replicas(self, peers: Sequence[Hashable], record: records.Record) -> None:
         """Those who keep a record have it; who waits for it takes it, who watches its key looks."""
         for peer in peers:
             other = self.dht.worker_of_peer(peer)
@@ -802,6 +757,5 @@ class SimNetworkWorker(SimWorker):
             self.session.store.handle_hint(key, owner, expiration)
 
     def on_gossip(self, topic: str, sender: str, message: bytes) -> None:
-        """Something was said on a gossip topic."""
         if self.joined:
             self.listeners[topic](sender, message)

@@ -3,30 +3,15 @@
 Facts are stepped in memory, appended, synced, and only then acted upon. A crash may fall between any two of these.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
 from msgspec.structs import replace
 
-from swarmd.core import applied
+from swarmd.core import applied, events
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command
-from swarmd.core.events import (
-    ClockSet,
-    Event,
-    MembersSeen,
-    NodeStarted,
-    ReportsSeen,
-    RoundsSkipped,
-    SpaceFreed,
-    SpaceLow,
-    TimerFired,
-    members_in,
-    reports_in,
-)
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Settings
@@ -52,7 +37,7 @@ class DaemonCrashed(Exception):
 class NodeLog:
     """The event log of one life, on the machine's disk."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: "SimNode") -> None:
         self._node = node
         self._log = node.disk.log
 
@@ -61,12 +46,12 @@ class NodeLog:
         """Sequence number the next event gets."""
         return self._log.next_seq
 
-    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> None:
+    def append(self, at: float, batch: Sequence[events.Event], commands_digest: bytes) -> None:
         """Write one commit and make it durable, unless the daemon dies before. Raises CommitTooLarge, Crashed."""
         node = self._node
-        commit = Commit(self._log.next_seq, at, RULES, tuple(events), commands_digest)
-        if self._log.events_max is not None and len(events) > self._log.events_max:
-            raise CommitTooLarge(f"{len(events)} events", f"Commit at most {self._log.events_max} at once")
+        commit = Commit(self._log.next_seq, at, RULES, tuple(batch), commands_digest)
+        if self._log.events_max is not None and len(batch) > self._log.events_max:
+            raise CommitTooLarge(f"{len(batch)} events", f"Commit at most {self._log.events_max} at once")
         if node.crash_point == "before-append":
             raise DaemonCrashed
         self._log.append(commit)
@@ -88,9 +73,6 @@ class NodeLog:
 class SimNode(SimMachine):
     """One machine of the swarm and its daemon.
 
-    Args:
-        make_worker: makes the processes of its workers.
-
     Attributes:
         crash_point: where in the next commit the daemon dies.
         restored: from a backup, which the log does not know yet.
@@ -99,13 +81,7 @@ class SimNode(SimMachine):
     """
 
     def __init__(
-        self,
-        world: Simulation,
-        index: int,
-        settings: Settings,
-        pace_s: float,
-        skew_s: float,
-        make_worker: WorkerMaker,
+        self, world: Simulation, index: int, settings: Settings, pace_s: float, skew_s: float, make_worker: WorkerMaker
     ) -> None:
         small = index % 2 == 1
         super().__init__(world, index, settings, pace_s, skew_s, SMALL_COMMIT_EVENTS if small else None)
@@ -117,7 +93,7 @@ class SimNode(SimMachine):
         self.checked, self.checked_seq = State(), 0
         self.base = (0, State())
         self.supervisor = SimSupervisor(self, make_worker)
-        self._brought: deque[Event] = deque()  # all facts that are to be recorded
+        self._brought: deque[events.Event] = deque()  # all facts that are to be recorded
         self._turning = False  # facts are being committed
         self._deadlines: tuple[Deadline, ...] = ()
         self._wake_at = 0.0  # true time of the next look at the deadlines, 0 for none
@@ -148,16 +124,13 @@ class SimNode(SimMachine):
         self.supervisor = SimSupervisor(self, self._make_worker)
         self.loop = self._make_loop(self.fold_log(self.base))
         self.base = (len(self.disk.log.commits), self.state)
-        self.loop.start_run(NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
+        self.loop.start_run(events.NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
         self._commit_next_batch()
         self.check_free_space()
 
     def fold_log(self, base: tuple[int, State]) -> State:
-        """The state that the log comes to; it must be the one the last life had, with the same commands.
-
-        Args:
-            base: the first commits and what they come to; (0, State()) folds the whole log.
-        """
+        """The state that the log comes to; it must be the one the last life had, with the same commands. `base`: the
+        first commits and what they come to; (0, State()) folds the whole log."""
         known_seq, known = self.checked_seq, self.checked
         index, fold = base[0], StateFold(base[1])
         for commit in self.disk.log.commits[index:]:
@@ -215,7 +188,7 @@ class SimNode(SimMachine):
 
     def _report_clock_step(self, life: int, step_s: float) -> None:
         if life == self.life and self.running:
-            self.receive_fact(life, ClockSet(step_s))
+            self.receive_fact(life, events.ClockSet(step_s))
             self._schedule_wake(self.world.now)
 
     def freeze(self, until: float) -> None:
@@ -235,9 +208,9 @@ class SimNode(SimMachine):
             return
         free_bytes, paused = self.disk.free_bytes, self.state.low_space is not None
         if self.disk.is_nearly_full and not paused:
-            self.receive_fact(self.life, SpaceLow(free_bytes, WANTED_BYTES))
+            self.receive_fact(self.life, events.SpaceLow(free_bytes, WANTED_BYTES))
         elif paused and free_bytes >= WANTED_BYTES:
-            self.receive_fact(self.life, SpaceFreed(free_bytes))
+            self.receive_fact(self.life, events.SpaceFreed(free_bytes))
 
     def add_rounds(self, rounds: int) -> None:
         """Let the swarm run more rounds, from the next life on."""
@@ -248,7 +221,7 @@ class SimNode(SimMachine):
 
     # --- facts ---
 
-    def receive_fact(self, life: int, event: Event) -> None:
+    def receive_fact(self, life: int, event: events.Event) -> None:
         """A fact for this life's inbox; committed at once unless the daemon is frozen or its disk is slow."""
         if life != self.life or not self.running:
             return
@@ -334,16 +307,16 @@ class SimNode(SimMachine):
     def apply(self, applied: AppliedEvent) -> None:
         """A durable event that the daemon adopts."""
         self._check_event_order(applied.event, applied.at)
-        self.restored = self.restored and not isinstance(applied.event, NodeStarted)
+        self.restored = self.restored and not isinstance(applied.event, events.NodeStarted)
         self._report_checked_event(applied)
 
-    def _check_event_order(self, event: Event, at: float) -> None:
+    def _check_event_order(self, event: events.Event, at: float) -> None:
         """Facts come in the order in which they were brought, each once; the rest is the shell's own."""
-        if isinstance(event, TimerFired):
+        if isinstance(event, events.TimerFired):
             if at < event.due_at:
                 self.fail_run(f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
             return
-        own = isinstance(event, RoundsSkipped | NodeStarted)
+        own = isinstance(event, events.RoundsSkipped | events.NodeStarted)
         if not own and not _pop_delivered(self._brought, event):
             self.fail_run(f"{type(event).__name__} is recorded before or without what was to be recorded")
 
@@ -355,9 +328,13 @@ class SimNode(SimMachine):
             raise DaemonCrashed
 
 
-def _pop_delivered(brought: deque[Event], event: Event) -> bool:
+def _pop_delivered(brought: deque[events.Event], event: events.Event) -> bool:
     """Take what an event records off what was brought. False if that is not what comes next."""
-    told = (*members_in(event), *reports_in(event)) if isinstance(event, MembersSeen | ReportsSeen) else ()
+    told = (
+        (*events.members_in(event), *events.reports_in(event))
+        if isinstance(event, events.MembersSeen | events.ReportsSeen)
+        else ()
+    )
     if not told:
         return bool(brought) and brought.popleft() is event
     return len(brought) >= len(told) and all(brought.popleft() == each for each in told)

@@ -8,34 +8,14 @@
   averaged with before (`WeightsChecks`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import assert_never
 
-from swarmd.core import submissions, weights
+from swarmd.core import events, submissions, weights
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Announce, Command, Gather, KillWorker, PublishReport, Register, Train
-from swarmd.core.events import (
-    ChainDegraded,
-    ClockSet,
-    CommandFailed,
-    Event,
-    LinkDown,
-    LinkUp,
-    NodeStarted,
-    RoundsSkipped,
-    SpaceLow,
-    StageTrained,
-    TimerFired,
-    TrainerReady,
-    TrainingCancelled,
-    WeightsFetched,
-    WorkerExited,
-    WorkerStartFailed,
-)
 from swarmd.core.ids import command_id, is_command_of_kind, submission_id, timer_name_of
 from swarmd.core.rounds import may_have_signed
 from swarmd.core.state import ChainState, Coordination, State
@@ -74,11 +54,8 @@ HUNG = "nothing ends what the trainer is busy with"
 
 
 def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
-    """What nothing will ever end in this state; empty when there is nothing.
-
-    Args:
-        killed: workers whose present process was ordered killed: their end is owed, whatever they do.
-    """
+    """What nothing will ever end in this state; empty when there is nothing. `killed`: workers whose present process
+    was ordered killed: their end is owed, whatever they do."""
     chart = state.chart
     if chart in LEAVING:
         return ""
@@ -207,17 +184,13 @@ def _find_coordinator_stall(state: State, coordination: Coordination) -> str:
     return "" if stands else f"nothing ends the coordinator's {chart}"
 
 
-RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed, TrainingCancelled)
+RENEWING = (events.LinkUp, events.TrainerReady, events.NodeStarted, events.CommandFailed, events.TrainingCancelled)
 
 
 class CommandChecks:
-    """The commands of one node.
-
-    Attributes:
-        content: every command ever sent, by id.
-        sent: when each id was last ordered in the present life of its port: the network's since the link came up, the
-            trainer's since it was ready, the chain's and the supervisor's since the daemon started.
-    """
+    """The commands of one node. `content`: every command ever sent, by id. `sent`: when each id was last ordered in the
+    present life of its port: the network's since the link came up, the trainer's since it was ready, the chain's and
+    the supervisor's since the daemon started."""
 
     def __init__(self, node: SimMachine) -> None:
         self.node = node
@@ -233,7 +206,7 @@ class CommandChecks:
         envelope, before, commands = applied.envelope, applied.before, applied.commands
         if type(envelope.event) in RENEWING:
             self._forget_repeatable_commands(envelope.event, before)
-        self.clock_sets += isinstance(envelope.event, ClockSet)
+        self.clock_sets += isinstance(envelope.event, events.ClockSet)
         for command in commands:
             if applied.after.low_space is not None and isinstance(command, Gather | Train):
                 self.node.fail_run(f"{command.id} goes out although the disk is nearly full")
@@ -242,18 +215,18 @@ class CommandChecks:
             if isinstance(command, KillWorker):
                 self.killed[command.worker] = command.id
 
-    def _forget_repeatable_commands(self, event: Event, before: State) -> None:
+    def _forget_repeatable_commands(self, event: events.Event, before: State) -> None:
         """Forget orders that may be given again."""
-        if isinstance(event, LinkUp):
+        if isinstance(event, events.LinkUp):
             if before.link.chart != "up":
                 self.sent["network"].clear()
-        elif isinstance(event, TrainerReady):
+        elif isinstance(event, events.TrainerReady):
             self.sent["trainer"].clear()
-        elif isinstance(event, NodeStarted):
+        elif isinstance(event, events.NodeStarted):
             self.allowed.clear()
             for sent in self.sent.values():
                 sent.clear()
-        elif isinstance(event, CommandFailed | TrainingCancelled):
+        elif isinstance(event, events.CommandFailed | events.TrainingCancelled):
             _, _, place = event.command.partition("/")
             for sent in self.sent.values():
                 sent.pop(event.command, None)
@@ -290,17 +263,19 @@ class CommandChecks:
         sent[command.id] = (at, times_set)
 
 
-def is_fault(event: Event, chart: RoundState) -> bool:
+def is_fault(event: events.Event, chart: RoundState) -> bool:
     """Whether something went wrong that can make a node in that state miss rounds; a stop is not a fault."""
-    if isinstance(event, CommandFailed):
+    if isinstance(event, events.CommandFailed):
         return is_command_of_kind(event.command, "train")
-    if isinstance(event, TimerFired):
+    if isinstance(event, events.TimerFired):
         return event.name == "train"
-    if isinstance(event, NodeStarted):
+    if isinstance(event, events.NodeStarted):
         return chart != "stopped" or event.restored
-    if isinstance(event, SpaceLow):
+    if isinstance(event, events.SpaceLow):
         return True
-    return chart != "draining" and isinstance(event, WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)
+    return chart != "draining" and isinstance(
+        event, events.WorkerExited | events.WorkerStartFailed | events.LinkDown | events.ChainDegraded
+    )
 
 
 class RoundAccounts:
@@ -320,23 +295,23 @@ class RoundAccounts:
     def check_event(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
-        if isinstance(event, RoundsSkipped):
+        if isinstance(event, events.RoundsSkipped):
             self._record_skip(event)
-        elif isinstance(event, StageTrained):
+        elif isinstance(event, events.StageTrained):
             self._record_result(event, counted=after.done > before.done)
-        if isinstance(event, StageTrained) and after.done > before.done:
+        if isinstance(event, events.StageTrained) and after.done > before.done:
             self.ever_trained, self.broke, self.stopped, self.paused = True, False, False, False
         elif after.chart == "paused":
             self.broke = self.paused = True
         elif not self.broke and is_fault(event, before.chart):
             self.broke = True
-        elif isinstance(event, NodeStarted):
+        elif isinstance(event, events.NodeStarted):
             self.stopped = True
         moved = after.work is not before.work and _round_of_work(after) != _round_of_work(before)
         if moved or (after.chart == "waiting" and before.chart != "waiting"):
             self._check_all_rounds_accounted(after)
 
-    def _record_skip(self, event: RoundsSkipped) -> None:
+    def _record_skip(self, event: events.RoundsSkipped) -> None:
         """A skip begins behind all rounds accounted for and holds no round that was trained."""
         self.node.world.counts["skips"] += 1
         both = [round for round in self.trained if event.first <= round <= event.last]
@@ -356,7 +331,7 @@ class RoundAccounts:
         self.skipped_to = event.last
         self.skipped |= set(range(event.first, event.last + 1))
 
-    def _record_result(self, event: StageTrained, counted: bool) -> None:
+    def _record_result(self, event: events.StageTrained, counted: bool) -> None:
         """A stage whose round was recorded as skipped gives no result any more: it has one fate."""
         if event.round >= self.next_round:
             self.trained[event.round] = True
@@ -395,11 +370,13 @@ class WeightsChecks:
     def check_event(self, applied: AppliedEvent) -> None:
         """A durable event, once, in the order of the log."""
         event = applied.event
-        if isinstance(event, WeightsFetched) and any(each.id == event.command for each in applied.before.pending):
+        if isinstance(event, events.WeightsFetched) and any(
+            each.id == event.command for each in applied.before.pending
+        ):
             self.fetched = event.weights
-        elif isinstance(event, NodeStarted) and event.restored:
+        elif isinstance(event, events.NodeStarted) and event.restored:
             self.averaged.clear()  # the backup may be of before
-        elif isinstance(event, StageTrained):
+        elif isinstance(event, events.StageTrained):
             train = next((each for each in applied.before.pending if each.id == event.command), None)
             if isinstance(train, Train) and train.weights is not None and train.weights.averaged:
                 self.averaged |= {offer.digest for offer in train.weights.offers}

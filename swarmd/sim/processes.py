@@ -1,7 +1,5 @@
 """The worker processes of a simulated node, made up, under the shipped supervision."""
 
-from __future__ import annotations
-
 import math
 import signal
 from abc import ABC, abstractmethod
@@ -10,55 +8,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, assert_never, get_args
 
 from swarmd.config import WorkersConfig
-from swarmd.core.commands import (
-    ChainCommand,
-    Command,
-    NetworkCommand,
-    StartWorker,
-    StopWorkers,
-    SupervisorCommand,
-    TrainerCommand,
-)
+from swarmd.core import commands
 from swarmd.core.events import Event, WorkerExited
 from swarmd.core.values import Worker
-from swarmd.shell.supervision import (
-    MESSAGES_QUEUED_MAX,
-    PINGS_MISSED,
-    Action,
-    EmitEventAction,
-    ExecuteAction,
-    KillAction,
-    SendAction,
-    TerminateAction,
-    WorkerSupervision,
-    worker_for_command,
-)
+from swarmd.shell import supervision
 from swarmd.sim.machine import SimMachine
-from swarmd.worker.messages import (
-    FaultMessage,
-    FromWorker,
-    ObservedMessage,
-    PerformMessage,
-    PingMessage,
-    PongMessage,
-    StopMessage,
-    ToWorker,
-)
+from swarmd.worker import messages
 
 EXEC_S = 0.02
 REAP_S = 0.01  # from a process's end to its being reaped
 STOP_S = (0.1, 3.0)  # in which a worker ends that was asked to
 IGNORES_STOP_CHANCE = 0.05  # that it does not, and has to be killed
 LIMITS = WorkersConfig()
-PING_S = LIMITS.silent_s / PINGS_MISSED
+PING_S = LIMITS.silent_s / supervision.PINGS_MISSED
 
 Port = Literal["network", "trainer", "chain", "supervisor"]
 
 PORTS: dict[type, Port] = {
-    **dict.fromkeys(get_args(NetworkCommand), "network"),
-    **dict.fromkeys(get_args(TrainerCommand), "trainer"),
-    **dict.fromkeys(get_args(ChainCommand), "chain"),
-    **dict.fromkeys(get_args(SupervisorCommand), "supervisor"),
+    **dict.fromkeys(get_args(commands.NetworkCommand), "network"),
+    **dict.fromkeys(get_args(commands.TrainerCommand), "trainer"),
+    **dict.fromkeys(get_args(commands.ChainCommand), "chain"),
+    **dict.fromkeys(get_args(commands.SupervisorCommand), "supervisor"),
 }
 
 
@@ -76,7 +46,7 @@ class SimWorker(ABC):
 
     kind: Worker
 
-    def __init__(self, supervisor: SimSupervisor, pid: int) -> None:
+    def __init__(self, supervisor: "SimSupervisor", pid: int) -> None:
         self.supervisor = supervisor
         self.node = supervisor.node
         self.world = supervisor.world
@@ -85,17 +55,17 @@ class SimWorker(ABC):
         self.alive = True
         self.status: int | None = None
         self.outside = False
-        self.fault: FaultMessage | None = None
+        self.fault: messages.FaultMessage | None = None
         self.watched = False
         self.ignores_stop = False
         self.frozen_until = 0.0
-        self.backlog: deque[Command] = deque()
+        self.backlog: deque[commands.Command] = deque()
 
     @abstractmethod
     def start(self) -> None:
         """Come up after the process was started."""
 
-    def receive_command(self, command: Command) -> None:
+    def receive_command(self, command: commands.Command) -> None:
         """Read a command from the pipe, in their order."""
         if self.backlog or self.frozen_until > self.world.now:
             self.backlog.append(command)
@@ -104,13 +74,13 @@ class SimWorker(ABC):
             self.perform(command)
 
     @abstractmethod
-    def perform(self, command: Command) -> None:
+    def perform(self, command: commands.Command) -> None:
         """Do what the daemon wants; facts follow later, never from within."""
 
     def send_event(self, event: Event) -> None:
         """Report a fact to the daemon."""
         if self.alive:
-            self.supervisor.on_message(self, ObservedMessage(event))
+            self.supervisor.on_message(self, messages.ObservedMessage(event))
 
     def call_later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         """Go on with `act` after a while, unless the process is dead by then; a frozen one does it when it thaws."""
@@ -135,7 +105,6 @@ class SimWorker(ABC):
             self.supervisor.end_process(self, 0)
 
     def on_daemon_gone(self) -> None:
-        """The daemon is gone, and the pipe with it."""
         self.terminate()
 
     def terminate(self) -> None:
@@ -147,16 +116,8 @@ WorkerMaker = Callable[["SimSupervisor", Worker, int], SimWorker]
 
 
 class SimSupervisor:
-    """The worker processes of one daemon life.
-
-    Args:
-        node: whose.
-        make_worker: makes a worker's process, given its pid.
-
-    Attributes:
-        running: the process of each worker; None, or a dead one, when there is none.
-        refusals: how many of the next starts fail.
-    """
+    """The worker processes of one daemon life. `running`: the process of each worker; None, or a dead one, when there
+    is none. `refusals`: how many of the next starts fail."""
 
     def __init__(self, node: SimMachine, make_worker: WorkerMaker) -> None:
         self._make_worker = make_worker
@@ -167,8 +128,8 @@ class SimSupervisor:
         if node.settings.chain is not None:
             self.running["chain"] = None
         self.refusals = 0
-        self.supervision = WorkerSupervision(tuple(self.running), LIMITS)
-        self._unsent: dict[Worker, list[ToWorker]] = {}  # messages for a process that is being executed
+        self.supervision = supervision.WorkerSupervision(tuple(self.running), LIMITS)
+        self._unsent: dict[Worker, list[messages.ToWorker]] = {}  # messages for a process that is being executed
         self._pid = node.life * 1000
 
     @property
@@ -178,23 +139,25 @@ class SimSupervisor:
 
     # --- what it is told ---
 
-    def dispatch(self, command: Command) -> None:
+    def dispatch(self, command: commands.Command) -> None:
         """Carry out a command, or hand it to the worker that it is for."""
-        if isinstance(command, SupervisorCommand):
+        if isinstance(command, commands.SupervisorCommand):
             self.handle_command(command)
         else:
-            self.send_command(worker_for_command(command), command)
+            self.send_command(supervision.worker_for_command(command), command)
 
-    def handle_command(self, command: SupervisorCommand) -> None:
+    def handle_command(self, command: commands.SupervisorCommand) -> None:
         """Start a worker, kill one, or stop all."""
         actions = self.supervision.handle_command(command, self.world.now)
-        if isinstance(command, StartWorker) and actions != [ExecuteAction(command.worker, command.attempt)]:
+        if isinstance(command, commands.StartWorker) and actions != [
+            supervision.ExecuteAction(command.worker, command.attempt)
+        ]:
             self.node.fail_run(f"{command.id} is not carried out, but {actions}")
         self._execute_actions(actions)
-        if isinstance(command, StopWorkers):
+        if isinstance(command, commands.StopWorkers):
             self._schedule_tick()
 
-    def send_command(self, worker: Worker, command: Command) -> None:
+    def send_command(self, worker: Worker, command: commands.Command) -> None:
         """Hand a command to a worker's process, or drop it."""
         if PORTS[type(command)] != worker:
             self.node.fail_run(f"{command.id} goes to the {worker} worker")
@@ -202,19 +165,19 @@ class SimSupervisor:
 
     # --- what it does ---
 
-    def _execute_actions(self, actions: Sequence[Action]) -> None:
+    def _execute_actions(self, actions: Sequence[supervision.Action]) -> None:
         for action in actions:
             match action:
-                case EmitEventAction():
+                case supervision.EmitEventAction():
                     self.node.receive_fact(self.life, action.event)
-                case ExecuteAction():
+                case supervision.ExecuteAction():
                     self._unsent[action.worker] = []
                     self.world.call_in(EXEC_S, self._start_process, action.worker, action.attempt)
-                case SendAction():
+                case supervision.SendAction():
                     self._send_message(action.worker, action.message)
-                case TerminateAction():
+                case supervision.TerminateAction():
                     self._terminate_process(action.worker)
-                case KillAction():
+                case supervision.KillAction():
                     self._kill_process(action.worker)
                 case _:
                     assert_never(action)
@@ -237,7 +200,7 @@ class SimSupervisor:
         for message in unsent:
             self._send_message(worker, message)
 
-    def _send_message(self, worker: Worker, message: ToWorker) -> None:
+    def _send_message(self, worker: Worker, message: messages.ToWorker) -> None:
         if worker in self._unsent:
             self._unsent[worker].append(message)
             return
@@ -245,14 +208,14 @@ class SimSupervisor:
         if process is None or not process.alive:
             return  # into a pipe that nobody reads any more
         match message:
-            case PerformMessage():
-                if len(process.backlog) >= MESSAGES_QUEUED_MAX:
+            case messages.PerformMessage():
+                if len(process.backlog) >= supervision.MESSAGES_QUEUED_MAX:
                     self._execute_actions(self.supervision.on_messages_unread(worker))
                 else:
                     process.receive_command(message.command)
-            case PingMessage():
-                process.call_later(0.0, self.on_message, process, PongMessage(message.number))
-            case StopMessage():
+            case messages.PingMessage():
+                process.call_later(0.0, self.on_message, process, messages.PongMessage(message.number))
+            case messages.StopMessage():
                 process.call_later(self.world.random.uniform(*STOP_S), process.handle_stop)
             case _:
                 self.node.fail_run(f"a worker is sent {message}")
@@ -269,7 +232,6 @@ class SimSupervisor:
             self.end_process(process, -signal.SIGKILL)
 
     def end_process(self, process: SimWorker, status: int) -> None:
-        """A process ends with this status."""
         if process.alive:
             process.terminate()
             process.status = status
@@ -280,7 +242,7 @@ class SimSupervisor:
             return
         stopping, actions = self.supervision.is_stopping, self.supervision.on_exit(process.kind, process.status)
         for action in actions:
-            if isinstance(action, EmitEventAction) and isinstance(action.event, WorkerExited):
+            if isinstance(action, supervision.EmitEventAction) and isinstance(action.event, WorkerExited):
                 self._check_exit_event(process, action.event, stopping)
         self._execute_actions(actions)
 
@@ -326,18 +288,16 @@ class SimSupervisor:
 
     # --- what happens to its processes ---
 
-    def on_message(self, process: SimWorker, message: FromWorker) -> None:
-        """A process has sent a message."""
+    def on_message(self, process: SimWorker, message: messages.FromWorker) -> None:
         if self._is_daemon_gone() or not process.alive:
             return
         actions = self.supervision.on_message(process.kind, message)
-        if isinstance(message, ObservedMessage) and EmitEventAction(message.event) not in actions:
+        if isinstance(message, messages.ObservedMessage) and supervision.EmitEventAction(message.event) not in actions:
             self.node.fail_run(f"{type(message.event).__name__} of the {process.kind} worker is lost")
         self._execute_actions(actions)
         self.supervision.set_waiting_for_inbox(process.kind, bool(self.node.piped))
 
     def on_inbox_room(self) -> None:
-        """No fact waits for room in the inbox any more."""
         for worker in self.running:
             self.supervision.set_waiting_for_inbox(worker, False)
 
@@ -347,13 +307,12 @@ class SimSupervisor:
             return
         self.world.counts["worker_exits"] += 1
         if permanent:
-            process.fault = FaultMessage(reason, permanent=True)
+            process.fault = messages.FaultMessage(reason, permanent=True)
             self.on_message(process, process.fault)
         process.outside = not permanent and process.pid % 2 == 1
         self.end_process(process, -signal.SIGKILL if process.outside else 1)
 
     def _is_daemon_gone(self) -> bool:
-        """Whether the daemon that this supervisor belongs to is gone."""
         return self.node.life != self.life or not self.node.running
 
     def on_daemon_death(self) -> None:

@@ -1,7 +1,5 @@
 """What a simulated swarm is like: its size, its rules, and how bad its world is."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any, Literal
 
@@ -14,11 +12,8 @@ ChainPolicy = Literal["time", "reports", "manager"]
 
 
 class SimProfile(msgspec.Struct, frozen=True):
-    """One swarm and its world; times are in seconds of simulated time.
-
-    Rates are per node and hour, chances are between 0 and 1. Faults stop `calm_s` before the end, so that the swarm has
-    that long to become whole again.
-    """
+    """One swarm and its world; times are in seconds of simulated time. Rates are per node and hour, chances are between
+    0 and 1. Faults stop `calm_s` before the end, so that the swarm has that long to become whole again."""
 
     nodes: int = 5
     hours: float = 1.0
@@ -125,9 +120,7 @@ def parse_hostile_kinds(hostile: str) -> tuple[str, ...]:
 
 def _draw_later_fields(seed: int, hostile_given: bool) -> dict[str, Any]:
     """What was added to profiles later, each part by a stream of chance of its own: all else of a seed stays as it was.
-
-    Seeds that are recorded in tests name `hostile`; their nodes take no weights.
-    """
+    Seeds that are recorded in tests name `hostile`; their nodes take no weights."""
     shards, weights, averaging = (Random(f"{seed}/{name}") for name in ("shards", "weights", "averaging"))
     in_shards = {"shard_members": shards.choice((1, 2, 3)), "gather_peers": shards.choice((2, 32))}
     catch_up = {"catch_up_rounds": weights.choice((1, 2, 3)), "catch_up_s": weights.choice((10.0, 60.0, 300.0))}

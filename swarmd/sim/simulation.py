@@ -5,8 +5,6 @@
   the `on_...` methods here, which `swarmd.sim.world` fills.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable
@@ -44,7 +42,6 @@ class InvariantBroken(SwarmdError):
 
 
 def repeat_command_line(seed: int, profile: SimProfile) -> str:
-    """The command line that repeats a run."""
     given = {} if profile.hostile == draw_profile(seed).hostile else {"hostile": profile.hostile}
     drawn = draw_profile(seed, **given)
     fields = msgspec.structs.asdict(profile).items()
@@ -53,7 +50,6 @@ def repeat_command_line(seed: int, profile: SimProfile) -> str:
 
 
 def peer_id_of(index: int) -> str:
-    """Peer id of an honest node."""
     return f"peer-{index:03d}"
 
 

@@ -3,8 +3,6 @@
 Counted from the node's durable events and from the chain; the core's own books are only compared with that.
 """
 
-from __future__ import annotations
-
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Submit

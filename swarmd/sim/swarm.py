@@ -1,7 +1,5 @@
 """A simulated swarm: its nodes, the network between them and the chain, if there is one, made from a profile."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 
@@ -22,12 +20,9 @@ HOSTILE_GATHER_S = 12.0  # time for a stranger's body to be given up as too slow
 
 
 class SimSwarm(Simulation, ABC):
-    """The swarm that is played; `swarmd.sim.world.World` plays and checks it.
-
-    Attributes:
-        nodes: by number; the first one coordinates, unless a contract keeps the rounds.
-        newcomer: the node that joins when the faults are over, if there are strangers.
-    """
+    """The swarm that is played; `swarmd.sim.world.World` plays and checks it. `nodes`: by number; the first one
+    coordinates, unless a contract keeps the rounds. `newcomer`: the node that joins when the faults are over, if there
+    are strangers."""
 
     def __init__(self, seed: int, profile: SimProfile) -> None:
         super().__init__(seed, profile)

@@ -11,32 +11,16 @@ After the faults have ceased, every node finds its way back, and its reports cou
 hostile peers do costs an honest swarm no more than the bounds of the shipped limits (`HonestNodesChecks`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping
 
 import msgspec
 
 from swarmd.bounds import add_bounded
+from swarmd.core import events
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import CollectReports, Command, PublishLeaderboard
-from swarmd.core.events import (
-    ClockSet,
-    Equivocated,
-    MemberLeft,
-    MemberSeen,
-    NodeStarted,
-    NodeStopped,
-    RecordsRejected,
-    Registered,
-    ReportSeen,
-    TimerFired,
-    TrainerReady,
-    members_in,
-    reports_in,
-)
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.state import Coordination, State
 from swarmd.core.waiting import is_expected
@@ -93,7 +77,6 @@ class RecoveryChecks:
         return coordination
 
     def check_at_end(self) -> None:
-        """Check at the end of a run that every node recovered."""
         if self.settled is None or self.last is None:
             return
         coordination = None if self.world.chain is not None else self._get_coordination()
@@ -178,7 +161,7 @@ _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 class CoordinatorModel:
     """Follows one coordinator's events."""
 
-    def __init__(self, world: SimSwarm, node: SimNode, honest: HonestNodesChecks, recovery: RecoveryChecks) -> None:
+    def __init__(self, world: SimSwarm, node: SimNode, honest: "HonestNodesChecks", recovery: RecoveryChecks) -> None:
         self.world = world
         self.node = node
         self._honest = honest
@@ -198,15 +181,15 @@ class CoordinatorModel:
         envelope, before, after = applied.envelope, applied.before, applied.after
         then, now = before.coordination, after.coordination
         self._check_time_to_train(applied)
-        self.clock_set = self.clock_set or isinstance(envelope.event, ClockSet)
+        self.clock_set = self.clock_set or isinstance(envelope.event, events.ClockSet)
         if now is None or then is now or then is None:
             return
         event = envelope.event
-        if isinstance(event, Equivocated) and event.kind == "report":
+        if isinstance(event, events.Equivocated) and event.kind == "report":
             self._ban_equivocator(event, now.round)
         closed = _round_and_stage(now) != _round_and_stage(then)
         counted = self._counted_report_records(then, now, after.pending) if closed else None
-        for report in reports_in(event):
+        for report in events.reports_in(event):
             if counted is None or report.record in counted:  # what comes after the one that closes it is too late
                 self._record_report(then, report, envelope.at)
         if now.members is not then.members and len(now.members) <= len(then.members):
@@ -235,7 +218,7 @@ class CoordinatorModel:
         boards = [each for each in pending if isinstance(each, PublishLeaderboard) and each.round == then.round]
         return {record for board in boards for record in board.reports}
 
-    def _ban_equivocator(self, event: Equivocated, round: int) -> None:
+    def _ban_equivocator(self, event: events.Equivocated, round: int) -> None:
         """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
         rounds = self.barred.setdefault(event.peer, [])
         if all(event.round >= known + APART_ROUNDS for known in rounds):
@@ -249,9 +232,9 @@ class CoordinatorModel:
     def _check_time_to_train(self, applied: AppliedEvent) -> None:
         """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
         envelope, before, after = applied.envelope, applied.before, applied.after
-        if isinstance(envelope.event, NodeStarted):
+        if isinstance(envelope.event, events.NodeStarted):
             self.can_train = False
-        elif isinstance(envelope.event, TrainerReady) and not self.can_train:
+        elif isinstance(envelope.event, events.TrainerReady) and not self.can_train:
             self.can_train = True
             then, now = before.coordination, after.coordination
             assert then is not None and now is not None and after.settings is not None, "a coordinator coordinates"
@@ -263,7 +246,7 @@ class CoordinatorModel:
                     f"stage {_round_and_stage(now)} ends at {now.deadline_at}, this node can train since {envelope.at}"
                 )
 
-    def _record_report(self, then: Coordination, event: ReportSeen, at: float) -> None:
+    def _record_report(self, then: Coordination, event: events.ReportSeen, at: float) -> None:
         current = then.chart in OPEN and (event.round, event.stage) == _round_and_stage(then)
         if not current or self._is_banned(event.peer, event.round) or event.peer in self.reports:
             return
@@ -284,7 +267,7 @@ class CoordinatorModel:
             self.node.fail_run(f"stage {_round_and_stage(then)} closed before anybody could train it")
         if envelope.at < then.deadline_at:
             self._check_early_close(then, now, before, envelope.at)
-        elif isinstance(envelope.event, TimerFired) and envelope.event.name != "stage":
+        elif isinstance(envelope.event, events.TimerFired) and envelope.event.name != "stage":
             self.node.fail_run(f"stage {_round_and_stage(then)} closed on {envelope.event}")
         missing = [member.peer for member in then.members if is_expected(then, member)]
         missing = [peer for peer in missing if peer not in self.reports]
@@ -341,7 +324,6 @@ class CoordinatorModel:
             self.node.fail_run("the leaderboard is out of order")
 
     def _have_all_reported(self, now: Coordination) -> bool:
-        """Whether all have reported that may."""
         present = [each.peer for each in now.members if each.worked and not each.left]
         waited = [peer for peer in present if not self._is_banned(peer, now.round)]
         return bool(self.reports) and all(peer in self.reports for peer in (*waited, self.node.peer))
@@ -368,11 +350,8 @@ REASONS = 16  # of refusals, each told once a minute under no name
 
 class HonestNodesChecks:
     """Honest nodes among strangers: nobody is accused, nobody ends, each report in time counts, logs stay small.
-
-    Attributes:
-        held: stages of the calm swarm that stayed open for long after the last honest report.
-        told: events that strangers caused at each node, by kind.
-    """
+    `held`: stages of the calm swarm that stayed open for long after the last honest report. `told`: events that
+    strangers caused at each node, by kind."""
 
     def __init__(self, world: SimSwarm) -> None:
         self.world = world
@@ -409,35 +388,37 @@ class HonestNodesChecks:
         """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
         event = applied.event
         settled_at = self.world.calm_from + SETTLED_S  # from then on nobody stops any more but for an operator
-        if isinstance(event, Equivocated):
+        if isinstance(event, events.Equivocated):
             self._check_accusation(node, event)
         if not self.world.has_strangers:
             return
         collected = sum([isinstance(command, CollectReports) for command in applied.commands])
         self._collected[node.index] += collected
         self._begun += collected if node.coordinates else 0
-        told: list[MemberSeen | ReportSeen] = [*members_in(event), *reports_in(event)]
+        told: list[events.MemberSeen | events.ReportSeen] = [*events.members_in(event), *events.reports_in(event)]
         for each in told:
             self._count_hostile_event(node, each)
-        if isinstance(event, MemberLeft):
+        if isinstance(event, events.MemberLeft):
             self._count_hostile_event(node, event)
-        elif isinstance(event, Equivocated):
+        elif isinstance(event, events.Equivocated):
             self.told[node.index]["Equivocated"] += 1
-        elif isinstance(event, RecordsRejected):
+        elif isinstance(event, events.RecordsRejected):
             self.told[node.index]["RecordsRejected"] += 1
-        elif isinstance(event, Registered) and node is self.world.newcomer:
+        elif isinstance(event, events.Registered) and node is self.world.newcomer:
             coordination = self.world.nodes[0].state.coordination
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
-        elif isinstance(event, NodeStopped) and event.reason != "operator" and self.world.now > settled_at:
+        elif isinstance(event, events.NodeStopped) and event.reason != "operator" and self.world.now > settled_at:
             node.fail_run(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
 
-    def _check_accusation(self, node: SimNode, event: Equivocated) -> None:
+    def _check_accusation(self, node: SimNode, event: events.Equivocated) -> None:
         # A clock was set ahead, right and back: nothing that peers take then expires after all before.
         excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
         if not is_hostile(event.peer) and not excused:
             node.fail_run(f"{event.peer}, which is honest, is accused: {event}")
 
-    def _count_hostile_event(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
+    def _count_hostile_event(
+        self, node: SimNode, event: events.MemberSeen | events.MemberLeft | events.ReportSeen
+    ) -> None:
         if is_hostile(event.peer):
             kind = type(event).__name__
             self.told[node.index][kind] += 1
@@ -487,14 +468,12 @@ class HonestNodesChecks:
                 self.world.fail_run(f"{peer} joined in round {round} and is not credited by round {place[0]}")
 
     def _is_up_long_enough(self, node: SimNode) -> bool:
-        """Whether an honest node has been there for long enough to know everything."""
         link = node.state.link
         return node.running and link.chart == "up" and node.local_time() - link.since > NOTICE_S
 
     # --- the end ---
 
     def check_at_end(self) -> None:
-        """Check at the end of a run that honest nodes made progress."""
         if not self.world.has_strangers:
             return
         for node in self.world.nodes:

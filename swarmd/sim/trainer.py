@@ -2,21 +2,11 @@
 reports and goes on.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
+from swarmd.core import events
 from swarmd.core.commands import CancelTraining, Command, Train
-from swarmd.core.events import (
-    CheckpointWritten,
-    CommandFailed,
-    StageTrained,
-    TrainerReady,
-    TrainingCancelled,
-    WeightsAdopted,
-    WeightsRefused,
-)
 from swarmd.core.values import PeerWeights, RolloutsRef, Skill, WeightsCause
 from swarmd.sim.machine import SimCheckpoint
 from swarmd.sim.processes import SimWorker
@@ -44,7 +34,7 @@ class SimTrainerWorker(SimWorker):
             takes = self.node.settings.catch_up_rounds or self.node.settings.average_rounds
             digest = "a" * 64 if takes else ""
             restored = max(self.node.disk.checkpoints, default=None)
-            ready = TrainerReady("cpu", "embedded", 1, architecture=digest, tokenizer=digest, restored=restored)
+            ready = events.TrainerReady("cpu", "embedded", 1, architecture=digest, tokenizer=digest, restored=restored)
             self.call_later(self.random.uniform(*LOAD_S), self.send_event, ready)
 
     def perform(self, command: Command) -> None:
@@ -82,10 +72,10 @@ class SimTrainerWorker(SimWorker):
             return
         if self.random.random() < 0.5:
             better = 0.25 if weights.averaged else 0.5
-            self.send_event(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, better))
+            self.send_event(events.WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, better))
         else:
             cause: WeightsCause = "worse" if weights.averaged else "no-better"
-            self.send_event(WeightsRefused(command.id, cause, "", weights.peer, 0.25, 0.125))
+            self.send_event(events.WeightsRefused(command.id, cause, "", weights.peer, 0.25, 0.125))
 
     def _schedule_finish(self, delay_s: float, command: Train) -> None:
         self.finish_at = self.world.now + delay_s
@@ -94,7 +84,7 @@ class SimTrainerWorker(SimWorker):
     def _fail_stage(self, command: Train, reason: str = "out of memory") -> None:
         if self.running is command:
             self.running, self.finish_at = None, math.inf
-            self.send_event(CommandFailed(command.id, reason))
+            self.send_event(events.CommandFailed(command.id, reason))
 
     def _finish_stage(self, command: Train) -> None:
         if self.running is not command:
@@ -113,7 +103,7 @@ class SimTrainerWorker(SimWorker):
         self.writing = checkpoint
         self.call_later(WRITE_S, self._write_checkpoint)
         self.send_event(
-            StageTrained(
+            events.StageTrained(
                 command.id,
                 command.round,
                 command.stage,
@@ -142,7 +132,7 @@ class SimTrainerWorker(SimWorker):
         if self.writing is not None:
             written, self.writing = self.writing, None
             self.node.disk.save_checkpoint(written)
-            self.send_event(CheckpointWritten(written.round, written.stage, written.rollouts.digest))
+            self.send_event(events.CheckpointWritten(written.round, written.stage, written.rollouts.digest))
 
     def _handle_cancel(self, command: CancelTraining) -> None:
         """A cancellation that comes too late is answered too, now and then, as a worker in doubt would."""
@@ -152,12 +142,12 @@ class SimTrainerWorker(SimWorker):
                 self.call_later(self.random.uniform(0.0, STEP_S), self._finish_cancel, running)
         elif self.random.random() < 0.5:
             _, round, stage = command.train.split("/")
-            self.call_later(0.001, self.send_event, TrainingCancelled(command.id, int(round), int(stage)))
+            self.call_later(0.001, self.send_event, events.TrainingCancelled(command.id, int(round), int(stage)))
 
     def _finish_cancel(self, train: Train) -> None:
         if self.running is train:
             self.running, self.finish_at = None, math.inf
-            self.send_event(TrainingCancelled(train.id, train.round, train.stage, steps=7))
+            self.send_event(events.TrainingCancelled(train.id, train.round, train.stage, steps=7))
 
     def on_daemon_gone(self) -> None:
         """The daemon is gone: end soon, but a checkpoint on its way may be saved."""
@@ -172,7 +162,4 @@ def make_measurements(checkpoint: SimCheckpoint) -> dict[str, Any]:
     """Made of the reward, so that a stage that is answered again from its checkpoint tells the same."""
     share = checkpoint.reward
     fallen = Skill("sort", share / 2, 64, 0.9, True, 2.5)
-    return {
-        "held_out": (share + share / 2) / 2,
-        "skills": (fallen, Skill("reverse", share, 64, share)),
-    }
+    return {"held_out": (share + share / 2) / 2, "skills": (fallen, Skill("reverse", share, 64, share))}

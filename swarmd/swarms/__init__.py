@@ -3,8 +3,6 @@
 Authors of swarms import from `swarmd.plugin`; everything else here is private.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,10 +11,8 @@ from typing import Any
 
 
 def _defer_module_import(name: str) -> None:
-    """Let a stand-in take the place of a module, and load the module when the stand-in is first used.
-
-    importlib's LazyLoader does not serve here: its modules load as soon as they are imported.
-    """
+    """Let a stand-in take the place of a module, and load the module when the stand-in is first used. importlib's
+    LazyLoader does not serve here: its modules load as soon as they are imported."""
     spec = find_spec(name) if name not in sys.modules else None
     if spec is None:
         return

@@ -7,8 +7,6 @@
   scorer instead of math_verify.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,13 +20,7 @@ from swarmd.logger import get_logger
 from swarmd.sandbox import Verdict
 from swarmd.sandbox.sandbox import Status
 from swarmd.swarms.file import FilePlan
-from swarmd.swarms.options import (
-    EXECUTIONS_MAX,
-    OUTPUT_CHARACTERS_MAX,
-    CodeOptions,
-    Prompt,
-    decode_options,
-)
+from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, decode_options
 from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number
 from swarmd.swarms.programs import OWN, ProgramRunner
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
@@ -80,7 +72,6 @@ def extract_program(text: str) -> str | None:
 
 
 def extract_just_closed_program(text: str) -> str | None:
-    """The program of a completion that has just closed one."""
     executions = find_executed_programs(text)
     start = executions[-1].span[1] if executions else 0
     return extract_program(text[start : text.rindex(PROGRAM_CLOSING)]) if PROGRAM_CLOSING in text[start:] else None
@@ -163,12 +154,8 @@ BOXED = "\nInside the answer tags, put the result into \\boxed{}. Put your reaso
 
 
 def make_system_messages(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
-    """The messages before a question.
-
-    Args:
-        number: of the question, the same on every node: `alternate` shows the example with even ones.
-        boxed: ask for the form that `rewards = "compat"` pays for.
-    """
+    """The messages before a question. `number`: of the question, the same on every node: `alternate` shows the example
+    with even ones. `boxed`: ask for the form that `rewards = "compat"` pays for."""
     if prompt == "none":
         return ()
     example = prompt == "one-shot" or (prompt == "alternate" and number % 2 == 0)
@@ -227,7 +214,6 @@ class CodePlan(SplitPlan):
     """Problems solved with programs that run in a sandbox while the model writes.
 
     Args:
-        swarm: with `CodeOptions` as its options, and without a file the mixture in `tasks`, by default `MIXTURE`.
         training: gives the weight of the form in the reward.
 
     Raises:

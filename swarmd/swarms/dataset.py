@@ -7,8 +7,6 @@
 - The file is written whole or not at all, and what does not fit is named by row and column.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -174,7 +172,6 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
 
 
 def _text_columns(source: DatasetSource) -> tuple[str, ...]:
-    """The columns whose cells are texts."""
     columns = source.columns
     return tuple(name for name in (columns.prompt, columns.answer, columns.task) if name)
 
@@ -373,15 +370,10 @@ def _replace_non_finite(cell: Any) -> Any:
 
 
 def read_table_columns(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
-    """The columns of a file, by name; a cell that a row does not have is None.
-
-    Args:
-        texts: columns whose cells are given as they are written; lists and objects as what they are. The other columns
-            of a CSV file are numbers if each cell can be written back as it was, for functions that want numbers.
-
-    Raises:
-        SwarmError: the file is too large, not UTF-8, or not what its suffix says; names the row.
-    """
+    """The columns of a file, by name; a cell that a row does not have is None. `texts`: columns whose cells are given
+    as they are written; lists and objects as what they are. The other columns of a CSV file are numbers if each cell
+    can be written back as it was, for functions that want numbers. Raises SwarmError: the file is too large, not UTF-8,
+    or not what its suffix says; names the row."""
     if path.stat().st_size > BYTES_MAX:
         raise SwarmError(f"{path} has more than {BYTES_MAX:,} bytes", "Take a part of it")
     start = read_start(path, START_BYTES)

@@ -7,8 +7,6 @@
 docs/swarms/file.md describes the options.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict
@@ -66,15 +64,9 @@ class QuestionRow(NamedTuple):
 
 
 class FilePlan(SplitPlan):
-    """One's own questions and answers from a JSONL file, with named rewards.
-
-    Args:
-        training: gives the weight of the form if no rewards are named.
-
-    Raises:
-        SwarmError: the options are wrong, the file is missing, malformed or not the swarm's, it cannot be made of its
-            data set, or a reward function cannot be imported.
-    """
+    """One's own questions and answers from a JSONL file, with named rewards. Raises SwarmError: the options are wrong,
+    the file is missing, malformed or not the swarm's, it cannot be made of its data set, or a reward function cannot be
+    imported."""
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         if swarm.tasks:
@@ -137,13 +129,9 @@ class FilePlan(SplitPlan):
         return [self._make_question(index, 0) for index in chosen[:count]]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`.
-
-        Raises:
-            RecordRejected: `config-digest` (of another file), `source` (these questions are made of nothing), `seed`
-                (of another place), `index` (no such row, or its prompt stands in an earlier one), `unknown-task` (not
-                the row's), or `held-out`.
-        """
+        """See `Plan.regenerate`. Raises RecordRejected: `config-digest` (of another file), `source` (these questions
+        are made of nothing), `seed` (of another place), `index` (no such row, or its prompt stands in an earlier one),
+        `unknown-task` (not the row's), or `held-out`."""
         peer = place.peer
         if reference.config_digest != self._digest:
             raise RecordRejected("config-digest", f"{peer} has another file of questions")
@@ -163,10 +151,8 @@ class FilePlan(SplitPlan):
         return self._make_question(reference.index, reference.seed)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """The named rewards and what the reward functions give, added up by weight.
-
-        Accuracy is the first of the named ones that compare with the answer; without one, the first reward there is.
-        """
+        """The named rewards and what the reward functions give, added up by weight. Accuracy is the first of the named
+        ones that compare with the answer; without one, the first reward there is."""
         expected = str(question.entry["answer"])
         if self._functions is None:
             return [self._score_completion(expected, completion, {}, {}) for completion in completions]

@@ -7,8 +7,6 @@
   `is_safe_to_score` and `is_wrong_but_paid` stand before them.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import difflib
@@ -179,8 +177,7 @@ STORIES = (
 )
 FORMULAS = (
     WordProblemTemplate(
-        "Find x: {a} * x + {b} = {d}.",
-        lambda a, b, c: (f"{a * c + b}-{b}={a * c}", f"{a * c}/{a}={c}"),
+        "Find x: {a} * x + {b} = {d}.", lambda a, b, c: (f"{a * c + b}-{b}={a * c}", f"{a * c}/{a}={c}")
     ),
     WordProblemTemplate(
         "Find the remainder of {a} * {b} after dividing by {c}.",
@@ -252,10 +249,8 @@ class GymTask(msgspec.Struct, frozen=True):
 
 
 def make_dataset_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
-    """An item of a data set, the same on every node. Raises whatever the task raises.
-
-    `list_functions` also draws from Python's own random numbers, so these are seeded for each item.
-    """
+    """An item of a data set, the same on every node. Raises whatever the task raises. `list_functions` also draws from
+    Python's own random numbers, so these are seeded for each item."""
     state = random.getstate()
     random.seed(hash_number("item", dataset.seed, index))
     try:
@@ -425,7 +420,6 @@ _SMALL_POWER = re.compile(
 
 
 def is_safe_to_score(task: str, answer: str) -> bool:
-    """Whether the scorer of `task` may see `answer`."""
     if task in EVALUATED:
         return not _CALLS_OR_GROWS.search(answer)
     if task in RAISED:
@@ -438,10 +432,8 @@ def is_safe_to_score(task: str, answer: str) -> bool:
 
 
 def is_wrong_but_paid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether a harmless answer is wrong although the scorer of `task` may pay for it in full.
-
-    `entry` holds the question and its truth, as reasoning-gym gives them.
-    """
+    """Whether a harmless answer is wrong although the scorer of `task` may pay for it in full. `entry` holds the
+    question and its truth, as reasoning-gym gives them."""
     is_right = _RIGHT.get(task)
     return is_right is not None and not is_right(answer.strip(), entry)
 

@@ -1,7 +1,5 @@
 """Files of questions: JSONL, one JSON object a line, bounded, checked, and with a digest to compare files by."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,15 +26,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Windows' editors put it first
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Read a JSONL file; blank lines are skipped.
-
-    Args:
-        columns: keys that every row must have, with a text that is not blank.
-
-    Raises:
-        SwarmError: the file is missing, too long, empty or not a regular file, or one of its lines is not a JSON object
-            in UTF-8 with these columns; names the file and the line.
-    """
+    """Read a JSONL file; blank lines are skipped. `columns`: keys that every row must have, with a text that is not
+    blank. Raises SwarmError: the file is missing, too long, empty or not a regular file, or one of its lines is not a
+    JSON object in UTF-8 with these columns; names the file and the line."""
     rows: list[Row] = []
     for number, line in _read_numbered_lines(path):
         if len(rows) == ROWS_MAX:
@@ -48,10 +40,8 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
 
 
 def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over the rows in canonical form, 64 hex digits.
-
-    Spaces, the order of keys and blank lines make no difference; the order of rows does.
-    """
+    """SHA-256 over the rows in canonical form, 64 hex digits. Spaces, the order of keys and blank lines make no
+    difference; the order of rows does."""
     digest = hashlib.sha256()
     for row in rows:
         text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -60,15 +50,9 @@ def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], str]:
-    """The rows of the file that a swarm's options name, and their digest.
-
-    Args:
-        home: the node's data directory, from which a relative name is taken.
-        digest: that the rows must have; empty if any will do.
-
-    Raises:
-        SwarmError: as `read_rows`, or the rows have another digest.
-    """
+    """The rows of the file that a swarm's options name, and their digest. `home`: the node's data directory, from which
+    a relative name is taken. `digest`: that the rows must have; empty if any will do. Raises SwarmError: as
+    `read_rows`, or the rows have another digest."""
     rows = read_rows(home / name, columns)
     return rows, check_digest(home / name, rows, digest)
 
@@ -85,7 +69,6 @@ def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> 
 
 
 def _read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers."""
     try:
         body = read_regular(path, FILE_BYTES_MAX)
     except OSError as error:

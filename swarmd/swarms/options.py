@@ -3,8 +3,6 @@
 They stand apart from the kinds and import little, so that options are checked without making a plan.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping
@@ -35,10 +33,8 @@ class NoOptions(Section, frozen=True):
 def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
     """The options as a kind's struct.
 
-    Bounds are in the struct's annotations; a ValueError from its `__post_init__` counts as a wrong value.
-
-    Raises:
-        SwarmError: a key is unknown or missing, or a value is of the wrong type or out of range; names the key.
+    Bounds are in the struct's annotations; a ValueError from its `__post_init__` counts as a wrong value. Raises
+    SwarmError: a key is unknown or missing, or a value is of the wrong type or out of range; names the key.
     """
     if unknown := find_unknown_key(options, kind, f"{WHERE}."):
         key, fix = unknown

@@ -10,8 +10,6 @@
   `StageTrained.scored`. Only views read them.
 """
 
-from __future__ import annotations
-
 import abc
 import hashlib
 import math
@@ -165,10 +163,8 @@ class Plan(abc.ABC):
 
     @abc.abstractmethod
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """The question that a peer answered. Raises RecordRejected if the peer cannot have drawn it.
-
-        `material` holds what this node knows of earlier stages; if a source is missing there, the reason is `source`.
-        """
+        """The question that a peer answered. Raises RecordRejected if the peer cannot have drawn it. `material` holds
+        what this node knows of earlier stages; if a source is missing there, the reason is `source`."""
 
     @abc.abstractmethod
     def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
@@ -180,10 +176,8 @@ class Plan(abc.ABC):
         return sum(rewards) / len(rewards) if rewards else 0.0
 
     def react(self, question: Question, text: str) -> str | None:
-        """The text to append to a completion that paused at one of `stops`; None ends it there. Never raises.
-
-        It is called from several threads. A call that is running when the stage is cancelled is not waited for.
-        """
+        """The text to append to a completion that paused at one of `stops`; None ends it there. Never raises. It is
+        called from several threads. A call that is running when the stage is cancelled is not waited for."""
         return None
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
@@ -205,10 +199,8 @@ class Plan(abc.ABC):
         return "" if answer is None else str(answer)
 
     def shorten(self, question: Question) -> Question | None:
-        """The same question with less of what peers wrote; None if nothing in it can be cut.
-
-        It keeps its reference and its scores: each node shows as much text as it has room for.
-        """
+        """The same question with less of what peers wrote; None if nothing in it can be cut. It keeps its reference and
+        its scores: each node shows as much text as it has room for."""
         return None
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:  # noqa: B027
@@ -293,8 +285,7 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 def draw_questions(plan: Plan, place: StageId, material: Material) -> Iterator[Question]:
     """What the plan draws for a stage. Raises SwarmError if that is not iterable, and later as
-    `check_drawn_question`.
-    """
+    `check_drawn_question`."""
     given = _check_iterable(plan, "draw", plan.draw(place, material), f"round {place.round}, stage {place.stage}")
     return (check_drawn_question(plan, question) for question in given)
 

@@ -5,8 +5,6 @@
 - Either all programs of a batch have a verdict or none: no completion of a group is better off than another.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import threading

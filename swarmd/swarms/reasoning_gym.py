@@ -4,8 +4,6 @@ Seeds are hashed from (swarm, peer, round, stage, task, chunk). An item of reaso
 so consecutive seeds would give chunks, rounds and nodes each other's questions, shifted by one.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,27 +15,11 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.gym_tasks import (
-    DATASET_SIZE,
-    KNOWN_NAMES,
-    TASK_NAMES,
-    UNSAFE_TASKS,
-    DatasetCache,
-    GymTask,
-    is_safe_to_score,
-    is_wrong_but_paid,
-    make_dataset_item,
-    make_task_levels,
-)
+from swarmd.swarms import gym_tasks
 from swarmd.swarms.options import MIXTURE, NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
-from swarmd.swarms.text import (
-    collapse_whitespace,
-    extract_answer,
-    is_well_formed,
-    span_answer,
-)
+from swarmd.swarms.text import collapse_whitespace, extract_answer, is_well_formed, span_answer
 
 RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
 LOWER_AT = 0.2  # and lowered
@@ -81,7 +63,6 @@ class ReasoningGymPlan(SplitPlan):
 
     Args:
         swarm: with the mixture in `tasks`, by default `MIXTURE`.
-        training: gives the weight of the form in the reward.
 
     Raises:
         SwarmError: an unknown task, or wrong settings of one.
@@ -96,9 +77,9 @@ class ReasoningGymPlan(SplitPlan):
         self._weights = {config.name: config.weight for config in configs}
         if len(self._weights) < len(configs):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
-        self._levels = {config.name: make_task_levels(config) for config in configs}
+        self._levels = {config.name: gym_tasks.make_task_levels(config) for config in configs}
         self._ladders = {config.name: CurriculumLevel() for config in configs if config.curriculum}
-        self._datasets = DatasetCache()
+        self._datasets = gym_tasks.DatasetCache()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -111,21 +92,20 @@ class ReasoningGymPlan(SplitPlan):
         streams = {name: self._stream_questions(self._task_at_level(name), place) for name in self.tasks}
         return (next(streams[random.choices(self.tasks, weights)[0]]) for _ in itertools.count())
 
-    def _task_at_level(self, name: str) -> GymTask:
-        """The task at this node's level."""
+    def _task_at_level(self, name: str) -> gym_tasks.GymTask:
         return self._levels[name][self._ladders[name].level if name in self._ladders else 0]
 
-    def _stream_questions(self, task: GymTask, place: StageId) -> Iterator[Question]:
+    def _stream_questions(self, task: gym_tasks.GymTask, place: StageId) -> Iterator[Question]:
         seen: set[str] = set()
         while True:
             for chunk in range(CHUNKS_MAX):
                 seed = self._chunk_seed(task, place, chunk)
                 yield from self._select_from_seed(task, seed, "train", seen)
 
-    def _select_from_seed(self, task: GymTask, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
+    def _select_from_seed(self, task: gym_tasks.GymTask, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
         """Questions of one seed on one side of the split, new ones if there are any."""
         tries, repeated = 0, None
-        for index in range(DATASET_SIZE):
+        for index in range(gym_tasks.DATASET_SIZE):
             question, canonical = self._generate_question(task, seed, index)
             tries += 1
             chosen = None
@@ -149,7 +129,7 @@ class ReasoningGymPlan(SplitPlan):
         levels = self._levels[task]
         seeds = [hash_number("select", side, task, level.digest) for level in levels]
         found: dict[str, Question] = {}
-        for index in range(min(DATASET_SIZE, count * SELECT_TRIES)):
+        for index in range(min(gym_tasks.DATASET_SIZE, count * SELECT_TRIES)):
             if len(found) == count:
                 break
             place = index % len(levels)
@@ -159,17 +139,13 @@ class ReasoningGymPlan(SplitPlan):
         return list(found.values())
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`.
-
-        Raises:
-            RecordRejected: `unknown-task`, `unsafe-scorer`, `config-digest`, `seed` or `index` (not one this peer could
-                have drawn), `source` (these questions are made of nothing), `held-out`, or `generator` (the task could
-                not make the question).
-        """
+        """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `unsafe-scorer`, `config-digest`, `seed` or
+        `index` (not one this peer could have drawn), `source` (these questions are made of nothing), `held-out`, or
+        `generator` (the task could not make the question)."""
         peer = place.peer
         if reference.task not in self._levels:
             raise RecordRejected("unknown-task", f"{peer} sent the task {reference.task!r}, which is not trained here")
-        if reference.task in UNSAFE_TASKS:
+        if reference.task in gym_tasks.UNSAFE_TASKS:
             raise RecordRejected(
                 "unsafe-scorer", f"the scorer of {reference.task} may do what an answer says: peers' are refused"
             )
@@ -178,7 +154,7 @@ class ReasoningGymPlan(SplitPlan):
             raise RecordRejected("config-digest", f"{peer} has other settings or another version of {reference.task}")
         if reference != reference.base:
             raise RecordRejected("source", f"{peer} sent a question of {task.name} that is made of other texts")
-        if reference.index >= DATASET_SIZE:
+        if reference.index >= gym_tasks.DATASET_SIZE:
             raise RecordRejected("index", f"{peer} sent question {reference.index} of {task.name}")
         if all(reference.seed != self._chunk_seed(task, place, chunk) for chunk in range(CHUNKS_MAX)):
             raise RecordRejected("seed", f"{peer} sent a question of {task.name} that it cannot have drawn")
@@ -190,7 +166,7 @@ class ReasoningGymPlan(SplitPlan):
             raise RecordRejected("held-out", f"{peer} sent a question of {task.name} that is held out")
         return question
 
-    def _find_task_level(self, reference: Reference) -> GymTask | None:
+    def _find_task_level(self, reference: Reference) -> gym_tasks.GymTask | None:
         levels = self._levels.get(reference.task, ())
         return next((level for level in levels if level.digest == reference.config_digest), None)
 
@@ -236,7 +212,8 @@ class ReasoningGymPlan(SplitPlan):
         answer = extract_answer(completion)
         if answer is None:
             return self._make_score(0.0, shape, answered=False)
-        if not is_safe_to_score(question.task, answer) or is_wrong_but_paid(question.task, answer, question.entry):
+        unsafe = not gym_tasks.is_safe_to_score(question.task, answer)
+        if unsafe or gym_tasks.is_wrong_but_paid(question.task, answer, question.entry):
             return self._make_score(0.0, shape)
         task = self._find_task_level(question.reference)
         try:
@@ -256,13 +233,13 @@ class ReasoningGymPlan(SplitPlan):
     def _make_score(self, accuracy: float, shape: float, failed: bool = False, answered: bool = True) -> Score:
         return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed, answered=answered)
 
-    def _chunk_seed(self, task: GymTask, place: StageId, chunk: int) -> int:
+    def _chunk_seed(self, task: gym_tasks.GymTask, place: StageId, chunk: int) -> int:
         where = (place.peer, place.round, place.stage)
         return hash_number("questions", self._swarm, *where, task.name, task.digest, chunk)
 
-    def _generate_question(self, task: GymTask, seed: int, index: int) -> tuple[Question, str]:
+    def _generate_question(self, task: gym_tasks.GymTask, seed: int, index: int) -> tuple[Question, str]:
         """A question and its canonical form, which decides its side of the split."""
-        entry = make_dataset_item(self._datasets.get(task, seed), index)
+        entry = gym_tasks.make_dataset_item(self._datasets.get(task, seed), index)
         text = str(entry["question"])
         canonical = str(entry.get("metadata", {}).get("canonical", collapse_whitespace(text)))
         reference = Reference(task.name, task.digest, seed, index)
@@ -270,17 +247,15 @@ class ReasoningGymPlan(SplitPlan):
 
 
 class DigitsPlan(ReasoningGymPlan):
-    """Four tasks on digits that the embedded model learns in minutes.
-
-    Without `swarm.tasks` all four, evenly. Raises SwarmError for any other task.
-    """
+    """Four tasks on digits that the embedded model learns in minutes. Without `swarm.tasks` all four, evenly. Raises
+    SwarmError for any other task."""
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         for task in swarm.tasks:
-            if task.name not in KNOWN_NAMES:
+            if task.name not in gym_tasks.KNOWN_NAMES:
                 raise SwarmError(
-                    f"the task {task.name!r} is not one of the digit tasks, {', '.join(KNOWN_NAMES)}",
+                    f"the task {task.name!r} is not one of the digit tasks, {', '.join(gym_tasks.KNOWN_NAMES)}",
                     'Write kind = "reasoning-gym" in [swarm] for its tasks',
                 )
-        tasks = swarm.tasks or tuple(TaskConfig(name) for name in TASK_NAMES)
+        tasks = swarm.tasks or tuple(TaskConfig(name) for name in gym_tasks.TASK_NAMES)
         super().__init__(msgspec.structs.replace(swarm, tasks=tasks), training, home)

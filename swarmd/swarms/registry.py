@@ -5,8 +5,6 @@ subclass of `swarmd.plugin.Plan`. Only the kind that is asked for is imported, a
 plan is made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import re
@@ -95,11 +93,8 @@ def list_kinds() -> tuple[SwarmKind, ...]:
 
 
 def find_kind(name: str) -> SwarmKind:
-    """The kind of this name.
-
-    Raises:
-        SwarmError: there is none (names the nearest), or it is a plug-in that cannot be used (names its package).
-    """
+    """The kind of this name. Raises SwarmError: there is none (names the nearest), or it is a plug-in that cannot be
+    used (names its package)."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     points = _list_plug_ins()
@@ -116,12 +111,8 @@ def find_kind(name: str) -> SwarmKind:
 
 
 def check_kind(swarm: SwarmConfig) -> SwarmKind:
-    """The kind that a configuration asks for.
-
-    Raises:
-        SwarmError: there is none, it has other stages, or its options are wrong (a plug-in checks its own when its plan
-            is made).
-    """
+    """The kind that a configuration asks for. Raises SwarmError: there is none, it has other stages, or its options are
+    wrong (a plug-in checks its own when its plan is made)."""
     kind = find_kind(swarm.kind)
     if swarm.stages != kind.stages:
         raise SwarmError(
@@ -159,11 +150,8 @@ def fill_in_default_tasks(swarm: SwarmConfig) -> SwarmConfig:
 
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:
-    """The plan that a configuration asks for; imports only that kind's module.
-
-    Raises:
-        SwarmError: as `check_kind`, or the settings of the kind are wrong.
-    """
+    """The plan that a configuration asks for; imports only that kind's module. Raises SwarmError: as `check_kind`, or
+    the settings of the kind are wrong."""
     kind = check_kind(swarm)
     make: type[Plan] = EntryPoint(kind.name, kind.target, GROUP).load()
     if kind.origin == OWN:
@@ -213,7 +201,6 @@ def _find_plan_fault(plan: object) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """An error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

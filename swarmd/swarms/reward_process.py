@@ -7,8 +7,6 @@
 The two ends speak over a pipe: the modules to import, then for each call the function's name and its arguments.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import difflib
@@ -138,9 +136,7 @@ def check_function_path(path: str) -> str:
 
 def check_source(path: str, home: Path) -> None:
     """Check what can be told of an import path without running its module, which may need what is not installed yet.
-
-    Raises SwarmError if the path has another form, or a module below `home` cannot have such a function.
-    """
+    Raises SwarmError if the path has another form, or a module below `home` cannot have such a function."""
     key = check_function_path(path)
     module, _, name = path.partition(":")
     file = home / f"{module.replace('.', '/')}.py"
@@ -165,11 +161,8 @@ def _not_a_function(key: str) -> SwarmError:
 
 
 def load_reward_function(path: str) -> RewardFunction:
-    """The function under `package.module:function`.
-
-    Raises:
-        SwarmError: the path has another form, the module cannot be imported, or has no such function.
-    """
+    """The function under `package.module:function`. Raises SwarmError: the path has another form, the module cannot be
+    imported, or has no such function."""
     key = check_function_path(path)
     module, _, name = path.partition(":")
     try:

@@ -6,8 +6,6 @@
   node's own configuration; no manifest and no peer can name one.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time
@@ -154,10 +152,8 @@ def _make_pattern_reward(pattern: str) -> Reward:
 
 
 def multiply_repeat_counts(pattern: str) -> int:
-    """The product of the least counts of a pattern, as if each stood inside the one before.
-
-    Anything behind an opening brace is taken for a count: a reader that understood groups could be fooled.
-    """
+    """The product of the least counts of a pattern, as if each stood inside the one before. Anything behind an opening
+    brace is taken for a count: a reader that understood groups could be fooled."""
     counts = [_NO_DIGITS.sub("", found) for found in _COUNT.findall(pattern)]
     return math.prod(int(digits[:COUNT_DIGITS_MAX]) for count in counts if (digits := count.lstrip("0")))
 

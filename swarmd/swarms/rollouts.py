@@ -5,8 +5,6 @@
 - Completions are text, so that nodes with different models and tokenizers understand each other.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
@@ -48,7 +46,7 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()  # completions that it shows
 
     @property
-    def base(self) -> Reference:
+    def base(self) -> "Reference":
         """The question without sources, as the first stage asks it."""
         return Reference(self.task, self.config_digest, self.seed, self.index)
 
@@ -114,12 +112,8 @@ def encode_rollouts(rollouts: Rollouts) -> bytes:
 
 
 def decode_rollouts(body: bytes) -> Rollouts:
-    """Read a body from anyone.
-
-    Raises:
-        RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without completions, or with a cut
-            mark for one that does not exist) or `duplicate` (a question occurs twice).
-    """
+    """Read a body from anyone. Raises RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without
+    completions, or with a cut mark for one that does not exist) or `duplicate` (a question occurs twice)."""
     if len(body) > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"a rollouts body has {len(body)} bytes, the limit is {BODY_BYTES_MAX}")
     try:

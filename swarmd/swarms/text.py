@@ -10,8 +10,6 @@ r"""Answers in completions and data sets: where they stand and what they mean; a
 All take time linear in the text.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable

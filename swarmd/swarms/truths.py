@@ -5,8 +5,6 @@ full, no answer of any model will be, and nothing else would say so: rewards of 
 `swarmd config check`, `swarmd swarm new`, `swarmd join` and each trainer check this before they begin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice

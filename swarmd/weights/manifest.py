@@ -4,8 +4,6 @@ The manifest is msgpack and identified by its SHA-256, which is in a signed reco
 chunk, file or model was checked against it. The form of its digests is checked, since they name files here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -82,14 +80,8 @@ class WeightsManifest(msgspec.Struct, frozen=True):
 
 
 def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
-    """Decode a manifest from outside.
-
-    Args:
-        digest: SHA-256 that it must have, lower-case hex; empty if none is known.
-
-    Raises:
-        RecordRejected: "oversized", "wrong-digest" or "malformed".
-    """
+    """Decode a manifest from outside. `digest`: SHA-256 that it must have, lower-case hex; empty if none is known.
+    Raises RecordRejected: "oversized", "wrong-digest" or "malformed"."""
     if len(encoded) > MANIFEST_BYTES_MAX:
         raise RecordRejected("oversized", f"a manifest of {len(encoded)} bytes, the limit is {MANIFEST_BYTES_MAX}")
     if digest and hashlib.sha256(encoded).hexdigest() != digest:

@@ -8,8 +8,6 @@ The trainer writes what is offered, and the network worker serves it:
 offer                   written last: what it names is complete
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -79,10 +77,8 @@ def is_intact(path: Path) -> bool:
 class PartialFile:
     """A file that is assembled from chunks, under a temporary name until all are right.
 
-    Right chunks that an earlier process has left are kept.
-
-    Raises:
-        NoSpaceLeft, LogWriteFailed: there is no room for all of it, or it cannot be written.
+    Right chunks that an earlier process has left are kept. Raises NoSpaceLeft, LogWriteFailed: there is no room for all
+    of it, or it cannot be written.
     """
 
     def __init__(self, path: Path, file: ChunkedFile) -> None:
@@ -105,12 +101,8 @@ class PartialFile:
             raise make_write_error(error, self.partial, "reservation") from error
 
     def put(self, index: int, chunk: bytes) -> None:
-        """Write a chunk from a peer.
-
-        Raises:
-            RecordRejected: "oversized" or "wrong-digest"; it is not written.
-            NoSpaceLeft, LogWriteFailed: it could not be written.
-        """
+        """Write a chunk from a peer. Raises RecordRejected: "oversized" or "wrong-digest"; it is not written;
+        NoSpaceLeft, LogWriteFailed: it could not be written."""
         if len(chunk) != self.file.chunk_size(index):
             raise RecordRejected("oversized", f"a chunk of {len(chunk)} bytes instead of {self.file.chunk_size(index)}")
         if hashlib.sha256(chunk).hexdigest() != self.file.chunk_digest(index):
@@ -123,12 +115,8 @@ class PartialFile:
         self.missing.discard(index)
 
     def finish(self) -> Path:
-        """Give the complete file its name, durably.
-
-        Raises:
-            RecordRejected: "wrong-digest": the chunks make another file than the manifest says; it is removed.
-            NoSpaceLeft, LogWriteFailed: it could not be synced or renamed.
-        """
+        """Give the complete file its name, durably. Raises RecordRejected: "wrong-digest": the chunks make another file
+        than the manifest says; it is removed; NoSpaceLeft, LogWriteFailed: it could not be synced or renamed."""
         assert not self.missing, "chunks are missing"
         try:
             found = hash_file(self.partial)
@@ -212,11 +200,8 @@ OfferCheck = Callable[[str], bool]  # whether a member currently offers the mani
 
 
 class FetchedWeights(ChunkDirectory):
-    """A directory of fetched weights, which are forwarded while somebody offers them.
-
-    Args:
-        directory: read once, not for each request.
-    """
+    """A directory of fetched weights, which are forwarded while somebody offers them. `directory`: read once, not for
+    each request."""
 
     def __init__(self, directory: Path, is_offered: OfferCheck) -> None:
         super().__init__(directory)
@@ -225,14 +210,9 @@ class FetchedWeights(ChunkDirectory):
         self._served = list[str]()  # digests of the manifests whose files are forwarded
 
     def forward_file(self, manifest: WeightsManifest, digest: str, beside: bool = False) -> set[str]:
-        """Forward the complete file that a manifest names. Returns the names of all files that belong to it.
-
-        Args:
-            beside: whether those that were kept before are still forwarded.
-
-        Raises:
-            NoSpaceLeft, LogWriteFailed: its manifest cannot be written.
-        """
+        """Forward the complete file that a manifest names. Returns the names of all files that belong to it. `beside`:
+        whether those that were kept before are still forwarded. Raises NoSpaceLeft, LogWriteFailed: its manifest cannot
+        be written."""
         whole, encoded = f"{manifest.whole.digest}{SUFFIX}", manifest.encode()
         before = self._manifests if beside else ()
         if hashlib.sha256(encoded).hexdigest() != digest:  # another encoder's msgpack, which is not kept
@@ -258,11 +238,7 @@ DELTA_SHARE_MAX = 0.5  # of the whole file; larger deltas are not offered
 
 
 class OfferedWeights(ChunkDirectory):
-    """A directory of offered weights.
-
-    Args:
-        directory: made by `offer`; without it nothing is offered.
-    """
+    """A directory of offered weights. `directory`: made by `offer`; without it nothing is offered."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -16,8 +16,6 @@ the difference of the words modulo 2^16, zigzag: 0, -1, 1, -2 … become 0, 1, 2
 exactly, too, only larger. Both files must have the same size and header.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import zlib
@@ -55,12 +53,8 @@ def write_delta(base: Path, new: Path, to: Path) -> None:
 
 
 def apply_delta(base: Path, delta: Path, to: Path) -> None:
-    """Write the file that a delta makes of its base. The caller checks its digest.
-
-    Raises:
-        RecordRejected: "malformed" or "oversized": the delta is damaged, or does not belong to this base.
-        OSError: a file cannot be read or written.
-    """
+    """Write the file that a delta makes of its base. The caller checks its digest. Raises RecordRejected: "malformed"
+    or "oversized": the delta is damaged, or does not belong to this base; OSError: a file cannot be read or written."""
     with base.open("rb") as first, delta.open("rb") as changes, to.open("wb") as new:
         if changes.read(len(MAGIC)) != MAGIC:
             raise RecordRejected("malformed", "not a delta of weights")
@@ -153,12 +147,8 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 def read_tensors(path: Path) -> tuple[Tensor, ...]:
-    """The tensors of a file, in the order of their bytes.
-
-    Raises:
-        RecordRejected: "oversized" or "malformed": it is not safetensors, or its content does not match its header.
-        OSError: it cannot be read.
-    """
+    """The tensors of a file, in the order of their bytes. Raises RecordRejected: "oversized" or "malformed": it is not
+    safetensors, or its content does not match its header; OSError: it cannot be read."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= HEADER_BYTES_MAX:
@@ -191,12 +181,8 @@ def _tensor(name: str, raw: msgspec.Raw, offset: int) -> Tensor:
 
 
 def check_finite(path: Path) -> None:
-    """Check that every floating-point value of a file is finite, with one block at a time in memory.
-
-    Raises:
-        RecordRejected: "non-finite", naming the tensor; as `read_tensors`.
-        OSError: it cannot be read.
-    """
+    """Check that every floating-point value of a file is finite, with one block at a time in memory. Raises
+    RecordRejected: "non-finite", naming the tensor; as `read_tensors`; OSError: it cannot be read."""
     for tensor in read_tensors(path):
         if tensor.dtype == "F64":
             raise RecordRejected("malformed", f"{tensor.name[:80]!r} has float64 values, which no trainer here writes")
@@ -219,12 +205,9 @@ IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use
 
 
 def digest_architecture(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> str:
-    """SHA-256 of a model's configuration and the names and shapes of its tensors: equal if weights fit.
-
-    Args:
-        config: as in `config.json`; what does not describe the architecture (name, versions, dtype) is left out.
-        shapes: of each trained tensor.
-    """
+    """SHA-256 of a model's configuration and the names and shapes of its tensors: equal if weights fit. `config`: as in
+    `config.json`; what does not describe the architecture (name, versions, dtype) is left out. `shapes`: of each
+    trained tensor."""
     plain = {key: value for key, value in config.items() if key not in IGNORED and value is not None}
     named = sorted((name, list(shape)) for name, shape in shapes.items())
     encoded = msgspec.json.encode([plain, named], order="deterministic")

@@ -6,8 +6,6 @@
   daemon, not even with a stuck loop.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import select
@@ -21,20 +19,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.core.events import Event
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
-from swarmd.worker.messages import (
-    FaultMessage,
-    FrameReader,
-    FromWorker,
-    ObservedMessage,
-    PerformMessage,
-    PingMessage,
-    PongMessage,
-    ProgressMessage,
-    StartMessage,
-    StopMessage,
-    ToWorker,
-    encode_frame,
-)
+from swarmd.worker import messages
 
 COMMANDS_QUEUED_MAX = 256  # beyond it the daemon's writes wait
 CHUNK_BYTES = 65536
@@ -48,34 +33,34 @@ class Outbox:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
-    def send_message(self, message: FromWorker) -> None:
+    def send_message(self, message: messages.FromWorker) -> None:
         """Write one frame. Raises BrokenPipeError when the daemon is gone, FrameError when the message is too large."""
-        frame = memoryview(encode_frame(message))
+        frame = memoryview(messages.encode_frame(message))
         with self._lock:
             while frame:
                 frame = frame[os.write(self._descriptor, frame) :]
 
     def report_event(self, event: Event) -> None:
         """Send a fact to the daemon's event log."""
-        self.send_message(ObservedMessage(event))
+        self.send_message(messages.ObservedMessage(event))
 
     def report_progress(
         self, what: str, done: int = 0, total: int = 0, note: str = "", figures: dict[str, float] | None = None
     ) -> None:
         """Report the progress of a running command."""
-        self.send_message(ProgressMessage(what, done, total, note, figures or {}))
+        self.send_message(messages.ProgressMessage(what, done, total, note, figures or {}))
 
     def report_fault(self, reason: str, permanent: bool = False, exit_code: int = 0) -> None:
         """Report why this worker is about to end."""
-        self.send_message(FaultMessage(reason, permanent, exit_code))
+        self.send_message(messages.FaultMessage(reason, permanent, exit_code))
 
     def report_retirement(self, reason: str) -> None:
         """Report that this worker ends as planned, to be replaced by a fresh process."""
-        self.send_message(FaultMessage(reason, planned=True))
+        self.send_message(messages.FaultMessage(reason, planned=True))
 
 
-Inbox = MemoryObjectReceiveStream[PerformMessage | StopMessage]
-WorkerMain = Callable[[StartMessage, Outbox, Inbox], Awaitable[None]]
+Inbox = MemoryObjectReceiveStream[messages.PerformMessage | messages.StopMessage]
+WorkerMain = Callable[[messages.StartMessage, Outbox, Inbox], Awaitable[None]]
 
 
 def claim_stdout() -> int:
@@ -101,7 +86,7 @@ def log_lines_to_stderr(level: str) -> None:
     root.setLevel(level.upper())
 
 
-async def run_worker(main: WorkerMain, prepare: Callable[[StartMessage], None] = lambda start: None) -> None:
+async def run_worker(main: WorkerMain, prepare: Callable[[messages.StartMessage], None] = lambda start: None) -> None:
     """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
 
     `inbox` yields `PerformMessage` and `StopMessage`; after `StopMessage`, `main` should return within its `grace_s`. A
@@ -120,15 +105,15 @@ async def run_worker(main: WorkerMain, prepare: Callable[[StartMessage], None] =
 
 
 async def _exchange_frames(
-    main: WorkerMain, prepare: Callable[[StartMessage], None], outbox: Outbox
+    main: WorkerMain, prepare: Callable[[messages.StartMessage], None], outbox: Outbox
 ) -> SwarmdError | None:
     """Exchange frames until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
-    reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
-    send, inbox = anyio.create_memory_object_stream[PerformMessage | StopMessage](COMMANDS_QUEUED_MAX)
+    reader: messages.FrameReader[messages.ToWorker] = messages.FrameReader(messages.ToWorker)  # type: ignore[arg-type]
+    send, inbox = anyio.create_memory_object_stream[messages.PerformMessage | messages.StopMessage](COMMANDS_QUEUED_MAX)
     failure: SwarmdError | None = None
     async with anyio.create_task_group() as tasks:
 
-        async def run_main(start: StartMessage) -> None:
+        async def run_main(start: messages.StartMessage) -> None:
             nonlocal failure
             try:
                 prepare(start)
@@ -143,9 +128,9 @@ async def _exchange_frames(
 
         while chunk := await _read_stdin():
             for message in reader.read_messages(chunk):
-                if isinstance(message, PingMessage):
-                    outbox.send_message(PongMessage(message.number))
-                elif isinstance(message, StartMessage):
+                if isinstance(message, messages.PingMessage):
+                    outbox.send_message(messages.PongMessage(message.number))
+                elif isinstance(message, messages.StartMessage):
                     tasks.start_soon(run_main, message)
                 else:
                     await send.send(message)

@@ -4,8 +4,6 @@ The daemon writes to the worker's stdin, the worker answers on its stdout; what 
 the daemon takes into its log line by line.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -100,11 +98,7 @@ M = TypeVar("M")
 
 
 def encode_frame(message: ToWorker | FromWorker) -> bytes:
-    """One frame, ready to be written.
-
-    Raises:
-        FrameError: the encoded message is larger than `FRAME_BYTES_MAX`.
-    """
+    """One frame, ready to be written. Raises FrameError: the encoded message is larger than `FRAME_BYTES_MAX`."""
     body = _encoder.encode(message)
     if len(body) > FRAME_BYTES_MAX:
         raise FrameError(f"a {type(message).__name__} frame has {len(body)} bytes, the limit is {FRAME_BYTES_MAX}")
@@ -119,11 +113,8 @@ class FrameReader(Generic[M]):
         self._buffer = bytearray()
 
     def read_messages(self, chunk: bytes) -> Iterator[M]:
-        """Whole messages that `chunk` completes.
-
-        Raises:
-            FrameError: a length beyond `FRAME_BYTES_MAX`, or a body that is not a message.
-        """
+        """Whole messages that `chunk` completes. Raises FrameError: a length beyond `FRAME_BYTES_MAX`, or a body that
+        is not a message."""
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)

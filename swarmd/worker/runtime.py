@@ -4,8 +4,6 @@ Coroutines that decide something (what to submit, when to check again) use nothi
 simulator can run the same coroutines on simulated time (`swarmd.sim.coroutines`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Concurrent coroutines on any `Runtime`: a group that ends together, a time limit, a limit on their number."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -61,11 +59,8 @@ class TaskGroup:
 
 
 async def run_within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """The result of a coroutine, which is cancelled if it takes longer than `limit_s`.
-
-    Raises:
-        TimeoutError: it took longer. Errors of the coroutine are raised too.
-    """
+    """The result of a coroutine, which is cancelled if it takes longer than `limit_s`. Raises TimeoutError: it took
+    longer. Errors of the coroutine are raised too."""
     ended = runtime.make_signal()
     results: list[T] = []
     errors: list[Exception] = []

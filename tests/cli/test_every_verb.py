@@ -17,7 +17,7 @@ MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "OPERATING.md").read_te
 SECTION = MANUAL.partition("## Exit codes")[2].partition("\n## ")[0]
 CODES = {code for name, code in vars(ExitCode).items() if name.isupper()}
 # Files that a verb writes or makes, and those that it needs nothing of where they are not there.
-WRITTEN = {"--dir", "--svg", "--out", "--jsonl", "--parquet", "--to", "--write", "--audit", "out", "--data"}
+WRITTEN = {"--dir", "--svg", "--out", "--jsonl", "--to", "--write", "--audit", "out", "--data"}
 SENDING = ("advance", "set-policy", "add-bootnode", "remove-bootnode", "allow", "disallow", "open", "close")
 NOT_READ = {
     ("identity new", "path"),

@@ -13,25 +13,16 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import Register, StartWorker
 from swarmd.core.events import (
-    ChainBlock,
-    ChainReorged,
-    ChainUp,
     Event,
     ReportSeen,
-    SubmissionConfirmed,
-    SubmissionIncluded,
-    SubmissionSent,
     tag_of,
 )
 from swarmd.core.state import NetworkLink, State
-from swarmd.core.step import RULES
-from swarmd.core.values import BlockRef
 from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable
 from swarmd.eventlog.export import (
     FieldChange,
     changes_between,
     export_json_lines,
-    export_parquet,
     format_change,
     format_event,
     write_json_lines,
@@ -66,83 +57,29 @@ def test_json_lines_hold_the_whole_log(tmp_path: Path) -> None:
     assert [msgspec.json.decode(line, type=Event) for line in lines] == events
 
 
-def test_a_parquet_table_holds_the_whole_log(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    events = [*follower_story(), trained(9, reward=math.nan)]
-    write_groups(tmp_path / "events", [events[:5], events[5:]])
-    out = tmp_path / "log.parquet"
-    assert export_parquet(read_commits(tmp_path / "events"), out) == len(events)
-    table = parquet.read_table(out)
-    assert table.column_names[:4] == ["seq", "at", "type", "round"]
-    assert table["seq"].to_pylist() == list(range(len(events)))
-    assert table["type"].to_pylist() == [tag_of(event) for event in events]
-    assert table["round"].to_pylist() == [getattr(event, "round", None) for event in events]
-    assert table["at"].to_pylist()[5].timestamp() == 1.0
-    bodies = table["event"].to_pylist()
-    assert json.loads(bodies[-1])["reward"] == "NaN"
-    assert msgspec.json.decode(bodies[0], type=Event) == events[0]
-
-
-def test_what_is_about_the_chain_has_its_round_stage_and_block(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    block = BlockRef(7, "0x7")
-    events: list[Event] = [
-        ChainUp(1, "0xC", "0x0", block, 1, 4, 2, 0.0),
-        ChainBlock(block),
-        ChainReorged(block, 2),
-        SubmissionSent("reward/3/1"),
-        SubmissionIncluded("winners/3", block),
-        SubmissionConfirmed("register", block),
-    ]
-    write_groups(tmp_path / "events", [events])
-    export_parquet(read_commits(tmp_path / "events"), tmp_path / "log.parquet")
-    rows = parquet.read_table(tmp_path / "log.parquet").to_pylist()
-    assert [(row["round"], row["stage"], row["submission"], row["block"]) for row in rows] == [
-        (4, 2, None, 7),
-        (None, None, None, 7),
-        (None, None, None, 7),
-        (3, 1, "reward/3/1", None),
-        (3, None, "winners/3", 7),
-        (None, None, "register", 7),
-    ]
-
-
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     write_groups(tmp_path / "events", [follower_story()[:2]])
     path = next((tmp_path / "events").glob("*.seg"))
     path.write_bytes(path.read_bytes()[:30] + b"\0" + path.read_bytes()[31:])
-    for export, out in ((export_json_lines, tmp_path / "a.jsonl"), (export_parquet, tmp_path / "a.parquet")):
-        with pytest.raises(LogDamaged):
-            export(read_commits(tmp_path / "events"), out)
-        with pytest.raises(LogWriteFailed, match="No such file"):
-            export(iter(()), tmp_path / "missing" / out.name)
+    with pytest.raises(LogDamaged):
+        export_json_lines(read_commits(tmp_path / "events"), tmp_path / "a.jsonl")
+    with pytest.raises(LogWriteFailed, match="No such file"):
+        export_json_lines(iter(()), tmp_path / "missing" / "a.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events"]
 
 
-@pytest.mark.parametrize("export", [export_json_lines, export_parquet])
-def test_an_export_replaces_files_only(tmp_path: Path, export) -> None:
+def test_an_export_replaces_files_only(tmp_path: Path) -> None:
     """A pipe or device is left where it is: a rename over /dev/stdout would remove it for everybody."""
     pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
     os.mkfifo(pipe)
     link.symlink_to(file)
     for out in (pipe, tmp_path):
         with pytest.raises(PathUnusable, match="is not a regular file"):
-            export(iter(()), out)
+            export_json_lines(iter(()), out)
     assert pipe.is_fifo()
     file.write_bytes(b"old")
-    export(iter(()), link)
+    export_json_lines(iter(()), link)
     assert link.is_symlink() and file.read_bytes() != b"old"
-
-
-@pytest.mark.parametrize("at", [math.nan, math.inf, -1e300, 1e12])
-def test_what_a_column_cannot_hold_is_null_and_stands_in_the_event(at: float, tmp_path: Path) -> None:
-    """A log that somebody else has sent may have such numbers."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    beyond = ReportSeen("p", 2**64 - 1, 0, 1.0)
-    assert export_parquet([Commit(0, at, RULES, (beyond,), b"")], tmp_path / "log.parquet") == 1
-    (row,) = parquet.read_table(tmp_path / "log.parquet").to_pylist()
-    assert (row["seq"], row["at"], row["round"], row["stage"]) == (0, None, None, 0)
-    assert json.loads(row["event"])["round"] == 2**64 - 1
 
 
 def test_an_event_is_one_line_with_what_is_not_default() -> None:

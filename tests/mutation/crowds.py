@@ -59,7 +59,7 @@ swarmd/dht/p2p/limits.py
     tests/dht/p2p/test_limits.py
 swarmd/dht/evidence.py
   evidence about rounds to come is kept
-    - charge.round > reached + ROUNDS_AHEAD
+    - charge.round > reached + records.ROUNDS_AHEAD
     + False
     tests/dht/test_evidence.py
   one message for each of a lie's pairs
@@ -132,7 +132,7 @@ swarmd/swarms/gym_tasks.py
     tests/swarms/test_reasoning_gym.py::test_answers_that_call_grow_or_go_on_and_on_are_refused
 swarmd/swarms/reasoning_gym.py
   one answer is right for every question of a task
-    -  or is_wrong_but_paid(question.task, answer, question.entry):
+    -  or gym_tasks.is_wrong_but_paid(question.task, answer, question.entry):
     + :
     tests/swarms/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing
 swarmd/swarms/dataset.py

@@ -254,14 +254,14 @@ swarmd/dht/store/validator.py
     + if not validator.records_quota.try_charge(sender):
     tests/dht/store/test_validator.py
   a known record outlives its owner's membership
-    -         check_admitted(self.policy, known.owner)
+    -         records.check_admitted(self.policy, known.owner)
     tests/dht/store/test_validator.py
   a known record never expires
     - check_expiration(known.expiration, self.policy.now())
     + pass
     tests/dht/store/test_validator.py
   a record without room is verified first
-    -         self.storage.check_capacity(key_id, split_value(owner, value, expiration))
+    -         self.storage.check_capacity(key_id, records.split_value(owner, value, expiration))
     +         pass
     tests/dht/store/test_crowded_key.py
 swarmd/dht/wire/records.py
@@ -363,7 +363,7 @@ swarmd/chain/submitter.py
     + if owner:
     tests/chain/test_tracking.py
   one refusal too early is taken for the last word
-    - if known is None or not await is_on_chain(self._blocks, known):
+    - if known is None or not await ports.is_on_chain(self._blocks, known):
     + if False:
     tests/chain/test_tracking.py
 swarmd/chain/fees.py
@@ -378,10 +378,6 @@ swarmd/chain/fees.py
     tests/chain/test_senders.py::test_a_replacement_is_an_eighth_dearer_and_within_the_bound
     tests/chain/test_senders.py::test_a_replacement_without_1559_has_one_price
 swarmd/chain/keystore.py
-  a forged keystore takes all memory
-    - if isinstance(scrypt, ScryptParams) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
-    + if False:
-    tests/chain/test_keystore.py
   a keystore of another account is taken for this one
     - if said and account.address.lower() != "0x" + said.removeprefix("0x").lower():
     + if False:

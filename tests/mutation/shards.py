@@ -42,8 +42,8 @@ swarmd/dht/store/lookup.py
     tests/dht/p2p/test_shared_lookup.py
 swarmd/dht/store/capacity.py
   one member's memberships lie under all keys there may be
-    - {}), MEMBERSHIPS_MAX if kind is
-    + {}), 1024 if kind is
+    - MEMBERSHIPS_MAX if kind is
+    + 1024 if kind is
     tests/dht/store/test_capacity.py
 swarmd/dht/wire/invitations.py
   a guest fills its creator's invitation
@@ -79,7 +79,7 @@ swarmd/dht/wire/names.py
     tests/dht/wire/test_shards.py
 swarmd/dht/wire/records.py
   a membership counts in any epoch
-    - abs(content.epoch - epoch_of(policy.round)) > 1
+    - abs(content.epoch - names.epoch_of(policy.round)) > 1
     + content.epoch < 0
     tests/dht/wire/test_shards.py
   a record counts in any shard

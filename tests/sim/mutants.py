@@ -14,7 +14,7 @@ swarmd/chain/submitter.py
   what is in the log is never let out
     -         self._in_log.add(prepared.hash)
   the block that has it is never looked at again
-    -         there = await is_on_chain(self._blocks, block)
+    -         there = await ports.is_on_chain(self._blocks, block)
     +         there = True
   a block counts as confirmed at once
     - deep = block.number <= self._depth
@@ -28,9 +28,9 @@ swarmd/chain/submitter.py
     +             pass
     with day_calls=8
   a lost submission is not forgotten
-    -         self._emit(SubmissionLost(tracked.submission, reason))
+    -         self._emit(events.SubmissionLost(tracked.submission, reason))
     -         self._stop_tracking(tracked)
-    +         self._emit(SubmissionLost(tracked.submission, reason))
+    +         self._emit(events.SubmissionLost(tracked.submission, reason))
 swarmd/chain/senders.py
   every attempt takes a nonce of its own
     - free = [each for each in attempts if each.nonce >= mined]
@@ -43,7 +43,7 @@ swarmd/chain/senders.py
     with day_calls=8
 swarmd/chain/watcher.py
   a reorganisation is not told
-    -         self._emit(ChainReorged(fork, tip.number - fork.number))
+    -         self._emit(events.ChainReorged(fork, tip.number - fork.number))
   a block is taken whatever it follows
     -         if blocks[0].parent != self.branch.tip.hash:
     -             return False
@@ -186,10 +186,10 @@ swarmd/shell/supervision.py
   a program that could not be executed counts as running
     -         self._processes[worker], self._end_told[worker] = None, True
     -         return [
-    -             EmitEventAction(WorkerStartFailed
+    -             EmitEventAction(events.WorkerStartFailed
     +         self._end_told[worker] = True
     +         return [
-    +             EmitEventAction(WorkerStartFailed
+    +             EmitEventAction(events.WorkerStartFailed
     with faults=150.0
   a process that ended counts as running
     -         self._processes[worker], self._end_told[worker] = None, True
@@ -218,7 +218,7 @@ swarmd/shell/supervision.py
 """)
 
 MUTANTS = read_mutants(r"""
-swarmd/core/machine.py
+swarmd/core/step.py
   a pause never ends
     - turn.state.low_space = None
     + pass

@@ -12,11 +12,10 @@ from swarmd.core.values import RolloutsRef
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.ports import Record
 from swarmd.dht.wire.records import Membership, ReportRecord
-from swarmd.sim.figures import MetricsCollector, quantile
 from swarmd.sim.network import SimHintGossip
 from swarmd.sim.profile import LARGE
 from swarmd.sim.simulation import BEGIN
-from swarmd.sim.world import FOUNDERS, World, run_simulation
+from swarmd.sim.world import FOUNDERS, MetricsCollector, World, quantile, run_simulation
 
 SMALL: dict[str, Any] = {"nodes": 24, "hours": 0.2, "shard_members": 4, "gather_peers": 3, "min_peers": 16}
 

@@ -37,7 +37,7 @@ TYPOS = (
     Typo("swarmd/core/rounds.py", 'turn.clear_deadlines("cancel")', 'turn.clear_deadlines("cancle")'),
     Typo("swarmd/core/submissions.py", 'turn.set_deadline("register", ', 'turn.set_deadline("registr", '),
     Typo("swarmd/core/step.py", '"muster": _only_if', '"mustr": _only_if'),
-    Typo("swarmd/core/machine.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
+    Typo("swarmd/core/step.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
     Typo("swarmd/core/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
     Typo("swarmd/core/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),
     Typo("swarmd/observe/describe.py", '"clock": ("no announcement', '"clok": ("no announcement'),

@@ -3,8 +3,6 @@
 Beside the key file is a note about the last backup that was made here (`identity.key.saved`), for `swarmd doctor`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -62,12 +60,8 @@ def seal_backup(backup: Backup, passphrase: str, cost: int | None = None) -> byt
 
 
 def read_backup(path: Path) -> bytes:
-    """A backup file's contents, its header checked, for `open_backup`.
-
-    Raises:
-        NotFoundError: there is no such file.
-        IdentityError: it cannot be read or is not a backup.
-    """
+    """A backup file's contents, its header checked, for `open_backup`. Raises NotFoundError: there is no such file;
+    IdentityError: it cannot be read or is not a backup."""
     try:
         raw = read_start(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
@@ -81,11 +75,8 @@ def read_backup(path: Path) -> bytes:
 
 
 def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
-    """Open what `seal_backup` made; `origin` names the file in errors.
-
-    Raises:
-        IdentityError: it is not a backup, a newer one, or damaged, or the passphrase is wrong.
-    """
+    """Open what `seal_backup` made; `origin` names the file in errors. Raises IdentityError: it is not a backup, a
+    newer one, or damaged, or the passphrase is wrong."""
     try:
         return msgspec.msgpack.decode(unseal(raw, passphrase, origin), type=Backup)
     except DECODE_ERRORS as error:
@@ -93,12 +84,8 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
 
 
 def read_progress(data: NodeDirectory, peer: str) -> BackupProgress | None:
-    """How far the node has come by the event log in a data directory; None if there is no log.
-
-    Raises:
-        IdentityError: the log is another node's.
-        LogDamaged, OtherVersion: it cannot be read.
-    """
+    """How far the node has come by the event log in a data directory; None if there is no log. Raises IdentityError:
+    the log is another node's; LogDamaged, OtherVersion: it cannot be read."""
     if not data.events.is_dir() or not list_segments(data.events):
         return None
     owner = peer_id_of_log(data.events)
@@ -127,7 +114,6 @@ class BackupNote(msgspec.Struct, frozen=True):
 
 
 def note_path_of(key: Path) -> Path:
-    """Path of the note about a key file."""
     return key.with_name(key.name + NOTE_SUFFIX)
 
 

@@ -97,12 +97,7 @@ class Identity(ABC):
 
 
 class Ed25519Identity(Identity):
-    """swarmd's own kind.
-
-    Args:
-        seed: the 32 secret bytes.
-        public: the 32 bytes of the public key.
-    """
+    """swarmd's own kind."""
 
     kind = "ed25519"
 
@@ -118,7 +113,6 @@ class Ed25519Identity(Identity):
         return Ed25519PrivateKey.from_private_bytes(self._seed)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte Ed25519 signature of `message`."""
         return self._key.sign(message)
 
     def encode(self) -> bytes:
@@ -131,11 +125,7 @@ class Ed25519Identity(Identity):
 
 
 class RsaIdentity(Identity):
-    """A loaded RSA key.
-
-    Args:
-        key: checked as `_parse_rsa` does.
-    """
+    """A loaded RSA key."""
 
     def __init__(self, key: RSAPrivateKey) -> None:
         from cryptography.hazmat.primitives import serialization
@@ -171,11 +161,8 @@ def peer_id_of(public: bytes) -> str:
 
 @lru_cache(maxsize=4096)
 def public_key_of(peer_id: str) -> Ed25519PublicKey:
-    """The public key inside a peer id.
-
-    Raises:
-        ValueError: it is not the id of an Ed25519 key. An RSA peer's id is a hash, from which no key can be read.
-    """
+    """The public key inside a peer id. Raises ValueError: it is not the id of an Ed25519 key. An RSA peer's id is a
+    hash, from which no key can be read."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     raw = _decode_peer_id(peer_id)
@@ -233,32 +220,22 @@ def generate_identity() -> Ed25519Identity:
 
 
 def create_identity(path: Path) -> Ed25519Identity:
-    """Make a new key and write it durably with mode 0600.
-
-    Raises:
-        IdentityError: the file exists already (it is never overwritten) or cannot be written.
-    """
+    """Make a new key and write it durably with mode 0600. Raises IdentityError: the file exists already (it is never
+    overwritten) or cannot be written."""
     identity = generate_identity()
     write_private_file(path, identity.encode())
     return identity
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a new file durably, with mode 0600.
-
-    Raises:
-        IdentityError: the file exists already (it is never overwritten) or cannot be written.
-    """
+    """Write a new file durably, with mode 0600. Raises IdentityError: the file exists already (it is never overwritten)
+    or cannot be written."""
     write_secret(path, content, PRIVATE_FILE)
 
 
 def load_identity(path: Path) -> Identity:
-    """Read a key and check that its halves belong together.
-
-    Raises:
-        NotFoundError: there is no such file; none is made.
-        IdentityError: wrong type, owner or mode, or a damaged file.
-    """
+    """Read a key and check that its halves belong together. Raises NotFoundError: there is no such file; none is made;
+    IdentityError: wrong type, owner or mode, or a damaged file."""
     identity = read_identity(path)
     if not identity.has_valid_key_pair():
         raise IdentityDamaged(f"{path} is damaged: its public key does not belong to its secret", _RESTORE)
@@ -282,18 +259,14 @@ def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
         return _parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
         raise IdentityDamaged(
-            f"{origin} is not an identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected",
-            fix,
+            f"{origin} is not an identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", fix
         )
     return Ed25519Identity(raw[4:36], raw[36:68])
 
 
 def _parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
-    """The key in a `swarm.pem`; `origin` names the file in errors.
-
-    Raises:
-        IdentityError: it is damaged, not an RSA key, or of a size or exponent that peers would not take.
-    """
+    """The key in a `swarm.pem`; `origin` names the file in errors. Raises IdentityError: it is damaged, not an RSA key,
+    or of a size or exponent that peers would not take."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
@@ -391,11 +364,8 @@ def _load_rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
 
 @contextmanager
 def lock_identity(path: Path) -> Iterator[None]:
-    """Hold the identity for this process alone; the kernel releases it when the process ends.
-
-    Raises:
-        IdentityInUse: another process on this host holds it.
-    """
+    """Hold the identity for this process alone; the kernel releases it when the process ends. Raises IdentityInUse:
+    another process on this host holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         try:
@@ -421,11 +391,8 @@ def _lock_holder_pid(inode: int) -> int:
 
 
 def signature_size(peer_id: str, value: bytes) -> int:
-    """Number of bytes at the end of a signed `value` that are the owner's signature, by its kind of key.
-
-    Raises:
-        ValueError: there is none, or `peer_id` is not a peer id.
-    """
+    """Number of bytes at the end of a signed `value` that are the owner's signature, by its kind of key. Raises
+    ValueError: there is none, or `peer_id` is not a peer id."""
     if not peer_id.startswith(ED25519_START) and key_digest_of(peer_id) is not None:
         return _rsa_signature_size(value)
     if len(value) <= ED25519_BYTES:

@@ -5,8 +5,6 @@ takes one hash. Among peers without credit those with more work come first, so i
 much as those that they displace (docs/PROTOCOL.md, "Capacity").
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable
@@ -32,7 +30,7 @@ MILLION = 1_000_000
 log = get_logger(__name__)
 
 
-def _start_hash(swarm: str, peer: str) -> hashlib._Hash:
+def _start_hash(swarm: str, peer: str) -> "hashlib._Hash":
     return hashlib.sha256(DOMAIN + bytes(msgpack.packb([swarm, peer])))
 
 
@@ -47,10 +45,7 @@ def work_bits(swarm: str, peer: str, number: int) -> int:
 
 def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambda: None) -> int:
     """The least number that is worth `bits`. Takes 2^bits hashes, about a microsecond each: minutes from 27 bits on.
-
-    Args:
-        look: called every `LOOK_NUMBERS`; an error that it raises ends the search.
-    """
+    `look`: called every `LOOK_NUMBERS`; an error that it raises ends the search."""
     begun, bound = _start_hash(swarm, peer), (1 << (64 - bits)).to_bytes(9, "big")[1:] if bits else b"\xff" * 8
     number = 0
     while True:

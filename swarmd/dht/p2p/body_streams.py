@@ -6,8 +6,6 @@
   few peers to which it has given the body (`encode_peer_ids`), and these are asked instead.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import random
@@ -62,7 +60,6 @@ class BodyHolders:
         self._holders: FIFOCache[str, FIFOCache[str, None]] = FIFOCache(BODIES_MAX)
 
     def add_holder(self, digest: str, peer: str) -> None:
-        """Remember that a peer was given a body."""
         holders = self._holders.get(digest) or FIFOCache(HOLDERS_MAX)
         holders[peer] = None
         self._holders[digest] = holders
@@ -115,15 +112,8 @@ T = TypeVar("T")
 
 
 class BodyServer:
-    """Serves bodies from the blob store, or chunks of weights, to admitted peers.
-
-    Args:
-        node: gets the stream's handler.
-        blobs: what is served.
-        admits: whether a peer may ask.
-        bounds: the protocol, and how much is given.
-        part_of: digest → what it is a part of: a peer that was given one part is named for all of them.
-    """
+    """Serves bodies from the blob store, or chunks of weights, to admitted peers. `part_of`: digest → what it is a part
+    of: a peer that was given one part is named for all of them."""
 
     def __init__(
         self,
@@ -145,11 +135,8 @@ class BodyServer:
         node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; the stream keeps its slot until the whole answer was taken.
-
-        Raises:
-            RecordRejected: "idle" if nothing is asked for, "slow" if the body is not taken.
-        """
+        """Answer one request; the stream keeps its slot until the whole answer was taken. Raises RecordRejected: "idle"
+        if nothing is asked for, "slow" if the body is not taken."""
         try:
             with anyio.move_on_after(SERVE_S):
                 if await self._answer_request(stream.peer_id.to_base58(), reader, writer):
@@ -220,10 +207,8 @@ async def _write_chunk(writer: asyncio.StreamWriter, chunk: bytes) -> None:
 
 
 async def _wait_until_peer_closes(reader: asyncio.StreamReader) -> None:
-    """Wait until the peer has closed the stream, which it does when it has everything; at most `CHUNK_S`.
-
-    p2pd resets a stream that this side closes first, sometimes before the last 32 KiB are sent.
-    """
+    """Wait until the peer has closed the stream, which it does when it has everything; at most `CHUNK_S`. p2pd resets a
+    stream that this side closes first, sometimes before the last 32 KiB are sent."""
     with anyio.move_on_after(CHUNK_S):
         await reader.read(1)
 

@@ -7,8 +7,6 @@
   number of peers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -37,13 +35,8 @@ log = get_logger(__name__)
 
 
 class ConnectionLimiter:
-    """Checks the connections for as long as p2pd runs.
-
-    Args:
-        node: whose p2pd is asked.
-        peer_limits: told where peers connect from; knows which peers are unwanted.
-        connections_max: in total; one address prefix has half of them at most.
-    """
+    """Checks the connections for as long as p2pd runs. `connections_max`: in total; one address prefix has half of them
+    at most."""
 
     def __init__(self, node: DhtNode, peer_limits: PeerLimits, connections_max: int) -> None:
         self._peer_limits = peer_limits
@@ -68,11 +61,8 @@ class ConnectionLimiter:
                 await self._unwanted.wait()
 
     async def disconnect_unknown_peers(self, run: NodeRun, all_strangers: bool) -> int:
-        """Disconnect peers that this node does not know. Returns how many.
-
-        Args:
-            all_strangers: also those that are being served.
-        """
+        """Disconnect peers that this node does not know. Returns how many. `all_strangers`: also those that are being
+        served."""
         places = await run.p2p.control.list_connections()
         strangers = {peer for peer, _ in places if not self._peer_limits.remote_peer_of(peer).known}
         going = {peer for peer in strangers if all_strangers or not self._peer_limits.is_served(peer)}
@@ -133,15 +123,9 @@ class ConnectionLimiter:
 
 
 class LinkReporter:
-    """Reports to the daemon whether the DHT link is up, degraded or down.
-
-    Args:
-        node: watched.
-        rejoin: whether peers have been searched for at all.
-        alone: whether the link is up without peers, as the coordinator's is.
-        emit: takes the events.
-        isolation: number of peers → why the node counts as cut off, empty if it does not.
-    """
+    """Reports to the daemon whether the DHT link is up, degraded or down. `alone`: whether the link is up without
+    peers, as the coordinator's is. `isolation`: number of peers → why the node counts as cut off, empty if it does
+    not."""
 
     def __init__(
         self, node: DhtNode, rejoin: RejoinLoop, alone: bool, emit: EventSink, isolation: Callable[[int], str]

@@ -1,7 +1,5 @@
 """The parts of hivemind that swarmd uses. Import them from here, so that `hivemind_import` comes first."""
 
-from __future__ import annotations
-
 import swarmd.dht.p2p.hivemind_import  # noqa: F401  # isort: skip  # before anything of hivemind
 
 import hivemind.dht.node

@@ -5,8 +5,6 @@ the packages' `__init__` files import everything. So three bare packages replace
 imported: 0.2 s and 38 MB in total. If hivemind is loaded already, or has another structure, it is left alone.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import types

@@ -13,8 +13,6 @@
   that it is not connected to for as long as the caller waits.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter
@@ -69,7 +67,6 @@ class PeerBounds(NamedTuple):
     all: float
 
     def bounds_for(self, caller: RemotePeer) -> tuple[float, float, float]:
-        """The bounds that hold for this caller."""
         return (self.peer, self.prefix, self.all if caller.known else self.all * (1 - RESERVE))
 
 
@@ -113,13 +110,8 @@ class ConcurrencyBudget:
 
 
 class RateBudget:
-    """Bounds what is used over time: calls, bytes, seconds of processor time.
-
-    Args:
-        per_s: amount that comes back each second.
-        burst_s: seconds' worth that may be used at once.
-        now: a monotone clock in seconds.
-    """
+    """Bounds what is used over time: calls, bytes, seconds of processor time. `burst_s`: seconds' worth that may be
+    used at once."""
 
     def __init__(self, per_s: PeerBounds, burst_s: float, now: TimeSource = time.monotonic) -> None:
         self._peers, self._prefixes, self._all = (RateLimiter(rate * burst_s, rate, now) for rate in per_s)
@@ -132,7 +124,6 @@ class RateBudget:
         return True
 
     def has_left(self, caller: RemotePeer, amount: float = 0.0) -> bool:
-        """Does a caller have this much left?"""
         return (
             self._peers.has(caller.peer, amount)
             and self._prefixes.has(caller.prefix, amount)
@@ -174,7 +165,6 @@ class PeerLimits:
         out: peer → until when it is kept out, seconds of the event loop's clock.
 
     Args:
-        count: called with (peer, reason, detail) of every refusal.
         known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
         is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
     """
@@ -215,7 +205,6 @@ class PeerLimits:
         return peer in self._served
 
     def is_configured(self, peer: str) -> bool:
-        """Does the configuration name this peer?"""
         return peer in self._listed
 
     def mark_known(self, peer: str) -> None:
@@ -279,10 +268,7 @@ class PeerLimits:
 
     def count_refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
         """Count a refusal and return the error to answer with. A peer that is refused too often is disconnected.
-
-        Args:
-            weight: refusals that this one counts for; 0 if another peer may be at fault.
-        """
+        `weight`: refusals that this one counts for; 0 if another peer may be at fault."""
         self._count(peer, reason, detail)
         if not weight:
             return RecordRejected(reason, detail)
@@ -310,13 +296,7 @@ HINTS, ALL_HINTS = Rate(20.0, 5.0), Rate(4096.0, 256.0)  # of one sender, and of
 
 
 class GossipLimits:
-    """Limits on the messages of a gossip topic.
-
-    Args:
-        sender: of one sender.
-        everybody: of all senders together.
-        now: a monotone clock in seconds.
-    """
+    """Limits on the messages of a gossip topic."""
 
     def __init__(self, sender: Rate, everybody: Rate, now: TimeSource = time.monotonic) -> None:
         self._senders = RateLimiter(*sender, now)
@@ -349,11 +329,7 @@ class RejectionCounter:
         self.total: Counter[str] = Counter()
 
     def count(self, peer: str, reason: str, detail: str = "") -> None:
-        """Count one refused record.
-
-        Args:
-            peer: that sent it; empty if unknown.
-        """
+        """Count one refused record. `peer`: that sent it; empty if unknown."""
         place = (peer, reason)
         if place not in self.waiting and len(self.waiting) >= COUNTERS_MAX:
             place = ("", reason)
@@ -362,10 +338,8 @@ class RejectionCounter:
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
     def take_due_events(self) -> list[RecordsRejected]:
-        """Events to report now: each (peer, reason) at once if new, then once a minute with the count since.
-
-        If too many peers are refused, the rest is reported without a peer.
-        """
+        """Events to report now: each (peer, reason) at once if new, then once a minute with the count since. If too
+        many peers are refused, the rest is reported without a peer."""
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
         for place in [place for place in self.waiting if place[0] and place not in self._told_at]:
@@ -384,7 +358,6 @@ class UnreachablePeers:
         self._rests: FIFOCache[str, tuple[float, float]] = FIFOCache(PEERS_MAX)  # peer → seconds of rest, its end
 
     def is_backing_off(self, peer: str) -> bool:
-        """Is this peer not to be called now?"""
         _, until = self._rests.get(peer, (0.0, -math.inf))
         return self._now() < until
 

@@ -6,8 +6,6 @@ is killed, and the node starts it again; a worker that holds too much ends itsel
 once. None of this counts as a failure of the node, for peers cause it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc
@@ -49,8 +47,7 @@ class MemoryThresholds(NamedTuple):
     files: int
     tasks: int
 
-    def for_p2pd(self) -> MemoryThresholds:
-        """Thresholds of p2pd."""
+    def for_p2pd(self) -> "MemoryThresholds":
         return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
 
@@ -88,13 +85,8 @@ def set_open_files_limit(files_max: int) -> None:
 
 class MemoryWatch:
     """Watches memory, files and tasks of the network worker and p2pd, and frees or replaces them in time.
-
-    Args:
-        node: whose p2pd is watched too.
-        marks: the thresholds.
-        disconnect_strangers: disconnects unknown peers, also those that are being served if True; returns how many.
-        fills_process: whether this process is counted, or p2pd only.
-    """
+    `disconnect_strangers`: disconnects unknown peers, also those that are being served if True; returns how many.
+    `fills_process`: whether this process is counted, or p2pd only."""
 
     def __init__(
         self,
@@ -114,11 +106,7 @@ class MemoryWatch:
         self._trimmed_bytes = 0  # what was left
 
     async def run(self) -> None:
-        """Check usage at intervals until cancelled.
-
-        Raises:
-            OutOfRoom: this process has to be replaced.
-        """
+        """Check usage at intervals until cancelled. Raises OutOfRoom: this process has to be replaced."""
         while True:
             await anyio.sleep(LOOK_S)
             run = self._node.p2pd_run
@@ -157,10 +145,8 @@ class MemoryWatch:
             raise WorkerLimitExceeded(f"the network worker makes room for a fresh process: it holds {own}")
 
     def _is_over_threshold(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
-        """Record a share of a threshold.
-
-        Returns whether it has been above 1 for `patience_s` although memory was freed; at once if far above.
-        """
+        """Record a share of a threshold. Returns whether it has been above 1 for `patience_s` although memory was
+        freed; at once if far above."""
         if share < 1.0:
             self._over_since.pop(whose, None)
             return False

@@ -5,8 +5,6 @@ hangs. So every run of p2pd is watched here, and every operation goes through `D
 there is no p2pd or if it dies meanwhile. What the node holds for others survives, in memory, from run to run.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -65,7 +63,6 @@ class NodeRun:
 
     @property
     def routing_table(self) -> Any:
-        """hivemind's routing table."""
         return self.dht.protocol.routing_table
 
     @property
@@ -85,12 +82,6 @@ class DhtNode:
         streams: protocol id → stream handler of hivemind's kind.
         port: the TCP port that was given instead of 0; kept from run to run.
         p2pd_run: the present run of p2pd; None while it is down.
-
-    Args:
-        settings: how it listens and calls.
-        validator: judges every record.
-        down: called with the reason when p2pd is lost or does not start.
-        peer_limits: bounds what peers may ask.
     """
 
     def __init__(
@@ -119,17 +110,12 @@ class DhtNode:
         return self.p2pd_run.peer_count if self.p2pd_run else 0
 
     async def wait_until_up(self) -> NodeRun:
-        """Wait until p2pd runs."""
         while self.p2pd_run is None:
             await self._up.wait()
         return self.p2pd_run
 
     async def run(self) -> None:
-        """Keep the node alive until cancelled.
-
-        Raises:
-            AddressInUse: a port of `listen` is taken.
-        """
+        """Keep the node alive until cancelled. Raises AddressInUse: a port of `listen` is taken."""
         ends = 0
         self._sockets.open()
         try:
@@ -263,12 +249,9 @@ class DhtNode:
         self._sockets.clear()
 
     async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Do an operation on the present run of p2pd, with a timeout.
-
-        Raises:
-            NetworkDown: p2pd is down, died during the operation (what it seemed to do may not have happened), or gave
-                no answer within `timeout_s` (`call_s` by default).
-        """
+        """Do an operation on the present run of p2pd, with a timeout. Raises NetworkDown: p2pd is down, died during the
+        operation (what it seemed to do may not have happened), or gave no answer within `timeout_s` (`call_s` by
+        default)."""
         run = self.p2pd_run
         if run is None:
             raise NetworkDown("the network is down: p2pd is being started")
@@ -310,11 +293,8 @@ async def _await_while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T])
 
 
 def check_identity(settings: NodeSettings) -> None:
-    """Check that the node's key is where p2pd reads it: hivemind makes another one if it is gone.
-
-    Raises:
-        NotFoundError, IdentityError: it is not there.
-    """
+    """Check that the node's key is where p2pd reads it: hivemind makes another one if it is gone. Raises NotFoundError,
+    IdentityError: it is not there."""
     path, peer = settings.identity, settings.peer_id
     found = read_identity(path).peer_id
     if found != peer:

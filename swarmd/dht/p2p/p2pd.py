@@ -1,7 +1,5 @@
 """The libp2p daemon (p2pd) as swarmd runs it: with its sockets in the node's directory, gossip, and its last output."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -57,7 +55,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         for mode, flags in P2P.DHT_MODE_MAPPING.items()
     }
 
-    began: Callable[[P2pDaemon], None]
+    began: "Callable[[P2pDaemon], None]"
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +123,6 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         return response, reader, writer
 
     async def publish(self, topic: str, message: bytes) -> None:
-        """Gossip a message."""
         request = p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.PUBLISH, topic=topic, data=message)
         _, _, writer = await self._send_pubsub_request(request)
         writer.close()
@@ -163,11 +160,8 @@ class SocketDirectory:
     def daemon_class(
         self, began: Callable[[P2pDaemon], None] = lambda p2p: None, **flags: str | int
     ) -> type[P2pDaemon]:
-        """A `P2pDaemon` with its sockets here, and with these flags.
-
-        Args:
-            began: called at every start, so that p2pd can be ended if the start is cancelled.
-        """
+        """A `P2pDaemon` with its sockets here, and with these flags. `began`: called at every start, so that p2pd can
+        be ended if the start is cancelled."""
         modes = {mode: {**given, **flags} for mode, given in P2pDaemon.DHT_MODE_MAPPING.items()}
         settings = {
             "_UNIX_SOCKET_PREFIX": f"/unix{self.path}/",
@@ -203,11 +197,8 @@ class SocketDirectory:
 
 
 async def wait_for_free_ports(listen: Sequence[str], patience_s: float) -> None:
-    """Wait until the listening ports are free: p2pd itself would silently share a port with another p2pd.
-
-    Raises:
-        AddressInUse: a port is still taken after `patience_s`.
-    """
+    """Wait until the listening ports are free: p2pd itself would silently share a port with another p2pd. Raises
+    AddressInUse: a port is still taken after `patience_s`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     for address in listen:

@@ -6,8 +6,6 @@
   otherwise p2pd would hold it open for as long as the peer likes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time
@@ -20,19 +18,7 @@ from uuid import UUID
 import anyio
 
 from swarmd.dht.identity.identity import encode_varint
-from swarmd.dht.p2p.hivemind_api import (
-    ControlClient,
-    P2PDaemonError,
-    P2PHandlerError,
-    PeerID,
-    PeerInfo,
-    StreamInfo,
-    client_module,
-    p2pd_pb2,
-    protocols,
-    raise_if_failed,
-    read_pbmsg_safe,
-)
+from swarmd.dht.p2p import hivemind_api
 from swarmd.dht.p2p.limits import ANSWER_BYTES_MAX, PeerLimits, RemotePeer, UnreachablePeers
 from swarmd.dht.wire.addresses import address_prefix
 from swarmd.errors import RecordRejected
@@ -81,7 +67,7 @@ class TimedCoroutine(Awaitable[T]):
         self._coroutine.close()
 
 
-class BoundedControl(ControlClient):  # type: ignore[misc]
+class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
     """hivemind's control client, with every call and stream bounded by `PeerLimits`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -101,8 +87,8 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                 if self._pending_messages.qsize() > WAITING_MAX:
                     self._drained.clear()
                     await self._drained.wait()
-                message = p2pd_pb2.PersistentConnectionResponse()
-                await read_pbmsg_safe(reader, message)
+                message = hivemind_api.p2pd_pb2.PersistentConnectionResponse()
+                await hivemind_api.read_pbmsg_safe(reader, message)
                 call_id = UUID(bytes=message.callId)
                 if message.HasField("requestHandling"):
                     self._begin_call(call_id, message.requestHandling)
@@ -116,7 +102,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             self.over.set()
 
     def _begin_call(self, call_id: UUID, request: Any) -> None:
-        caller = self.peer_limits.remote_peer_of(PeerID(request.peer).to_base58())
+        caller = self.peer_limits.remote_peer_of(hivemind_api.PeerID(request.peer).to_base58())
         self.unreached.record_contact(caller.peer)
         size_bytes = len(request.data)
         try:
@@ -147,7 +133,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
     async def _answer_call(self, call_id: UUID, caller: RemotePeer, request: Any) -> None:
         try:
             handler = self.unary_handlers[request.proto]
-            answer = await handler(request.data, PeerID(request.peer))
+            answer = await handler(request.data, hivemind_api.PeerID(request.peer))
             if len(answer) > ANSWER_BYTES_MAX:
                 raise self.peer_limits.count_refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
             if self.over.is_set():
@@ -156,8 +142,8 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         except Exception as error:
             await self._pending_messages.put((_error_response(call_id, error), None, 0))
             return
-        response = p2pd_pb2.CallUnaryResponse(response=answer)
-        message = p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
+        response = hivemind_api.p2pd_pb2.CallUnaryResponse(response=answer)
+        message = hivemind_api.p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
         self._pending_messages.put_nowait((message, caller, len(answer)))
 
     async def _write_to_persistent_conn(self, writer: asyncio.StreamWriter) -> None:
@@ -177,20 +163,18 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             while not self._pending_messages.empty():
                 _release_queued(self.peer_limits, self._pending_messages.get_nowait())
 
-    async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
-        """hivemind's own, except that a peer that was not reached lately is not searched for again at once.
-
-        Peers that the configuration lists, and those that are connected and only slow, are called in any case.
-        """
+    async def call_unary_handler(self, peer_id: hivemind_api.PeerID, proto: str, data: bytes) -> bytes:
+        """hivemind's own, except that a peer that was not reached lately is not searched for again at once. Peers that
+        the configuration lists, and those that are connected and only slow, are called in any case."""
         peer, began = peer_id.to_base58(), time.monotonic()
         if self.unreached.is_backing_off(peer) and not self.peer_limits.is_configured(peer):
-            raise P2PDaemonError(f"{peer} was not reached lately")
+            raise hivemind_api.P2PDaemonError(f"{peer} was not reached lately")
         try:
             answer: bytes = await super().call_unary_handler(peer_id, proto, data)
-        except P2PHandlerError:
+        except hivemind_api.P2PHandlerError:
             self.unreached.record_contact(peer)
             raise
-        except P2PDaemonError:
+        except hivemind_api.P2PDaemonError:
             self.unreached.record_failure(peer, time.monotonic() - began)
             raise
         except asyncio.CancelledError:
@@ -201,7 +185,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         self.unreached.record_contact(peer)
         return answer
 
-    async def connect(self, peer_id: PeerID, maddrs: Any) -> None:
+    async def connect(self, peer_id: hivemind_api.PeerID, maddrs: Any) -> None:
         """hivemind's own; a peer that is connected may be called."""
         await super().connect(peer_id, maddrs)
         self.unreached.record_contact(peer_id.to_base58())
@@ -209,11 +193,11 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
     # --- streams ---
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[BoundedControl]:
+    async def listen(self) -> "AsyncIterator[BoundedControl]":
         """Accept streams for as long as the block runs."""
         listening = socket.socket(socket.AF_UNIX)
         with closing(listening):
-            listening.bind(self.listen_maddr.value_for_protocol(protocols.P_UNIX))
+            listening.bind(self.listen_maddr.value_for_protocol(hivemind_api.protocols.P_UNIX))
             listening.listen(BACKLOG)
             listening.setblocking(False)
             accepting = asyncio.ensure_future(self._accept_streams(listening))
@@ -242,8 +226,8 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             raise
         try:
             reader, writer = await asyncio.open_unix_connection(sock=accepted)
-            await read_pbmsg_safe(reader, p2pd_pb2.StreamInfo())
-            await handler(StreamInfo.from_protobuf(info), reader, writer)
+            await hivemind_api.read_pbmsg_safe(reader, hivemind_api.p2pd_pb2.StreamInfo())
+            await handler(hivemind_api.StreamInfo.from_protobuf(info), reader, writer)
         except RecordRejected as error:
             self.peer_limits.count_refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
         finally:
@@ -255,7 +239,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         with anyio.fail_after(HEADER_S):
             await anyio.wait_readable(accepted)
         info = _decode_stream_info(accepted.recv(HEADER_BYTES, socket.MSG_PEEK))
-        caller = self.peer_limits.remote_peer_of(PeerID(info.peer).to_base58(), address_prefix(info.addr))
+        caller = self.peer_limits.remote_peer_of(hivemind_api.PeerID(info.peer).to_base58(), address_prefix(info.addr))
         handler = self.handlers[info.proto]
         self.peer_limits.acquire_stream_slot(caller)
         return info, caller, handler
@@ -271,12 +255,12 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                         self._kept = await self.daemon_connector.open_connection()
                     reader, writer = self._kept
                     await write_message(writer, request)
-                    response = p2pd_pb2.Response()
-                    await read_pbmsg_safe(reader, response)
+                    response = hivemind_api.p2pd_pb2.Response()
+                    await hivemind_api.read_pbmsg_safe(reader, response)
             except BaseException:  # a broken or half-read connection is useless
                 self._close_kept_connection()
                 raise
-        raise_if_failed(response)
+        hivemind_api.raise_if_failed(response)
         return response
 
     def _close_kept_connection(self) -> None:
@@ -292,29 +276,29 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
 
     async def list_peers(self) -> tuple[Any, ...]:
         """hivemind's own, over the kept connection."""
-        response = await self.send_request(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
-        return tuple(PeerInfo.from_protobuf(peer) for peer in response.peers)
+        response = await self.send_request(hivemind_api.p2pd_pb2.Request(type=hivemind_api.p2pd_pb2.Request.LIST_PEERS))
+        return tuple(hivemind_api.PeerInfo.from_protobuf(peer) for peer in response.peers)
 
     async def list_connections(self) -> list[tuple[str, str]]:
         """(peer id, address prefix) of every connection."""
-        response = await self.send_request(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        response = await self.send_request(hivemind_api.p2pd_pb2.Request(type=hivemind_api.p2pd_pb2.Request.LIST_PEERS))
         return [
-            (PeerID(peer.id).to_base58(), address_prefix(peer.addrs[0] if peer.addrs else b""))
+            (hivemind_api.PeerID(peer.id).to_base58(), address_prefix(peer.addrs[0] if peer.addrs else b""))
             for peer in response.peers
         ]
 
-    async def disconnect(self, peer_id: PeerID) -> None:
-        """hivemind's own, or over the kept connection if no other can be opened.
-
-        It takes seconds if the peer reads nothing, and all requests over the same connection wait for it.
-        """
+    async def disconnect(self, peer_id: hivemind_api.PeerID) -> None:
+        """hivemind's own, or over the kept connection if no other can be opened. It takes seconds if the peer reads
+        nothing, and all requests over the same connection wait for it."""
         try:
             await super().disconnect(peer_id)
             return
         except OSError:
             log.debug("no further connection to p2pd can be opened")
-        wanted = p2pd_pb2.DisconnectRequest(peer=peer_id.to_bytes())
-        await self.send_request(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted))
+        wanted = hivemind_api.p2pd_pb2.DisconnectRequest(peer=peer_id.to_bytes())
+        await self.send_request(
+            hivemind_api.p2pd_pb2.Request(type=hivemind_api.p2pd_pb2.Request.DISCONNECT, disconnect=wanted)
+        )
 
 
 async def _await_with_timeout(answering: TimedCoroutine[None]) -> None:
@@ -336,13 +320,12 @@ def _release_queued(peer_limits: PeerLimits, queued: Any) -> None:
 
 
 def _set_call_result(pending: asyncio.Future[Any], message: Any) -> None:
-    """Set the result of an own call."""
     if pending.done():
         return
     if message.HasField("daemonError"):
-        pending.set_exception(P2PDaemonError(message.daemonError.message))
+        pending.set_exception(hivemind_api.P2PDaemonError(message.daemonError.message))
     elif message.callUnaryResponse.HasField("error"):
-        pending.set_exception(P2PHandlerError(message.callUnaryResponse.error.decode(errors="ignore")))
+        pending.set_exception(hivemind_api.P2PHandlerError(message.callUnaryResponse.error.decode(errors="ignore")))
     elif message.callUnaryResponse.HasField("response"):
         pending.set_result(message.callUnaryResponse.response)
     else:
@@ -352,8 +335,8 @@ def _set_call_result(pending: asyncio.Future[Any], message: Any) -> None:
 def _error_response(call_id: UUID, error: Exception) -> Any:
     """The answer to a call that is refused or has failed."""
     said = f"{error.reason}: {error}" if isinstance(error, RecordRejected) else repr(error)
-    response = p2pd_pb2.CallUnaryResponse(error=said[:256].encode())
-    return p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
+    response = hivemind_api.p2pd_pb2.CallUnaryResponse(error=said[:256].encode())
+    return hivemind_api.p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
 
 
 def _decode_stream_info(header: bytes) -> Any:
@@ -363,9 +346,9 @@ def _decode_stream_info(header: bytes) -> Any:
         size |= (header[at] & 0x7F) << (7 * at)
         at += 1
     size |= header[at] << (7 * at)
-    return p2pd_pb2.StreamInfo.FromString(header[at + 1 : at + 1 + size])
+    return hivemind_api.p2pd_pb2.StreamInfo.FromString(header[at + 1 : at + 1 + size])
 
 
 def install_control() -> None:
     """Have hivemind talk through `BoundedControl` to every p2pd that this process starts."""
-    client_module.ControlClient = BoundedControl
+    hivemind_api.client_module.ControlClient = BoundedControl

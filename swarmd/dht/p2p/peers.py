@@ -5,8 +5,6 @@ it is pinged again. So every few seconds each node pings the bootstrap peers, an
 table.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -70,10 +68,8 @@ class HostNameResolver:
         self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def resolve_address(self, place: str) -> list[str]:
-        """The multiaddr with each of its host name's addresses instead, or unchanged if it has no such name.
-
-        Empty if the name is unknown, or was not resolved within `LOOKUP_S`.
-        """
+        """The multiaddr with each of its host name's addresses instead, or unchanged if it has no such name. Empty if
+        the name is unknown, or was not resolved within `LOOKUP_S`."""
         kind, name, *rest = [*place.strip("/").split("/"), ""]
         family = _FAMILIES.get(kind)
         if family is None or not name:
@@ -107,17 +103,9 @@ T = TypeVar("T")
 
 
 class AddressBook:
-    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk.
-
-    Attributes:
-        port: the TCP port that this node had when the file was saved; 0 if unknown.
-
-    Args:
-        path: the cache file.
-        bootstrap: configured addresses, never dropped.
-        own: this node's peer id, never dialled.
-        local: whether peers may be on this machine, so that loopback addresses are dialled, too.
-    """
+    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk. `port`: the TCP port that
+    this node had when the file was saved; 0 if unknown. `local`: whether peers may be on this machine, so that loopback
+    addresses are dialled, too."""
 
     def __init__(self, path: Path, bootstrap: Iterable[str], own: str, local: bool = True) -> None:
         self._path = path
@@ -148,9 +136,7 @@ class AddressBook:
         """Remember where a member says that it can be reached; of too many, credited and then the latest ones stay.
 
         Host names are kept for credited peers only: the owner of a name could have nodes ask any server, and wait.
-
-        Args:
-            known: whether the swarm has credited the peer.
+        `known`: whether the swarm has credited the peer.
         """
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
         places = [place for place in places if self.is_plausible_address(place) and (known or not has_host_name(place))]
@@ -191,11 +177,7 @@ class AddressBook:
 
 
 class RejoinLoop:
-    """The loop that finds peers and keeps them.
-
-    Attributes:
-        rounds: that were completed.
-    """
+    """The loop that finds peers and keeps them."""
 
     def __init__(self, node: DhtNode, book: AddressBook) -> None:
         self._node = node

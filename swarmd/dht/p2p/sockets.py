@@ -1,7 +1,5 @@
 """Where p2pd's sockets lie: the path of a socket must be short, that of a data directory may be long."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -27,11 +25,8 @@ def socket_directory(preferred: Path) -> Path:
 
 
 def make_socket_directory(preferred: Path) -> Path:
-    """Make the directory for sockets and return it.
-
-    Raises:
-        PathUnusable: the short one exists and is not a directory of this user's: its maker could take the sockets.
-    """
+    """Make the directory for sockets and return it. Raises PathUnusable: the short one exists and is not a directory of
+    this user's: its maker could take the sockets."""
     place = socket_directory(preferred)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     if place != preferred.absolute():
@@ -55,10 +50,8 @@ def remove_short_directory(preferred: Path) -> None:
 
 
 def _check_own_directory(place: Path) -> None:
-    """Raise PathUnusable unless this is a directory of this user's.
-
-    If it is, it stays so: in a directory for temporary files nobody else may move or replace it.
-    """
+    """Raise PathUnusable unless this is a directory of this user's. If it is, it stays so: in a directory for temporary
+    files nobody else may move or replace it."""
     found = place.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise PathUnusable(f"{place} is not a directory", FIX)

@@ -12,21 +12,12 @@
   key do.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from swarmd.dht.store.seniority import Rank
-from swarmd.dht.wire.records import (
-    ClockRecord,
-    LeaderboardRecord,
-    Membership,
-    ReportRecord,
-    RolloutsRecord,
-    SignedRecord,
-)
+from swarmd.dht.wire import records
 from swarmd.errors import RecordRejected
 
 KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read as one message of at most 4 MiB
@@ -52,12 +43,8 @@ K = TypeVar("K", str, tuple[bytes, str])  # the name of a record: its owner, or 
 
 
 class KeyCapacity(Generic[K]):
-    """Sizes and ranks of records by name, and which of them give way.
-
-    Args:
-        bytes_max: of all records.
-        newcomers_bytes_max: of those of newcomers, even if more is free; None for no such bound.
-    """
+    """Sizes and ranks of records by name, and which of them give way. `newcomers_bytes_max`: of those of newcomers,
+    even if more is free; None for no such bound."""
 
     def __init__(self, bytes_max: int, newcomers_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max
@@ -69,12 +56,10 @@ class KeyCapacity(Generic[K]):
 
     @property
     def size_bytes(self) -> int:
-        """Total size of all records in bytes."""
         return self._bytes[True] + self._bytes[False]
 
     @property
     def ranks(self) -> dict[K, Rank]:
-        """Rank of each owner."""
         return {owner: rank for owner, (_, rank) in self._kept.items()}
 
     def put(self, owner: K, size: int, rank: Rank) -> None:
@@ -173,26 +158,23 @@ class TotalCapacity:
         """Size of all records, with the memory that they use besides their values."""
         return self._room.size_bytes
 
-    def would_displace(self, key: bytes, signed: SignedRecord, rank: Rank) -> bool:
+    def would_displace(self, key: bytes, signed: records.SignedRecord, rank: Rank) -> bool:
         """Would a record have to be dropped for this one? Then expired records should be removed first."""
         return self._room.find_displaced((key, signed.owner), _memory_bytes(signed), rank) != []
 
-    def find_displaced(self, key: bytes, signed: SignedRecord, rank: Rank) -> list[Place]:
-        """The records that have to be dropped for this one.
-
-        Raises:
-            RecordRejected: "full" if it is refused itself.
-        """
+    def find_displaced(self, key: bytes, signed: records.SignedRecord, rank: Rank) -> list[Place]:
+        """The records that have to be dropped for this one. Raises RecordRejected: "full" if it is refused itself."""
         older = self._oldest_key_to_drop(key, signed)
         gone = self._room.find_displaced((older or key, signed.owner), _memory_bytes(signed), rank)
         if gone is None:
             raise RecordRejected("full", f"this node holds {self.size_bytes} bytes of those who come first")
         return [*([(older, signed.owner)] if older else []), *gone]
 
-    def _oldest_key_to_drop(self, key: bytes, signed: SignedRecord) -> bytes | None:
+    def _oldest_key_to_drop(self, key: bytes, signed: records.SignedRecord) -> bytes | None:
         """The key of the owner's own record that this one replaces, if any. Raises RecordRejected("full")."""
         kind = type(signed.content)
-        latest, most = self._latest.get((signed.owner, kind), {}), MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX
+        latest = self._latest.get((signed.owner, kind), {})
+        most = MEMBERSHIPS_MAX if kind is records.Membership else STAGES_MAX
         if key in latest or len(latest) < most:
             return None
         oldest = min(latest, key=lambda each: latest[each])
@@ -200,11 +182,11 @@ class TotalCapacity:
             raise RecordRejected("full", f"{most} later ones of {signed.owner} are held")
         return oldest
 
-    def put(self, key: bytes, signed: SignedRecord, rank: Rank) -> None:
+    def put(self, key: bytes, signed: records.SignedRecord, rank: Rank) -> None:
         """Enter a record in place of its owner's last one under the key."""
         kind = type(signed.content)
         self._room.put((key, signed.owner), _memory_bytes(signed), rank)
-        if kind is not ClockRecord:  # which has one key only
+        if kind is not records.ClockRecord:  # which has one key only
             self._kinds[key, signed.owner] = kind
             self._latest.setdefault((signed.owner, kind), {})[key] = _recency_of(signed)
 
@@ -228,14 +210,14 @@ class TotalCapacity:
         self._room.update_ranks(lambda place: rounds_of(place[1]))
 
 
-def _memory_bytes(signed: SignedRecord) -> int:
+def _memory_bytes(signed: records.SignedRecord) -> int:
     return len(signed.value) + RECORD_BYTES
 
 
-def _recency_of(signed: SignedRecord) -> tuple[float, float]:
+def _recency_of(signed: records.SignedRecord) -> tuple[float, float]:
     """Sort key among an owner's records of a kind: round and stage, or of memberships, which may claim any epoch, the
     expiration."""
     content = signed.content
-    if isinstance(content, ReportRecord | RolloutsRecord):
+    if isinstance(content, records.ReportRecord | records.RolloutsRecord):
         return content.round, content.stage
-    return (content.round, 0) if isinstance(content, LeaderboardRecord) else (signed.expiration, 0)
+    return (content.round, 0) if isinstance(content, records.LeaderboardRecord) else (signed.expiration, 0)

@@ -8,8 +8,6 @@ asked at once, the nearer ones that they name are followed, and the answers of t
 - Trusted peers are asked in each search, wherever they are: a crowd beside a key cannot hide what lies under it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -139,14 +137,12 @@ class KeySearch:
         self._own_id = run.dht.node_id
 
     def nearest_peers(self, count: int) -> list[tuple[DHTID, PeerID]]:
-        """The known peers nearest to the key, except this node."""
         ranked = sorted(self.known, key=self.key.xor_distance)
         return [(node_id, self.known[node_id]) for node_id in ranked[:count]]
 
     def add_peers(
         self, nearby: Mapping[DHTID, PeerID] | Iterable[tuple[DHTID, PeerID]], named_by: DHTID | None = None
     ) -> None:
-        """Add peers, and remember which peer named them."""
         for node_id, peer in dict(nearby).items():
             if named_by is not None and node_id not in self.known:
                 self.named_by[node_id] = named_by
@@ -200,7 +196,6 @@ class KeySearch:
         self._merge_verified(split_value(owner, *entry) for owner, entry in held.items())
 
     def _merge_verified(self, records: Iterable[SignedRecord]) -> None:
-        """Merge records whose signatures were verified before."""
         for signed in records:
             try:
                 self.merge_records([self._validator.recheck_record(signed)])
@@ -241,12 +236,9 @@ def search_locally(run: NodeRun, name: str) -> KeySearch:
 async def look_up_key(
     run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
 ) -> KeySearch:
-    """Collect the records of a key.
-
-    Args:
-        wanted: owner → expiration: the search ends when all of these are found; None searches for the latest of all.
-        only: owners whose records are asked for; if empty, those that are wanted, or all.
-    """
+    """Collect the records of a key. `wanted`: owner → expiration: the search ends when all of these are found; None
+    searches for the latest of all. `only`: owners whose records are asked for; if empty, those that are wanted, or
+    all."""
     found = search_locally(run, name)
     wanted = wanted or {}
     found.restrict_to_owners(only or wanted)
@@ -281,9 +273,7 @@ async def look_up_records_by_owners(
     """Collect the records of these owners, each from one of the peers that keep the key.
 
     The records may be large: otherwise each reader of a key would receive all of them from every peer that keeps it.
-
-    Args:
-        wanted: the owners whose records are worth waiting for; all if None.
+    `wanted`: the owners whose records are worth waiting for; all if None.
     """
     found = search_locally(run, name)
     wanted = owners if wanted is None else wanted

@@ -7,8 +7,6 @@
 - `Promptness` knows which peers answer too late: a peer that answers slowly could otherwise delay every read.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict
@@ -83,17 +81,13 @@ _part: msgspec.msgpack.Decoder[KeyPart] = msgspec.msgpack.Decoder(KeyPart)
 
 
 def add_filter(request: Any, wanted: FindFilter) -> None:
-    """Add a filter to a `FindRequest`."""
     encoded = msgspec.msgpack.encode(wanted)
     request.MergeFromString(encode_varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + encode_varint(len(encoded)) + encoded)
 
 
 def read_filter(request: Any) -> FindFilter | None:
-    """The filter of a `FindRequest`; None if it has none, as hivemind's own.
-
-    Raises:
-        RecordRejected: "malformed" if it cannot be read, or there is more than one key.
-    """
+    """The filter of a `FindRequest`; None if it has none, as hivemind's own. Raises RecordRejected: "malformed" if it
+    cannot be read, or there is more than one key."""
     found = [field.data for field in UnknownFieldSet(request) if field.field_number == FILTER_FIELD]
     if not found:
         return None
@@ -184,11 +178,7 @@ class AnswerMemory:
         """Remember a peer's answer.
 
         If some of its records do not count, which they may later, or earlier answers were forgotten in between, the
-        peer is asked for them again.
-
-        Args:
-            genuine: the records that count.
-            asked: how far answers had come when the look-up began.
+        peer is asked for them again. `asked`: how far answers had come when the look-up began.
         """
         known = self._keys[key] = self._keys.get(key) or _RememberedKey(next(self._numbers))
         continues = asked.memory == known.number or asked.cursor_of(peer) == Cursor()
@@ -255,12 +245,10 @@ class Promptness:
         self._late: FIFOCache[str, int] = FIFOCache(LATE_PEERS_MAX)
 
     def record_answer(self, peer: str, took_s: float, answered: bool) -> None:
-        """Record that a peer has answered, or was given up, after this time."""
         if took_s > LATE_S:
             self._late[peer] = self._late.get(peer, 0) + 1
         elif answered:
             self._late.pop(peer, None)
 
     def is_late(self, peer: str) -> bool:
-        """Were the peer's latest answers late?"""
         return self._late.get(peer, 0) >= LATE_MAX

@@ -4,8 +4,6 @@ Among peers without credit a tie-breaker decides last, which each node draws for
 choose identities that win it everywhere, and none loses it for ever.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,7 +79,6 @@ class Seniority:
         self.version += 1
 
     def compute_credited_rounds(self, standings: Iterable[Standing]) -> Mapping[str, int]:
-        """See `credited_rounds`."""
         return credited_rounds(standings)
 
     def rounds_of(self, peer: str) -> int:
@@ -97,15 +94,12 @@ class Seniority:
         return hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
-        """The rank of a genuine record among the others under its key."""
         return self.make_rank(record.owner, key, claimed_work(record, _work_bits), record.size_bytes)
 
     def make_rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
-        """The rank of a record with this work and size under a key."""
         return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._tie_breaker(key, owner))
 
     def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
-        """Owner → rank of each record."""
         return {owner: self.rank_of(record, key) for owner, record in records.items()}
 
 
@@ -130,16 +124,8 @@ def pick_by_rank(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> lis
 
 
 class PeerSlots:
-    """How many peers of each kind may still take part in something.
-
-    Peers that have not worked have few slots of their own: however many and however early they come, they leave the
-    slots of the others free.
-
-    Args:
-        known: slots of credited peers.
-        newcomers: of others that have worked.
-        idle: of those that have not.
-    """
+    """How many peers of each kind may still take part in something. Peers that have not worked have few slots of their
+    own: however many and however early they come, they leave the slots of the others free."""
 
     def __init__(self, known: int, newcomers: int, idle: int) -> None:
         self._left = {"known": known, "newcomer": newcomers, "idle": idle}
@@ -160,13 +146,7 @@ def choose_trusted_peers(
     own: str, coordinator: str, bootstrap: Sequence[str], elders: Sequence[str], sample: Sample
 ) -> list[str]:
     """The peers to ask in each search: the coordinator, and random ones of the bootstrap peers and of the elders.
-
-    Args:
-        own: this node's peer id, which is never chosen.
-        coordinator: empty if there is none.
-        elders: long credited peers, see `Seniority.elders`.
-        sample: as `random.sample`.
-    """
+    `own`: this node's peer id, which is never chosen."""
     others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
     chosen = sample(others, min(len(others), TRUSTED_PEERS - 1))
     return chosen if coordinator in ("", own) else [coordinator, *chosen]

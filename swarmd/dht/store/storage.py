@@ -5,8 +5,6 @@
 - `RecordForwarding` says which records are sent to a peer that is met for the first time.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Collection, Hashable, Iterator
@@ -44,11 +42,7 @@ class ChangeNumbers:
         self._numbers: dict[Hashable, dict[str, int]] = {}  # key → owner → number, the latest behind
 
     def number_change(self, key: Hashable, owner: str, held: Collection[str]) -> None:
-        """Number a record that was stored.
-
-        Args:
-            held: owners whose records are held under the key.
-        """
+        """Number a record that was stored."""
         self.last += 1
         numbers = self._numbers.setdefault(key, {})
         numbers.pop(owner, None)
@@ -62,7 +56,6 @@ class ChangeNumbers:
             self._numbers = {key: numbers for key, numbers in self._numbers.items() if key in keys}
 
     def is_known_cursor(self, cursor: Cursor) -> bool:
-        """Is a cursor one of these numbers?"""
         return cursor.life == self.life and cursor.last <= self.last
 
     def owners_changed_since(self, key: Hashable, cursor: Cursor) -> Iterator[str]:
@@ -104,11 +97,8 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else None
 
     def store_record(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Store a checked record. True if it is stored or was there already.
-
-        Raises:
-            RecordRejected: "stale" if a later one of the owner is held, "full" at a bound.
-        """
+        """Store a checked record. True if it is stored or was there already. Raises RecordRejected: "stale" if a later
+        one of the owner is held, "full" at a bound."""
         value = signed.value
         before = self.held_entry(key, signed.owner)
         if before is not None and before[1] >= signed.expiration:
@@ -171,7 +161,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return self._whole.find_displaced(key.to_bytes(), signed, rank)
 
     def _drop_record(self, key: DHTID, owner: str) -> None:
-        """Drop a record that has not expired."""
         self._whole.drop(key.to_bytes(), owner)
         if key in self._rooms:
             self._rooms[key].drop(owner)
@@ -260,15 +249,8 @@ class RecordForwarding:
         self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S)
 
     def records_to_forward(self, protocol: Any, node_id: Any) -> list[Entry]:
-        """The records that a peer should keep that is not in the routing table yet.
-
-        As in hivemind, they are those of keys to which this node is the nearest that it knows, and of which the peer
-        would be a replica.
-
-        Args:
-            protocol: has storage, routing table, own id and number of replicas.
-            node_id: of the peer, in the DHT.
-        """
+        """The records that a peer should keep that is not in the routing table yet. As in hivemind, they are those of
+        keys to which this node is the nearest that it knows, and of which the peer would be a replica."""
         if not len(protocol.storage) or not self._meetings.try_charge():
             return []
         found: list[Entry] = []

@@ -11,8 +11,6 @@ expiration that a peer states for a dictionary, and has no bounds. `GuardedProto
   was asked for.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
@@ -39,19 +37,8 @@ from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
 from swarmd.dht.store.parts import AnswerMemory, FindFilter, KeyPart, Promptness, ShownRecord, read_filter
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, message_size_bound
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.msgpack_guard import check_plain_msgpack
-from swarmd.dht.wire.records import (
-    RecordPolicy,
-    SignedRecord,
-    check_admitted,
-    check_expiration,
-    check_owner,
-    check_record,
-    check_value_size,
-    decode_owner,
-    split_value,
-)
 from swarmd.errors import RecordRejected
 from swarmd.worker.tasks import spawn_in_background
 
@@ -96,10 +83,7 @@ def install_serializer_guard() -> None:
 
 def check_nesting(encoded: bytes) -> None:
     """Bound what msgpack is to decode: it allocates each array before it reads it, a thousand inside one another.
-
-    Raises:
-        RecordRejected: as `check_plain`.
-    """
+    Raises RecordRejected: as `check_plain`."""
     check_plain_msgpack(encoded, elements_max=ELEMENTS_MAX, extensions=True)
 
 
@@ -132,23 +116,18 @@ def entries_of(dictionary: DictionaryDHTValue) -> list[Entry]:
 
 
 def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) -> None:
-    """Raise RecordRejected("unasked") unless these are one record of each owner, of owners that were asked for.
-
-    Args:
-        only: owners that were asked for; all if empty.
-    """
+    """Raise RecordRejected("unasked") unless these are one record of each owner, of owners that were asked for. `only`:
+    owners that were asked for; all if empty."""
     owners = {each.owner for each in shown}
     if len(owners) < len(shown) or (only and not owners <= set(only)):
         raise RecordRejected("unasked", f"{len(shown)} records of {len(owners)} owners, of whom {len(only)} were asked")
 
 
-async def filter_valid_records(protocol: Any, sender: str, key: Any, entries: Iterable[Entry]) -> list[SignedRecord]:
-    """The records of an answer that count; the others are counted under the sender.
-
-    Args:
-        protocol: judges each, see `GuardedProtocol.verify_shown_record`.
-    """
-    kept, forged = list[SignedRecord](), 0
+async def filter_valid_records(
+    protocol: Any, sender: str, key: Any, entries: Iterable[Entry]
+) -> list[records.SignedRecord]:
+    """The records of an answer that count; the others are counted under the sender."""
+    kept, forged = list[records.SignedRecord](), 0
     for number, entry in enumerate(entries):
         if number % YIELD_EVERY == YIELD_EVERY - 1:
             await asyncio.sleep(0)
@@ -163,12 +142,8 @@ async def filter_valid_records(protocol: Any, sender: str, key: Any, entries: It
 
 
 def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], storage: BoundedStorage) -> None:
-    """Check whether this peer may have all that is held under these keys.
-
-    Raises:
-        RecordRejected: "doubled" if a key is named twice, "oversized" above p2pd's frame, "bytes-out" if the peer has
-            had too much already.
-    """
+    """Check whether this peer may have all that is held under these keys. Raises RecordRejected: "doubled" if a key is
+    named twice, "oversized" above p2pd's frame, "bytes-out" if the peer has had too much already."""
     if len(set(keys)) < len(keys):
         raise peer_limits.count_refusal(sender, "doubled", "a key is named twice in one call")
     held = [storage.get(DHTID.from_bytes(key)) for key in keys]
@@ -185,19 +160,14 @@ def select_key_part(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> 
     elif changes.is_known_cursor(wanted.cursor):
         owners = changes.owners_changed_since(key, wanted.cursor)
     entries = [(owner, entry) for owner in owners if (entry := held.get(owner)) is not None]
-    records = tuple(ShownRecord(owner, entry.value, entry.expiration_time) for owner, entry in entries)
-    return KeyPart(changes.life, changes.last, records)
+    found = tuple(ShownRecord(owner, entry.value, entry.expiration_time) for owner, entry in entries)
+    return KeyPart(changes.life, changes.last, found)
 
 
 def answer_find_request(protocol: Any, sender: str, request: Any) -> Any | None:
     """Answer a `FindRequest` for a part of a key: a `FindResult` with the records and the peers nearest to the key.
-
-    Returns:
-        None if the request is for all of its keys, as hivemind's own.
-
-    Raises:
-        RecordRejected: it is "malformed", or the asker has had too much, as in `check_answerable`.
-    """
+    Returns None if the request is for all of its keys, as hivemind's own. Raises RecordRejected: it is "malformed", or
+    the asker has had too much, as in `check_answerable`."""
     try:
         wanted = read_filter(request)
     except RecordRejected as error:
@@ -239,28 +209,23 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     """hivemind's validator: `check_record`, with a memory of what was checked. It signs nothing, records come signed.
 
     Attributes:
-        remembered: what peers have shown.
         promptness: which peers answer late.
 
     Args:
-        policy: whose records count.
-        rejections: where refusals are counted.
         accepted: called with every record that a peer has stored here.
-        seniority: whose records are kept if there is not room for all.
-        trusted_peers: peers to ask in each search, besides those nearest to the key.
         awaits: whether a report under a key id is wanted of an owner, whether or not there is room to keep it.
         verified: called with every record that was verified for the first time.
     """
 
     def __init__(
         self,
-        policy: RecordPolicy,
+        policy: records.RecordPolicy,
         rejections: RejectionCounter,
-        accepted: Callable[[SignedRecord], None] = lambda signed: None,
+        accepted: Callable[[records.SignedRecord], None] = lambda signed: None,
         seniority: Seniority | None = None,
         trusted_peers: Callable[[], Iterable[str]] = tuple,
         awaits: Callable[[bytes, str], bool] = lambda key, owner: False,
-        verified: Callable[[SignedRecord], None] = lambda signed: None,
+        verified: Callable[[records.SignedRecord], None] = lambda signed: None,
     ) -> None:
         self.policy = policy
         self.rejections = rejections
@@ -274,28 +239,26 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.rewrites_quota = RateLimiter(REWRITES_BURST, REWRITES_PER_S, keys_max=REWRITTEN_MAX)
         self.remembered = AnswerMemory()
         self.promptness = Promptness()
-        self._checked: FIFOCache[tuple[bytes, str, float, bytes], SignedRecord] = FIFOCache(
+        self._checked: FIFOCache[tuple[bytes, str, float, bytes], records.SignedRecord] = FIFOCache(
             CHECKED_BYTES_MAX, lambda signed: max(len(signed.value), CHECKED_BYTES_MIN)
         )
 
-    def verify_record(self, key: bytes, owner: str, value: bytes, expiration: float) -> SignedRecord:
+    def verify_record(self, key: bytes, owner: str, value: bytes, expiration: float) -> records.SignedRecord:
         """The record, if it counts. Raises RecordRejected."""
         place = (key, owner, expiration, value[-64:] if isinstance(value, bytes) else b"")
         known = self._checked.get(place)
         if known is not None and known.value == value:
             return self.recheck_record(known)
-        signed = check_record(self.policy, key, owner, value, expiration)
+        signed = records.check_record(self.policy, key, owner, value, expiration)
         self._checked[place] = signed  # by a key of small order, one signature is good for many values
         self._verified(signed)
         return signed
 
-    def recheck_record(self, known: SignedRecord) -> SignedRecord:
-        """A record that was verified before, if it still counts. Raises RecordRejected.
-
-        Its signature is not checked again, only its age and whether its owner is still admitted.
-        """
-        check_admitted(self.policy, known.owner)
-        check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
+    def recheck_record(self, known: records.SignedRecord) -> records.SignedRecord:
+        """A record that was verified before, if it still counts. Raises RecordRejected. Its signature is not checked
+        again, only its age and whether its owner is still admitted."""
+        records.check_admitted(self.policy, known.owner)
+        records.check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
 
     def clear_caches(self) -> None:
@@ -306,7 +269,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     def validate(self, record: DHTRecord) -> bool:
         """Called by hivemind for the node's own records."""
         try:
-            self.verify_record(record.key, decode_owner(record.subkey), record.value, record.expiration_time)
+            self.verify_record(record.key, records.decode_owner(record.subkey), record.value, record.expiration_time)
         except RecordRejected as error:
             self.rejections.count("", error.reason, error.message)
             return False
@@ -330,7 +293,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     _stub_type = None
 
     @classmethod
-    async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
+    async def create(cls, *args: Any, **kwargs: Any) -> "GuardedProtocol":
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
         self.storage = BoundedStorage(self.record_validator.seniority)
@@ -394,7 +357,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             self._charge_sender(sender, len(value))
             if tag == self.IS_DICTIONARY:
                 return await self._store_dictionary(sender, key, value)
-            return self._store_record(sender, key, decode_owner(tag), value, expiration, replayed="duplicate")
+            return self._store_record(sender, key, records.decode_owner(tag), value, expiration, replayed="duplicate")
         except RecordRejected as error:
             self._count_rejection(sender, error)
             return False
@@ -413,7 +376,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             try:
                 if number:
                     self._charge_sender(sender, 0)
-                stored &= self._store_record(sender, key, check_owner(subkey), value, expiration, replayed="")
+                stored &= self._store_record(sender, key, records.check_owner(subkey), value, expiration, replayed="")
             except RecordRejected as error:
                 stored = False
                 if error.reason != STALE:  # what others hold may be behind
@@ -426,8 +389,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         key_id, validator = decode_dht_id(key), self.record_validator
         awaited = validator.awaits(key, sender) and sender == owner
         if not awaited:  # a record for which there is no room is not worth verifying
-            check_value_size(value)
-            self.storage.check_capacity(key_id, split_value(owner, value, expiration))
+            records.check_value_size(value)
+            self.storage.check_capacity(key_id, records.split_value(owner, value, expiration))
         signed = validator.verify_record(key, owner, value, expiration)
         held = self.storage.held_entry(key_id, owner)
         if held == (signed.value, signed.expiration):
@@ -484,15 +447,12 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     def _update_table_in_background(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
         spawn_in_background(self.update_routing_table(node_id, peer, responded=responded))
 
-    def verify_shown_record(self, key: DHTID, owner: object, value: bytes, expiration: float) -> SignedRecord:
-        """A record that a peer shows, if it counts. Raises RecordRejected.
-
-        One that is held here was verified when it came: a key may have thousands of records, and is read every few
-        seconds.
-        """
-        validator, peer_id = self.record_validator, check_owner(owner)
+    def verify_shown_record(self, key: DHTID, owner: object, value: bytes, expiration: float) -> records.SignedRecord:
+        """A record that a peer shows, if it counts. Raises RecordRejected. One that is held here was verified when it
+        came: a key may have thousands of records, and is read every few seconds."""
+        validator, peer_id = self.record_validator, records.check_owner(owner)
         if self.storage.held_entry(key, peer_id) == (value, expiration):
-            return validator.recheck_record(split_value(peer_id, value, expiration))
+            return validator.recheck_record(records.split_value(peer_id, value, expiration))
         return validator.verify_record(key.to_bytes(), peer_id, value, expiration)
 
     async def call_store(
@@ -546,10 +506,8 @@ async def send_find_request(
 
 
 def peers_named_in(result: Any) -> dict[DHTID, PeerID]:
-    """The peers that an answer names, by the DHT id that follows from each peer id.
-
-    Only the first `NEARBY_MAX`: one message has room for tens of thousands, and every search would sort them all.
-    """
+    """The peers that an answer names, by the DHT id that follows from each peer id. Only the first `NEARBY_MAX`: one
+    message has room for tens of thousands, and every search would sort them all."""
     named = result.nearest_peer_ids[:NEARBY_MAX]
     peers = [PeerID(peer) for peer in named if len(peer) <= PEER_ID_BYTES_MAX]  # base58 is quadratic
     return {dht_id_of(peer): peer for peer in peers}

@@ -8,8 +8,6 @@
   one range of addresses has few places in the routing table.
 """
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import re
@@ -51,11 +49,8 @@ ZONE = "ip6zone/"  # before an address that is valid on one interface of a machi
 
 
 def check_addresses(config: Config) -> None:
-    """Check every peer id and address of a configuration.
-
-    Raises:
-        ConfigError: one is wrong; the message names the key.
-    """
+    """Check every peer id and address of a configuration. Raises ConfigError: one is wrong; the message names the
+    key."""
     if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
         _check_peer_id("swarm.coordinator", config.swarm.coordinator)
     for peer in config.dht.members:
@@ -103,14 +98,7 @@ def check_dialable(key: str, addresses: Iterable[str]) -> None:
 
 
 def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
-    """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>.
-
-    Args:
-        key: where it was given, for the error.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>. Raises ConfigError: it does not."""
     place, _, peer = address.rpartition("/p2p/")
     if not place.startswith("/") or not is_peer_id(peer):
         fix = "It must end in /p2p/ and the peer id that `swarmd identity show` prints"
@@ -194,7 +182,6 @@ def connection_origin(address: Any) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Is this multiaddr a loopback address?"""
     return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
@@ -235,13 +222,9 @@ def address_range(address: str) -> str:
 def find_surplus_peers(
     peers: Iterable[str], addresses: Mapping[str, Iterable[str]], trusted: Iterable[str]
 ) -> list[str]:
-    """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range.
-
-    Args:
-        peers: peer ids, those that are to stay first.
-        addresses: peer id → multiaddrs that it is connected from; peers that are not connected stay.
-        trusted: peer ids that always stay.
-    """
+    """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range. `peers`: peer ids, those that are to stay
+    first. `addresses`: peer id → multiaddrs that it is connected from; peers that are not connected stay. `trusted`:
+    peer ids that always stay."""
     counts, always, gone = Counter[str](), frozenset(trusted), []
     for peer in peers:
         ranges = {address_range(address) for address in addresses.get(peer, ())} - {""}
@@ -280,12 +263,10 @@ class DialBackoff:
         )  # host → how often, until when it is left
 
     def may_dial(self, place: str) -> bool:
-        """Whether a place may be dialled now."""
         _, until = self._failed.get(host_of(place), (0, 0.0))
         return self._now() >= until
 
     def record_dial(self, place: str, reached: bool) -> None:
-        """Remember whether the peer was reached at a place that was dialled."""
         failures, until = self._failed.pop(host_of(place), (0, 0.0))
         if reached:
             return

@@ -4,8 +4,6 @@
 - A leaderboard's body contains the signed reports of its round, so anyone can check that its standings are their sums.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import zlib
@@ -18,17 +16,8 @@ import msgspec
 from swarmd.bounds import is_bounded
 from swarmd.core.coordination import reports_bytes_max
 from swarmd.core.values import Standing
-from swarmd.dht.wire import names
+from swarmd.dht.wire import names, records
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
-from swarmd.dht.wire.records import (
-    BODY_BYTES_MAX,
-    INLINE_BYTES_MAX,
-    ReportRecord,
-    SignedRecord,
-    decode_payload,
-    decode_signed,
-    is_signature_valid,
-)
 from swarmd.errors import RecordRejected
 from swarmd.files import write_durably
 
@@ -52,26 +41,19 @@ class BodySource(Protocol):
 
 
 def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
-    """The compressed body to put into a record; empty if it is too large for that.
-
-    Args:
-        members: peers that share the key; the more there are, the less room each has. What is sent if all of them ask
-            grows with their square.
-        to_fetch: whether peers could fetch the body instead.
-    """
+    """The compressed body to put into a record; empty if it is too large for that. `members`: peers that share the key;
+    the more there are, the less room each has. What is sent if all of them ask grows with their square. `to_fetch`:
+    whether peers could fetch the body instead."""
     packed = zlib.compress(body, 6)
-    room = min(INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX // max(members, 1))
+    room = min(records.INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX // max(members, 1))
     if to_fetch:
         room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)
     return packed if len(packed) <= room else b""
 
 
 def inflate(packed: bytes, size_bytes: int) -> bytes:
-    """Decompress the body in a record.
-
-    Raises:
-        RecordRejected: "malformed" if it is not a zlib stream or does not have the stated size.
-    """
+    """Decompress the body in a record. Raises RecordRejected: "malformed" if it is not a zlib stream or does not have
+    the stated size."""
     stream = zlib.decompressobj()
     try:
         body = stream.decompress(packed, size_bytes + 1)
@@ -83,12 +65,9 @@ def inflate(packed: bytes, size_bytes: int) -> bytes:
 
 
 def check_body(body: bytes, digest: str, size_bytes: int) -> None:
-    """Check that this is the announced body, and plain msgpack.
-
-    Raises:
-        RecordRejected: "oversized", "wrong-digest", "nested" or "malformed".
-    """
-    if len(body) != size_bytes or size_bytes > BODY_BYTES_MAX:
+    """Check that this is the announced body, and plain msgpack. Raises RecordRejected: "oversized", "wrong-digest",
+    "nested" or "malformed"."""
+    if len(body) != size_bytes or size_bytes > records.BODY_BYTES_MAX:
         raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
     if hashlib.sha256(body).hexdigest() != digest:
         raise RecordRejected("wrong-digest", "the body is not the one that was announced")
@@ -104,7 +83,6 @@ class LeaderboardBody(msgspec.Struct, frozen=True):
 
 
 def encode_leaderboard(board: LeaderboardBody) -> bytes:
-    """The body of a `LeaderboardRecord`."""
     return msgspec.msgpack.encode(board)
 
 
@@ -135,7 +113,7 @@ def save_standings(path: Path, swarm: str, board: LeaderboardBody) -> None:
 def read_standings(path: Path, swarm: str) -> SavedStandings | None:
     """The standings that were kept of this swarm; None if there are none that can be read."""
     try:
-        if path.stat().st_size > BODY_BYTES_MAX:
+        if path.stat().st_size > records.BODY_BYTES_MAX:
             return None
         kept = msgspec.msgpack.decode(path.read_bytes(), type=SavedStandings)
     except (OSError, *DECODE_ERRORS):
@@ -145,9 +123,6 @@ def read_standings(path: Path, swarm: str) -> SavedStandings | None:
 
 class LeaderboardCheck:
     """Adds up standings from signed reports, leaderboard by leaderboard.
-
-    Args:
-        before: standings that the first one starts from.
 
     Attributes:
         standings: sums of the reports so far, by peer.
@@ -192,13 +167,13 @@ def _verified_reports(board: LeaderboardBody, swarm: str, problems: list[str]) -
     return [(peer, board.round, found[peer, stage]) for peer, stage in ordered]
 
 
-def decode_report(encoded: bytes, swarm: str) -> tuple[SignedRecord, ReportRecord]:
+def decode_report(encoded: bytes, swarm: str) -> tuple[records.SignedRecord, records.ReportRecord]:
     """Decode and verify a signed report, which may have expired. Raises RecordRejected."""
-    signed = decode_signed(encoded)
-    content = decode_payload(signed.payload)
-    if not isinstance(content, ReportRecord) or content.swarm != swarm:
+    signed = records.decode_signed(encoded)
+    content = records.decode_payload(signed.payload)
+    if not isinstance(content, records.ReportRecord) or content.swarm != swarm:
         raise RecordRejected("wrong-key", "not a report of this swarm")
-    if not is_signature_valid(signed, names.key_id(content.key)):
+    if not records.is_signature_valid(signed, names.key_id(content.key)):
         raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
     return signed, content
 

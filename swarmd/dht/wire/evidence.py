@@ -13,37 +13,20 @@ Memberships are not evidence: two hosts with one identity by mistake are told ap
 be: a report names their digest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
 from swarmd.core.values import EvidenceKind
-from swarmd.dht.wire import names
-from swarmd.dht.wire.records import (
-    PAST_S,
-    TTL_MAX_S,
-    ClockRecord,
-    LeaderboardRecord,
-    Payload,
-    RecordPolicy,
-    ReportRecord,
-    SignedRecord,
-    check_admitted,
-    decode_payload,
-    decode_signed,
-    is_signature_valid,
-    is_too_far_ahead,
-)
+from swarmd.dht.wire import names, records
 from swarmd.errors import RecordRejected
 
 NO_EVIDENCE = "no-evidence"  # reason for refusing records that prove nothing
 # Announcements whose expirations are this far apart lie on both sides of a clock that was set back. One that is too far
 # ahead expires TTL_MAX_S + PAST_S from now at least. From that go the life of a record (dht.record_s, a quarter of an
 # hour), and as long as the clock was ahead: what was signed first expires that much sooner.
-CLOCK_SET_S = (TTL_MAX_S + PAST_S) / 2
+CLOCK_SET_S = (records.TTL_MAX_S + records.PAST_S) / 2
 
 ClockPlace = tuple[int, int, bool]  # round, stage, whether the swarm goes on
 
@@ -51,8 +34,8 @@ ClockPlace = tuple[int, int, bool]  # round, stage, whether the swarm goes on
 class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Two signed records of one owner, the one that expires first before the other."""
 
-    first: SignedRecord
-    second: SignedRecord
+    first: records.SignedRecord
+    second: records.SignedRecord
 
 
 class ProvenEquivocation(NamedTuple):
@@ -64,43 +47,38 @@ class ProvenEquivocation(NamedTuple):
     stage: int
 
 
-def make_evidence(one: SignedRecord, other: SignedRecord) -> Evidence:
+def make_evidence(one: records.SignedRecord, other: records.SignedRecord) -> Evidence:
     """The pair in a fixed order, so that all nodes that find it have the same evidence."""
     first, second = sorted((one, other), key=lambda signed: (signed.expiration, signed.payload, signed.signature))
     return Evidence(first, second)
 
 
-def contradiction_kind(one: Payload, other: Payload, one_expires: float, other_expires: float) -> EvidenceKind | None:
-    """The kind of contradiction between two payloads of one owner; None if an honest node may have signed both.
-
-    Args:
-        one: the record that expires first.
-        other: the later one.
-        one_expires: expiration of the first, POSIX seconds.
-        other_expires: of the second.
-    """
+def contradiction_kind(
+    one: records.Payload, other: records.Payload, one_expires: float, other_expires: float
+) -> EvidenceKind | None:
+    """The kind of contradiction between two payloads of one owner; None if an honest node may have signed both. `one`:
+    the record that expires first. `other`: the later one."""
     if one.swarm != other.swarm:
         return None
-    if isinstance(one, ReportRecord) and isinstance(other, ReportRecord):
+    if isinstance(one, records.ReportRecord) and isinstance(other, records.ReportRecord):
         same_place = (one.round, one.stage) == (other.round, other.stage)
         return "report" if same_place and _claim_of(one) != _claim_of(other) else None
-    if isinstance(one, LeaderboardRecord) and isinstance(other, LeaderboardRecord):
+    if isinstance(one, records.LeaderboardRecord) and isinstance(other, records.LeaderboardRecord):
         return "leaderboard" if one.round == other.round and _body_reference(one) != _body_reference(other) else None
-    if isinstance(one, ClockRecord) and isinstance(other, ClockRecord):
+    if isinstance(one, records.ClockRecord) and isinstance(other, records.ClockRecord):
         return "clock" if _clocks_contradict(one, other, other_expires - one_expires) else None
     return None
 
 
-def _claim_of(report: ReportRecord) -> tuple[float, str, int, int]:
-    """What a report claims about its stage."""
+def _claim_of(report: records.ReportRecord) -> tuple[float, str, int, int]:
     return (report.reward, report.digest, report.size_bytes, report.groups)
 
 
-def _body_reference(board: LeaderboardRecord) -> tuple[str, int]:
+def _body_reference(board: records.LeaderboardRecord) -> tuple[str, int]:
     return (board.digest, board.size_bytes)
 
 
-def _clocks_contradict(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool:
+def _clocks_contradict(one: records.ClockRecord, other: records.ClockRecord, apart_s: float) -> bool:
     """Whether two clock records contradict each other, of which `other` expires `apart_s` later.
 
     An earlier stage that expires much later was signed before, by a machine clock that was ahead. No peer takes such a
@@ -114,24 +92,25 @@ def _clocks_contradict(one: ClockRecord, other: ClockRecord, apart_s: float) -> 
     return numbered and announcement_order(one) == announcement_order(other)
 
 
-def announcement_order(clock: ClockRecord) -> ClockPlace:
+def announcement_order(clock: records.ClockRecord) -> ClockPlace:
     """Sort key of announcements; the end of a swarm comes before what continues after it."""
     return (clock.round, clock.stage, not clock.final)
 
 
-SignatureCheck = Callable[[SignedRecord, bytes], bool]  # of a record under a key id: `swarmd.dht.wire.records.verifies`
+SignatureCheck = Callable[
+    [records.SignedRecord, bytes], bool
+]  # of a record under a key id: `swarmd.dht.wire.records.verifies`
 
 
-def prove_equivocation(evidence: Evidence, check_signature: SignatureCheck = is_signature_valid) -> ProvenEquivocation:
-    """What a pair proves by itself; its signatures are checked.
-
-    Raises:
-        RecordRejected: "no-evidence", "bad-signature", or what a payload is refused for.
-    """
+def prove_equivocation(
+    evidence: Evidence, check_signature: SignatureCheck = records.is_signature_valid
+) -> ProvenEquivocation:
+    """What a pair proves by itself; its signatures are checked. Raises RecordRejected: "no-evidence", "bad-signature",
+    or what a payload is refused for."""
     first, second = evidence.first, evidence.second
     if first.owner != second.owner or make_evidence(first, second) != evidence:
         raise RecordRejected(NO_EVIDENCE, "they are not two records of one owner, in their order")
-    one, other = decode_payload(first.payload), decode_payload(second.payload)
+    one, other = records.decode_payload(first.payload), records.decode_payload(second.payload)
     kind = contradiction_kind(one, other, first.expiration, second.expiration)
     if kind is None:
         raise RecordRejected(NO_EVIDENCE, "an honest node may have signed both")
@@ -141,30 +120,27 @@ def prove_equivocation(evidence: Evidence, check_signature: SignatureCheck = is_
     return ProvenEquivocation(kind, first.owner, *max(_round_and_stage(one), _round_and_stage(other)))
 
 
-def _round_and_stage(content: Payload) -> tuple[int, int]:
+def _round_and_stage(content: records.Payload) -> tuple[int, int]:
     """Round and stage that a record is about; a leaderboard is about a whole round."""
     return (getattr(content, "round", 0), getattr(content, "stage", 0))
 
 
 def decode_evidence(first: bytes, second: bytes) -> tuple[Evidence, ProvenEquivocation]:
     """Decode and check the two records of a log's `Equivocated`. Raises RecordRejected."""
-    evidence = Evidence(decode_signed(first), decode_signed(second))
+    evidence = Evidence(records.decode_signed(first), records.decode_signed(second))
     return evidence, prove_equivocation(evidence)
 
 
 def check_evidence(
-    policy: RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = is_signature_valid
+    policy: records.RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = records.is_signature_valid
 ) -> ProvenEquivocation:
-    """What a pair proves in this swarm, now.
-
-    Raises:
-        RecordRejected: as `prove_equivocation`; "wrong-swarm", "not-a-member", "not-the-coordinator", "far-expiration".
-    """
-    check_admitted(policy, evidence.first.owner)
-    if is_too_far_ahead(evidence.second.expiration, policy.now()):
+    """What a pair proves in this swarm, now. Raises RecordRejected: as `prove_equivocation`; "wrong-swarm",
+    "not-a-member", "not-the-coordinator", "far-expiration"."""
+    records.check_admitted(policy, evidence.first.owner)
+    if records.is_too_far_ahead(evidence.second.expiration, policy.now()):
         raise RecordRejected("far-expiration", "it was signed while a clock was wrong, or is to last too long")
     charge = prove_equivocation(evidence, check_signature)
-    if decode_payload(evidence.first.payload).swarm != policy.swarm:
+    if records.decode_payload(evidence.first.payload).swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", "it is about another swarm")
     if charge.kind != "report" and charge.peer != policy.coordinator:
         raise RecordRejected("not-the-coordinator", f"{charge.peer} is not the coordinator")

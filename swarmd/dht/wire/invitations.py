@@ -8,8 +8,6 @@
   invite` writes and the network worker reads.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -66,16 +64,8 @@ def _signed_message(swarm: str, guest: str, host: str, until: float) -> bytes:
 def make_invitation(
     identity: Identity, swarm: str, creator: str, guest: str, until: float = 0.0, own: bytes = b""
 ) -> bytes:
-    """Make an encoded invitation.
-
-    Args:
-        identity: the host's.
-        creator: peer id of the swarm's creator.
-        own: the host's own invitation; not used if it is the creator.
-
-    Raises:
-        ConfigError: the host may not invite, or the guest is not a peer id.
-    """
+    """Make an encoded invitation. `own`: the host's own invitation; not used if it is the creator. Raises ConfigError:
+    the host may not invite, or the guest is not a peer id."""
     if not is_peer_id(guest):
         raise ConfigError(f"{guest!r} is not a peer id", "`swarmd identity show` prints a node's")
     signature = identity.sign(_signed_message(swarm, guest, identity.peer_id, until))
@@ -93,10 +83,7 @@ def make_invitation(
 
 def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: float, depth: int = CHAIN_MAX) -> float:
     """Check an invitation of this guest, except whether it was withdrawn. Returns until when it holds, or infinity.
-
-    Raises:
-        RecordRejected: "not-invited".
-    """
+    Raises RecordRejected: "not-invited"."""
     if not encoded or len(encoded) > INVITATION_BYTES_MAX or not depth:
         raise RecordRejected("not-invited", "no invitation by the creator, or by one of the creator's guests")
     try:
@@ -163,15 +150,7 @@ def _check_not_withdrawn(encoded: bytes, guest: str, withdrawn: Callable[[Invita
 
 
 class AdmissionRule:
-    """The rule by which a swarm without a list of members takes records.
-
-    Args:
-        rule: of the swarm.
-        swarm: its id.
-        creator: peer id of its creator.
-        bits: of work that rule "work" asks for.
-        withdrawn: whether an invitation has been withdrawn.
-    """
+    """The rule by which a swarm without a list of members takes records."""
 
     def __init__(
         self,
@@ -261,13 +240,7 @@ class SavedWithdrawals(msgspec.Struct, frozen=True):
 
 
 class Withdrawals:
-    """Withdrawn invitations, as their hosts say.
-
-    Args:
-        creator: may withdraw all invitations of the swarm.
-        told: what hosts said in earlier runs.
-        now: a monotone clock in seconds.
-    """
+    """Withdrawn invitations, as their hosts say. `creator`: may withdraw all invitations of the swarm."""
 
     def __init__(self, creator: str, told: Iterable[HostWithdrawals] = (), now: TimeSource = time.monotonic) -> None:
         self._creator = creator
@@ -281,13 +254,9 @@ class Withdrawals:
         return tuple(self._told.values())
 
     def update_host(self, host: str, packed: bytes, expiration: float, latest: float = math.inf) -> bool:
-        """Take over a host's list. True if it changes anything; changes of a guest are limited in rate.
-
-        Args:
-            packed: the ids, from a record that was checked.
-            expiration: of this record; one that is older than the last does not count.
-            latest: expiration beyond which no record counts, so that one of a clock that was ahead is replaced.
-        """
+        """Take over a host's list. True if it changes anything; changes of a guest are limited in rate. `expiration`:
+        of this record; one that is older than the last does not count. `latest`: expiration beyond which no record
+        counts, so that one of a clock that was ahead is replaced."""
         before = self._told.get(host)
         if before is None and (not packed or (len(self._told) >= HOSTS_MAX and host != self._creator)):
             return False
@@ -330,16 +299,12 @@ class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
     withdrawn_at: Real | None = None
 
     def is_expired(self, now: float) -> bool:
-        """Has it expired?"""
         return bool(self.until) and self.until <= now
 
 
 class OwnInvitations:
-    """The list of invitations in a node's directory; read from and written to the file by each call.
-
-    Args:
-        path: its file; the network worker reads it while the node runs.
-    """
+    """The list of invitations in a node's directory; read from and written to the file by each call. `path`: its file;
+    the network worker reads it while the node runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -363,15 +328,8 @@ class OwnInvitations:
         return found
 
     def withdraw(self, id_: bytes, everybodys: bool, now: float) -> IssuedInvitation:
-        """Withdraw one.
-
-        Args:
-            id_: of the invitation.
-            everybodys: whether this host is the creator, who may withdraw invitations of others.
-
-        Raises:
-            ConfigError: it was not made here, or too many are withdrawn.
-        """
+        """Withdraw one. `everybodys`: whether this host is the creator, who may withdraw invitations of others. Raises
+        ConfigError: it was not made here, or too many are withdrawn."""
         made = self.read_all()
         known = next((each for each in made if each.id == id_.hex()), None)
         if known is None and not everybodys:

@@ -8,8 +8,6 @@
   arithmetic.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import lru_cache
 from typing import Annotated, NamedTuple
@@ -27,7 +25,6 @@ EPOCH_ROUNDS = 16  # after which each membership is in another shard
 
 
 def members_key(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
-    """Key of the memberships, or of one of its shards in an epoch."""
     return f"swarmd/{swarm}/members" + (f"/{shards}/{epoch}/{shard}" if shards else "")
 
 
@@ -37,12 +34,10 @@ def clock_key(swarm: str) -> str:
 
 
 def reports_key(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
-    """Key of the reports of a stage, or of one of its shards."""
     return f"swarmd/{swarm}/reports/{round}/{stage}{_shard_suffix(shards, shard)}"
 
 
 def rollouts_key(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
-    """Key of the rollouts of a stage, or of one of its shards."""
     return f"swarmd/{swarm}/rollouts/{round}/{stage}{_shard_suffix(shards, shard)}"
 
 
@@ -51,7 +46,6 @@ def _shard_suffix(shards: int, shard: int) -> str:
 
 
 def is_shard_key(name: str) -> bool:
-    """Is this the key of a shard?"""
     return name.count("/") > 4
 
 

@@ -7,8 +7,6 @@
 - `RecordPolicy` says whose records count in a swarm, `AnnouncedShards` in which shards they have to be.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -24,15 +22,6 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import LENGTH_MAX
 from swarmd.dht.wire.invitations import AdmissionRule, is_packed_ids
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
-from swarmd.dht.wire.names import (
-    EPOCH_ROUNDS,
-    MemberSharding,
-    Shards,
-    check_shard_number,
-    epoch_of,
-    member_shard_of,
-    shard_of,
-)
 from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import OFFER_BYTES_MAX
 from swarmd.worker.runtime import TimeSource
@@ -67,15 +56,8 @@ ADDRESSES_MAX = 8
 
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
-    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it.
-
-    Args:
-        payload: as it was received.
-        content: the decoded payload.
-
-    Raises:
-        RecordRejected: "oversized".
-    """
+    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it. Raises
+    RecordRejected: "oversized"."""
     kind: Any = content.__struct_config__.tag
     if len(payload) > PAYLOAD_BYTES_MAX[kind]:
         raise RecordRejected(
@@ -114,9 +96,9 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     protocol: ProtocolVersion = 1
     withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.wire.invitations`
     weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; one of a later format does not void the rest
-    shards: Shards = 0  # of the memberships, as many as the stages have; 0: they are under one key
+    shards: names.Shards = 0  # of the memberships, as many as the stages have; 0: they are under one key
     epoch: Round = 0  # see `swarmd.dht.wire.names.epoch_of`
-    shard: Shards = 0  # the owner's in that epoch
+    shard: names.Shards = 0  # the owner's in that epoch
 
     @property
     def key(self) -> str:
@@ -132,9 +114,9 @@ class ClockRecord(RecordContent, frozen=True, tag="clock"):
     deadline_at: Real
     final: bool = False
     opening: Count = 0  # number of the announcement among all of this coordinator; 0 for the final one
-    shards: Shards = 0  # of each stage's reports and rollouts, from round `sharded_since` on; 0: one key
+    shards: names.Shards = 0  # of each stage's reports and rollouts, from round `sharded_since` on; 0: one key
     sharded_since: Round = 0
-    shards_before: Shards = 0  # in the rounds before that
+    shards_before: names.Shards = 0  # in the rounds before that
     steady_min: Round = 0  # members are waited for if no stage has waited for them in vain for so many rounds
 
     @property
@@ -153,8 +135,8 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
     groups: Groups = 0
     work: Work = 0
     invitation: bytes = b""
-    shards: Shards = 0  # of the stage, as the clock has it
-    shard: Shards = 0  # the owner's, see `swarmd.dht.wire.names`
+    shards: names.Shards = 0  # of the stage, as the clock has it
+    shard: names.Shards = 0  # the owner's, see `swarmd.dht.wire.names`
 
     @property
     def key(self) -> str:
@@ -172,8 +154,8 @@ class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
     body: bytes = b""
     work: Work = 0
     invitation: bytes = b""
-    shards: Shards = 0  # as in `ReportRecord`
-    shard: Shards = 0
+    shards: names.Shards = 0  # as in `ReportRecord`
+    shard: names.Shards = 0
 
     @property
     def key(self) -> str:
@@ -197,7 +179,6 @@ Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | Leaderboard
 
 
 def is_sharded(content: Payload) -> bool:
-    """Is the record in a shard?"""
     return isinstance(content, Membership | ReportRecord | RolloutsRecord) and content.shards > 0
 
 
@@ -224,7 +205,6 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def content(self) -> Payload:
-        """The decoded payload."""
         return _decoder.decode(self.payload)
 
     def encode(self) -> bytes:
@@ -270,16 +250,12 @@ def decode_signed(encoded: bytes) -> SignedRecord:
 
 
 def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) -> bytes:
-    """The bytes that are signed."""
     return DOMAIN + bytes(msgpack.packb([key, owner, payload, expiration], use_bin_type=True))
 
 
 def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecord:
-    """Make a record of `identity`, valid until `expiration` (POSIX seconds).
-
-    Raises:
-        RecordRejected: "oversized" if the payload is larger than a record may be.
-    """
+    """Make a record of `identity`, valid until `expiration` (POSIX seconds). Raises RecordRejected: "oversized" if the
+    payload is larger than a record may be."""
     payload = msgspec.msgpack.encode(content)
     check_payload_size(payload, content)
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
@@ -304,7 +280,7 @@ class AnnouncedShards:
 
     def __init__(self, fixed: int | None = None, admission: str = "open") -> None:
         self.fixed = fixed or 0
-        self.members = self.members_before = MemberSharding(self.fixed)
+        self.members = self.members_before = names.MemberSharding(self.fixed)
         self._moved: Callable[[], None] = lambda: None
         self._sharded = fixed is None
         self._members_sharded = self._sharded and admission != "invitation"
@@ -317,11 +293,9 @@ class AnnouncedShards:
         return self._members_sharded and self._round < 0
 
     def set_members_moved_listener(self, moved: Callable[[], None]) -> None:
-        """Have `moved` called when memberships are in other shards."""
         self._moved = moved
 
     def apply_clock(self, clock: ClockRecord) -> None:
-        """Take over the shards in a clock record."""
         if clock.round < self._round:
             return
         self._round = clock.round
@@ -340,13 +314,13 @@ class AnnouncedShards:
         if place != self.members:
             # They are there since the epoch began, or since a later round that changed the number of shards.
             changed = [since for since in self._counts if since <= self._round]
-            since = max([epoch_of(self._round) * EPOCH_ROUNDS, *changed])
+            since = max([names.epoch_of(self._round) * names.EPOCH_ROUNDS, *changed])
             self.members, self.members_before = place, self._member_sharding_in(since - 1)
             self._moved()
 
-    def _member_sharding_in(self, round: int) -> MemberSharding:
+    def _member_sharding_in(self, round: int) -> names.MemberSharding:
         shards = self.latest_shards_of(round)
-        return MemberSharding(shards, epoch_of(round)) if shards else MemberSharding()
+        return names.MemberSharding(shards, names.epoch_of(round)) if shards else names.MemberSharding()
 
     @property
     def is_large_swarm(self) -> bool:
@@ -367,17 +341,8 @@ class AnnouncedShards:
 
 
 class RecordPolicy:
-    """Whose records count in this swarm.
-
-    Args:
-        swarm: swarm id.
-        coordinator: peer id whose clock and leaderboard count.
-        members: peer ids that may write; empty admits all. The coordinator and `own` always may.
-        own: peer id of this node.
-        now: the clock, POSIX seconds.
-        admission: the swarm's rule for peers that are not on a list.
-        shards: of stages and memberships; none are announced if not given.
-    """
+    """Whose records count in this swarm. `coordinator`: peer id whose clock and leaderboard count. `members`: peer ids
+    that may write; empty admits all. The coordinator and `own` always may."""
 
     def __init__(
         self,
@@ -400,11 +365,8 @@ class RecordPolicy:
         self._members = self._configured
 
     def admit_only(self, peers: Iterable[str]) -> None:
-        """Allow only these peers, the coordinator and this node to write from now on.
-
-        Raises:
-            RecordRejected: "oversized" if they are too many; nothing changes then.
-        """
+        """Allow only these peers, the coordinator and this node to write from now on. Raises RecordRejected:
+        "oversized" if they are too many; nothing changes then."""
         listed = frozenset((*peers, self.coordinator, self.own))
         if len(listed) > ADMITTED_MAX:
             raise RecordRejected("oversized", f"a members list of {len(listed)} peers, the limit is {ADMITTED_MAX}")
@@ -493,11 +455,8 @@ def check_expiration(expiration: float, now: float) -> None:
 
 
 def decode_owner(subkey: bytes) -> str:
-    """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner.
-
-    Raises:
-        RecordRejected: "oversized" or "unowned".
-    """
+    """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner. Raises
+    RecordRejected: "oversized" or "unowned"."""
     if len(subkey) > SUBKEY_BYTES_MAX:
         raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
     try:
@@ -530,11 +489,8 @@ def is_signature_valid(signed: SignedRecord, key: bytes) -> bool:
 
 
 def decode_payload(payload: bytes) -> Payload:
-    """Decode a payload and check every value in it.
-
-    Raises:
-        RecordRejected: "nested", "malformed", "oversized" or "non-finite".
-    """
+    """Decode a payload and check every value in it. Raises RecordRejected: "nested", "malformed", "oversized" or
+    "non-finite"."""
     check_plain_msgpack(payload)
     try:
         content = _decoder.decode(payload)
@@ -561,12 +517,12 @@ def _check_values(content: Payload) -> None:
     if isinstance(content, Membership):
         _check_membership(content)
     elif isinstance(content, ClockRecord):
-        check_shard_number(content.shards)
-        check_shard_number(content.shards_before)
+        names.check_shard_number(content.shards)
+        names.check_shard_number(content.shards_before)
     else:
         _check_body_reference(content.digest, content.size_bytes, needed=not isinstance(content, ReportRecord))
     if isinstance(content, Membership | ReportRecord | RolloutsRecord):
-        check_shard_number(content.shards, content.shard)
+        names.check_shard_number(content.shards, content.shard)
 
 
 def _check_membership(content: Membership) -> None:
@@ -593,9 +549,9 @@ def _check_body_reference(digest: str, size_bytes: int, needed: bool = True) -> 
 def check_shard(owner: str, content: Payload) -> None:
     """Raise RecordRejected("wrong-shard") unless a record is in its owner's shard."""
     if isinstance(content, Membership):
-        own = member_shard_of(content.swarm, owner, MemberSharding(content.shards, content.epoch))
+        own = names.member_shard_of(content.swarm, owner, names.MemberSharding(content.shards, content.epoch))
     elif isinstance(content, ReportRecord | RolloutsRecord):
-        own = shard_of(content.swarm, owner, content.round, content.stage, content.shards)
+        own = names.shard_of(content.swarm, owner, content.round, content.stage, content.shards)
     else:
         return
     if content.shard != own:
@@ -609,7 +565,7 @@ def _check_member_epoch(policy: RecordPolicy, content: Membership) -> None:
         raise RecordRejected("wrong-shard", f"{content.shards} shards in epoch {content.epoch}, not {fixed} in 0")
     if not content.shards:
         return
-    if not fixed and policy.round is not None and abs(content.epoch - epoch_of(policy.round)) > 1:
+    if not fixed and policy.round is not None and abs(content.epoch - names.epoch_of(policy.round)) > 1:
         raise RecordRejected("wrong-round", f"epoch {content.epoch} while the swarm is in round {policy.round}")
 
 

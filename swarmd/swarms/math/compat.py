@@ -5,8 +5,6 @@ without a closing line; "None" pays most if the answers are right, and compares 
 completions; an answer must be equal letter by letter. `swarmd.swarms.math.fixed` does without them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,10 +42,8 @@ STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; 4,000 letters of prose take 6
 
 
 def tag_reward(text: str, stage: int) -> float:
-    """An eighth for each line that opens or closes one of the stage's tags and occurs once, less for what follows.
-
-    Each character after the last closing tag costs a thousandth, or each of the whole text if that line is missing.
-    """
+    """An eighth for each line that opens or closes one of the stage's tags and occurs once, less for what follows. Each
+    character after the last closing tag costs a thousandth, or each of the whole text if that line is missing."""
     *tags, last = TAGS[stage]
     count = 0.0
     for tag in tags:

@@ -5,8 +5,6 @@
 - A student's id is the same in every prompt, and peers' texts are escaped and cut to a number of bytes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -127,7 +125,7 @@ class ShownTexts(msgspec.Struct, frozen=True):
         opinions = [(name, format_opinion(text, choice, self.bytes_max)) for name, text, choice in self.opinions]
         return agreement_prompt(comparison, opinions) if opinions else comparison
 
-    def shorten(self) -> ShownTexts | None:
+    def shorten(self) -> "ShownTexts | None":
         """The same with half the bytes for each text; None if that is too little."""
         half = self.bytes_max // 2
         return msgspec.structs.replace(self, bytes_max=half) if half >= SHOWN_BYTES_MIN else None

@@ -6,8 +6,6 @@
   that has nothing of the stage before continues with stage 0's questions.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict
@@ -20,22 +18,9 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.math import questions
 from swarmd.swarms.math.compat import ABSENT, CompatMode
 from swarmd.swarms.math.fixed import FixedMode
-from swarmd.swarms.math.questions import (
-    DAPO,
-    GSM8K,
-    DatasetSchema,
-    GeneratedBank,
-    MathMode,
-    PeerCompletion,
-    PosedQuestion,
-    QuestionBank,
-    QuestionItem,
-    RowBank,
-    load_question_rows,
-    make_entry,
-)
 from swarmd.swarms.math.texts import NO_ANSWER, extract_tag, persona_sentence, system_prompt
 from swarmd.swarms.options import MathOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Outcome, Question, Score, Split, SplitPlan, StageId, hash_number
@@ -44,18 +29,12 @@ from swarmd.swarms.text import span_answer
 
 
 class MathPlan(SplitPlan):
-    """Base of both kinds.
-
-    Args:
-        swarm: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
-
-    Raises:
-        SwarmError: an option or task is wrong, or the data cannot be loaded; names the option.
-    """
+    """Base of both kinds. `swarm`: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
+    Raises SwarmError: an option or task is wrong, or the data cannot be loaded; names the option."""
 
     stages: ClassVar[int] = 3
     name: ClassVar[str]
-    shape: ClassVar[DatasetSchema]
+    shape: ClassVar[questions.DatasetSchema]
     generated: ClassVar[tuple[TaskConfig, ...]]
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
@@ -63,20 +42,20 @@ class MathPlan(SplitPlan):
         self._bank = self._open_bank(swarm, home or Path())
         options = self._options
         kind = CompatMode if options.rewards == "compat" else FixedMode
-        self._mode: MathMode = kind(options.students, options.shown_bytes)
+        self._mode: questions.MathMode = kind(options.students, options.shown_bytes)
 
-    def _open_bank(self, swarm: SwarmConfig, home: Path) -> QuestionBank:
+    def _open_bank(self, swarm: SwarmConfig, home: Path) -> questions.QuestionBank:
         options = self._options
         size, characters = options.questions, options.question_characters
         if options.data == "generated":
-            return GeneratedBank(swarm.id, size, characters, swarm.tasks or self.generated)
+            return questions.GeneratedBank(swarm.id, size, characters, swarm.tasks or self.generated)
         if swarm.tasks:
             raise SwarmError(
                 f"swarm.tasks are generated questions, swarm.options.data is {options.data!r}",
                 'Leave swarm.tasks out, or set swarm.options.data = "generated"',
             )
-        rows = load_question_rows(self.shape, options.data, home, options.rewards, options.digest)
-        return RowBank(swarm.id, size, characters, self.name, rows)
+        rows = questions.load_question_rows(self.shape, options.data, home, options.rewards, options.digest)
+        return questions.RowBank(swarm.id, size, characters, self.name, rows)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -99,12 +78,8 @@ class MathPlan(SplitPlan):
         ]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`.
-
-        Raises:
-            RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's questions), `source` (not
-                known here, or one that the question cannot have).
-        """
+        """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's
+        questions), `source` (not known here, or one that the question cannot have)."""
         item = self._find_item(reference, place)
         if not reference.sources:
             return self._make_first_question(item, place)
@@ -124,15 +99,14 @@ class MathPlan(SplitPlan):
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
         """See `Plan.true_spans`: the last pair of answer tags, if the data's answer is between them on its own line, as
-        in the template. None at stage 1, where several students may be named.
-        """
+        in the template. None at stage 1, where several students may be named."""
         answer = question.entry.get("answer")
         if question.stage == 1 or not isinstance(answer, str):
             return ()
         return span_answer(text, answer, "\n") if answer and answer == answer.strip() else ()
 
     def make_true_completion(self, question: Question) -> str | None:
-        if not isinstance(self._bank, RowBank):
+        if not isinstance(self._bank, questions.RowBank):
             return None
         return f"<think>\n</think>\n<answer>\n{question.entry['answer']}\n</answer>\n"
 
@@ -154,7 +128,7 @@ class MathPlan(SplitPlan):
         parts = (options.rewards, options.students, options.questions, options.question_characters)
         return f"{hash_number('math', self._bank.task_digest(task), *parts, bits=63):016x}"
 
-    def _find_item(self, reference: Reference, place: StageId) -> QuestionItem:
+    def _find_item(self, reference: Reference, place: StageId) -> questions.QuestionItem:
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
         if reference.config_digest != self._task_digest(reference.task):
@@ -171,14 +145,19 @@ class MathPlan(SplitPlan):
         if crowded or any(second <= first for first, second in itertools.pairwise(keys)):
             raise RecordRejected("source", f"{place.peer} sent sources that are too many or out of order")
 
-    def _base_reference(self, item: QuestionItem) -> Reference:
+    def _base_reference(self, item: questions.QuestionItem) -> Reference:
         return Reference(item.task, self._task_digest(item.task), item.seed, item.index)
 
-    def _make_first_question(self, item: QuestionItem, place: StageId) -> Question:
-        return self._make_question(item, (), 0, PosedQuestion(item.text, make_entry(item)), place)
+    def _make_first_question(self, item: questions.QuestionItem, place: StageId) -> Question:
+        return self._make_question(item, (), 0, questions.PosedQuestion(item.text, questions.make_entry(item)), place)
 
     def _make_question(
-        self, item: QuestionItem, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: StageId
+        self,
+        item: questions.QuestionItem,
+        sources: tuple[Source, ...],
+        stage: int,
+        posed: questions.PosedQuestion,
+        place: StageId,
     ) -> Question:
         persona = persona_sentence(self._options.persona, place)
         system = system_prompt(stage, self._options.brief, persona)
@@ -208,7 +187,7 @@ class MathPlan(SplitPlan):
                     yield self._make_later_question(item, sources, place, material)
 
     def _make_later_question(
-        self, item: QuestionItem, sources: tuple[Source, ...], place: StageId, material: Material
+        self, item: questions.QuestionItem, sources: tuple[Source, ...], place: StageId, material: Material
     ) -> Question:
         """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
         base = self._base_reference(item)
@@ -224,7 +203,7 @@ class Gsm8kPlan(MathPlan):
     """School mathematics: answer, judge the answers of others, agree."""
 
     name = "gsm8k"
-    shape = GSM8K
+    shape = questions.GSM8K
     generated = (TaskConfig("gsm_symbolic"),)
 
 
@@ -232,7 +211,7 @@ class MathHardPlan(MathPlan):
     """Competition mathematics, in the same three stages."""
 
     name = "math-hard"
-    shape = DAPO
+    shape = questions.DAPO
     generated = (
         TaskConfig("count_primes"),
         TaskConfig("dice", config={"num_dice": 3, "max_dice_size": 12}),
@@ -258,12 +237,12 @@ def _group_outcomes_by_question(material: Material, round: int, stage: int) -> d
     return groups
 
 
-def _find_completion(source: Source, place: StageId, base: Reference, material: Material) -> PeerCompletion:
+def _find_completion(source: Source, place: StageId, base: Reference, material: Material) -> questions.PeerCompletion:
     """What a source names. Raises RecordRejected(`source`) if it is not known here, or of another stage."""
     outcome = material.find(StageId(source.peer, place.round, source.stage), base)
     authors = (each.place.peer for each in material.at(place.round, source.stage))
     if outcome is None and source.choice == ABSENT and source.peer in authors:
-        return PeerCompletion(source, NO_ANSWER)
+        return questions.PeerCompletion(source, NO_ANSWER)
     if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):
         raise RecordRejected("source", f"what {source.peer} wrote at stage {source.stage} is not known here")
-    return PeerCompletion(source, outcome.completions[source.choice], outcome)
+    return questions.PeerCompletion(source, outcome.completions[source.choice], outcome)

@@ -5,8 +5,6 @@
   set are named by their index, under seed 0.
 """
 
-from __future__ import annotations
-
 import abc
 import hashlib
 import json
@@ -173,10 +171,8 @@ class QuestionBank(abc.ABC):
 
 
 class GeneratedBank(QuestionBank):
-    """Questions made by reasoning-gym's tasks.
-
-    Raises SwarmError for a task that is unknown, does not take its settings, or has questions without one right answer.
-    """
+    """Questions made by reasoning-gym's tasks. Raises SwarmError for a task that is unknown, does not take its
+    settings, or has questions without one right answer."""
 
     def __init__(self, swarm: str, size: int, characters_max: int, tasks: Sequence[TaskConfig]) -> None:
         super().__init__(swarm, size, characters_max)
@@ -353,5 +349,4 @@ def make_sources(stage: int, choices: Mapping[str, int]) -> tuple[Source, ...]:
 
 
 def make_entry(item: QuestionItem, **more: Any) -> dict[str, Any]:
-    """The entry of a question of any stage."""
     return {"question": item.text, "answer": item.answer, **more}

@@ -4,8 +4,6 @@ The delimiters of the user's messages are those of RL Swarm v0.4, character by c
 parse prompts. In a stage's template each tag is on a line of its own.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -123,10 +121,8 @@ def extract_students(prompt: str) -> list[str]:
 
 
 def extract_answers(prompt: str, stage: int) -> dict[str, str]:
-    """Answers by student's id, stripped; the last if an id occurs twice. At stage 2, those before the feedback.
-
-    At stage 1 there is no feedback, and an answer that holds its leading sentence must not cut off the others.
-    """
+    """Answers by student's id, stripped; the last if an id occurs twice. At stage 2, those before the feedback. At
+    stage 1 there is no feedback, and an answer that holds its leading sentence must not cut off the others."""
     answers = {}
     shown = prompt.split(f"  \n{FEEDBACK_IS} \n")[0] if stage == 2 else prompt
     for part in shown.split("<student>")[1:]:

@@ -5,8 +5,6 @@
   finds it invalid, refuses the question.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict
@@ -18,39 +16,10 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms import plan
 from swarmd.swarms.options import LEVELS, ProposerOptions, decode_options
-from swarmd.swarms.plan import (
-    CORRECT,
-    Material,
-    Outcome,
-    Question,
-    Score,
-    Split,
-    SplitPlan,
-    StageId,
-    hash_number,
-    split_of,
-)
 from swarmd.swarms.programs import ProgramRunner
-from swarmd.swarms.proposer.problems import (
-    NO_RATES,
-    DifficultyLevel,
-    PassRates,
-    Problem,
-    Proposal,
-    canonical_form_of_steps,
-    find_fenced_programs,
-    find_sections,
-    is_within_bytes,
-    make_built_in_problem,
-    make_proposal_messages,
-    make_solution_messages,
-    measure_pass_rates,
-    parse_steps,
-    read_level,
-    read_proposal,
-    topic_of,
-)
+from swarmd.swarms.proposer import problems
 from swarmd.swarms.proposer.running import (
     FAILED,
     SECTIONS_FORM,
@@ -71,12 +40,11 @@ SELECT_MAX = 4096
 WORDING = 3  # version of prompts, of built-in problems and of what is valid: part of the digest
 
 
-class ProposerSolverPlan(SplitPlan):
+class ProposerSolverPlan(plan.SplitPlan):
     """Models set each other programming problems with tests, and solve them.
 
     Args:
         swarm: with `ProposerOptions` as its options; it takes no tasks.
-        training: gives the weight of the form in the reward.
 
     Raises:
         SwarmError: an option is wrong, or there are tasks.
@@ -93,7 +61,7 @@ class ProposerSolverPlan(SplitPlan):
         self._options = options = decode_options(swarm.options, ProposerOptions)
         self._swarm = swarm.id
         self._digest = _options_digest(options)
-        self._level = DifficultyLevel(options.level)
+        self._level = problems.DifficultyLevel(options.level)
         self._rewards = ProposerRewards(options, (training or TrainingConfig()).format_reward)
         self._judge = JudgeClient(options.judge, options.judge_model, options.judge_s) if options.judge else None
         stage_s = options.own_limits.stage_s
@@ -117,7 +85,7 @@ class ProposerSolverPlan(SplitPlan):
         if self._judge is not None:
             self._judge.begin_stage()
 
-    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
+    def draw(self, place: plan.StageId, material: plan.Material) -> Iterator[plan.Question]:
         """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
         self._level.enter_round(place.round)
         return (
@@ -126,28 +94,27 @@ class ProposerSolverPlan(SplitPlan):
             else self._draw_solving_questions(place, material)
         )
 
-    def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
+    def select_questions(self, task: str, side: plan.Split, count: int) -> list[plan.Question]:
         """Distinct built-in problems of one side of the split, from all levels in turn; none for proposing."""
         if task != SOLVE:
             return []
-        seed = hash_number("held-out", SOLVE)
-        found: dict[str, Question] = {}
+        seed = plan.hash_number("held-out", SOLVE)
+        found: dict[str, plan.Question] = {}
         for number in range(min(count * SELECT_TRIES, SELECT_MAX)):
             if len(found) == count:
                 break
-            made = make_built_in_problem(seed, number, number % LEVELS + 1)
-            if split_of(SOLVE, made.canonical) == side and made.canonical not in found:
+            made = problems.make_built_in_problem(seed, number, number % LEVELS + 1)
+            if plan.split_of(SOLVE, made.canonical) == side and made.canonical not in found:
                 index = number * LEVELS + number % LEVELS
-                found[made.canonical] = self._make_solving_question(seed, index, (), made.problem, StageId("", 0, 1))
+                found[made.canonical] = self._make_solving_question(
+                    seed, index, (), made.problem, plan.StageId("", 0, 1)
+                )
         return list(found.values())
 
-    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`.
-
-        Raises:
-            RecordRejected: `unknown-task`, `config-digest`, `seed` (of another peer, round or number), `held-out`, or
-                `source` (a proposal that is not known or not valid here, or a question of another stage).
-        """
+    def regenerate(self, reference: Reference, place: plan.StageId, material: plan.Material) -> plan.Question:
+        """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `config-digest`, `seed` (of another peer, round
+        or number), `held-out`, or `source` (a proposal that is not known or not valid here, or a question of another
+        stage)."""
         self._check_reference(reference, place)
         if reference.task == PROPOSE:
             return self._make_proposal_question(reference.seed, reference.index, place, place.peer)
@@ -155,15 +122,15 @@ class ProposerSolverPlan(SplitPlan):
             return self._regenerate_peer_problem(reference, place, material)
         return self._regenerate_built_in_problem(reference, place)
 
-    def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
+    def score(self, question: plan.Question, completions: Sequence[str]) -> Sequence[plan.Score]:
         """See `Plan.score`. A scorer that raises counts as 0."""
         score = self._score_proposals if question.task == PROPOSE else self._score_programs
         try:
             return score(question, completions)
         except Exception:
-            return [Score(0.0, failed=True) for _ in completions]
+            return [plan.Score(0.0, failed=True) for _ in completions]
 
-    def learn(self, question: Question, scores: Sequence[Score]) -> None:
+    def learn(self, question: plan.Question, scores: Sequence[plan.Score]) -> None:
         """See `Plan.learn`: rewards for solving move the level."""
         rewards = [score.reward for score in scores]
         if question.task == SOLVE and rewards and all(map(math.isfinite, rewards)):
@@ -176,12 +143,12 @@ class ProposerSolverPlan(SplitPlan):
     def load_memory(self, memory: Mapping[str, Any]) -> None:
         """See `Plan.load_memory`. An empty memory, of a node that trained another kind before, changes nothing."""
         if memory:
-            self._level = read_level(memory)
+            self._level = problems.read_level(memory)
 
-    def _stage_seed(self, task: str, place: StageId) -> int:
-        return hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
+    def _stage_seed(self, task: str, place: plan.StageId) -> int:
+        return plan.hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
 
-    def _check_reference(self, reference: Reference, place: StageId) -> None:
+    def _check_reference(self, reference: Reference, place: plan.StageId) -> None:
         """Check what holds for questions of both stages. Raises RecordRejected."""
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
@@ -196,44 +163,44 @@ class ProposerSolverPlan(SplitPlan):
         if foreign or number >= NUMBERS_MAX:
             raise RecordRejected("seed", f"{place.peer} sent a question that is not its own in round {place.round}")
 
-    def _draw_proposal_questions(self, place: StageId, material: Material) -> Iterator[Question]:
+    def _draw_proposal_questions(self, place: plan.StageId, material: plan.Material) -> Iterator[plan.Question]:
         """One question after the other, each at this node's level of the moment."""
-        rates = measure_pass_rates(material.at(place.round - 1, 1))
+        rates = problems.measure_pass_rates(material.at(place.round - 1, 1))
         seed = self._stage_seed(PROPOSE, place)
         for number in itertools.cycle(range(NUMBERS_MAX)):
             index = number * LEVELS + self.level - 1
             yield self._make_proposal_question(seed, index, place, "", rates)
 
     def _make_proposal_question(
-        self, seed: int, index: int, place: StageId, author: str, rates: PassRates = NO_RATES
-    ) -> Question:
+        self, seed: int, index: int, place: plan.StageId, author: str, rates: problems.PassRates = problems.NO_RATES
+    ) -> plan.Question:
         """A question of stage 0. Peers' proposals are scored without `rates`, which other nodes may not know."""
-        topic, level = topic_of(seed, index // LEVELS), index % LEVELS + 1
+        topic, level = problems.topic_of(seed, index // LEVELS), index % LEVELS + 1
         entry = {"topic": topic, "level": level, "round": place.round, "author": author, "rates": rates}
         reference = Reference(PROPOSE, self._digest, seed, index)
-        return Question(reference, make_proposal_messages(topic, level), entry, 0)
+        return plan.Question(reference, problems.make_proposal_messages(topic, level), entry, 0)
 
-    def _draw_solving_questions(self, place: StageId, material: Material) -> Iterator[Question]:
+    def _draw_solving_questions(self, place: plan.StageId, material: plan.Material) -> Iterator[plan.Question]:
         yield from self._draw_peer_problems(place, material)
         seed, seen, repeats = self._stage_seed(SOLVE, place), set[str](), 0
         for number in itertools.cycle(range(NUMBERS_MAX)):
-            made, index = make_built_in_problem(seed, number, self.level), number * LEVELS + self.level - 1
+            made, index = problems.make_built_in_problem(seed, number, self.level), number * LEVELS + self.level - 1
             repeats = repeats + 1 if made.canonical in seen else 0
             seen.add(made.canonical)
-            if split_of(SOLVE, made.canonical) == "train" and (not repeats or repeats > REPEATS_MAX):
+            if plan.split_of(SOLVE, made.canonical) == "train" and (not repeats or repeats > REPEATS_MAX):
                 yield self._make_solving_question(seed, index, (), made.problem, place)
 
-    def _draw_peer_problems(self, place: StageId, material: Material) -> Iterator[Question]:
+    def _draw_peer_problems(self, place: plan.StageId, material: plan.Material) -> Iterator[plan.Question]:
         """Valid proposals of the round, each problem once, one of each peer in turn."""
-        by_peer: dict[str, list[tuple[Outcome, int]]] = defaultdict(list)
+        by_peer: dict[str, list[tuple[plan.Outcome, int]]] = defaultdict(list)
         for outcome in material.at(place.round, 0):
-            valid = [choice for choice, score in enumerate(outcome.scores) if score.accuracy >= CORRECT]
+            valid = [choice for choice, score in enumerate(outcome.scores) if score.accuracy >= plan.CORRECT]
             by_peer[outcome.place.peer] += [(outcome, choice) for choice in valid]
         seed = self._stage_seed("order", place)
 
-        def candidate_order(candidate: tuple[Outcome, int]) -> int:
+        def candidate_order(candidate: tuple[plan.Outcome, int]) -> int:
             outcome, choice = candidate
-            return hash_number(seed, outcome.place.peer, outcome.question.reference.index, choice, bits=63)
+            return plan.hash_number(seed, outcome.place.peer, outcome.question.reference.index, choice, bits=63)
 
         seen = set()
         for turn in itertools.zip_longest(*(sorted(offers, key=candidate_order) for offers in by_peer.values())):
@@ -244,11 +211,13 @@ class ProposerSolverPlan(SplitPlan):
                     yield question
 
     def _question_from_proposal(
-        self, outcome: Outcome, choice: int, place: StageId, author: str = ""
-    ) -> Question | None:
+        self, outcome: plan.Outcome, choice: int, place: plan.StageId, author: str = ""
+    ) -> plan.Question | None:
         """The question that a proposal makes; None if it is not valid here."""
         proposal = (
-            self._read_proposal(outcome.completions[choice]) if outcome.scores[choice].accuracy >= CORRECT else None
+            self._read_proposal(outcome.completions[choice])
+            if outcome.scores[choice].accuracy >= plan.CORRECT
+            else None
         )
         if proposal is None:
             return None
@@ -258,10 +227,12 @@ class ProposerSolverPlan(SplitPlan):
         more = {"proposal": proposal.problem.digest, "topic": asked["topic"], "level": asked["level"]}
         return self._make_solving_question(base.seed, index, sources, proposal.problem, place, author, more)
 
-    def _regenerate_peer_problem(self, reference: Reference, place: StageId, material: Material) -> Question:
+    def _regenerate_peer_problem(
+        self, reference: Reference, place: plan.StageId, material: plan.Material
+    ) -> plan.Question:
         source, *others = reference.sources
         base = Reference(PROPOSE, self._digest, reference.seed, reference.index // COMPLETIONS_MAX)
-        outcome = material.find(StageId(source.peer, place.round, 0), base)
+        outcome = material.find(plan.StageId(source.peer, place.round, 0), base)
         fault = others or source.stage or source.choice != reference.index % COMPLETIONS_MAX
         if fault or outcome is None or source.choice >= len(outcome.completions):
             raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not known here")
@@ -270,10 +241,10 @@ class ProposerSolverPlan(SplitPlan):
             raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not valid here")
         return question
 
-    def _regenerate_built_in_problem(self, reference: Reference, place: StageId) -> Question:
+    def _regenerate_built_in_problem(self, reference: Reference, place: plan.StageId) -> plan.Question:
         number, level = divmod(reference.index, LEVELS)
-        made = make_built_in_problem(reference.seed, number, level + 1)
-        if split_of(SOLVE, made.canonical) != "train":
+        made = problems.make_built_in_problem(reference.seed, number, level + 1)
+        if plan.split_of(SOLVE, made.canonical) != "train":
             raise RecordRejected("held-out", f"{place.peer} sent a built-in problem that is not trained on")
         return self._make_solving_question(reference.seed, reference.index, (), made.problem, place, place.peer)
 
@@ -282,23 +253,25 @@ class ProposerSolverPlan(SplitPlan):
         seed: int,
         index: int,
         sources: tuple[Source, ...],
-        problem: Problem,
-        place: StageId,
+        problem: problems.Problem,
+        place: plan.StageId,
         author: str = "",
         more: Mapping[str, Any] | None = None,
-    ) -> Question:
+    ) -> plan.Question:
         """A question of stage 1; `author` is the peer who wrote the completions, empty for this node."""
         entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
-        return Question(Reference(SOLVE, self._digest, seed, index, sources), make_solution_messages(problem), entry, 1)
+        return plan.Question(
+            Reference(SOLVE, self._digest, seed, index, sources), problems.make_solution_messages(problem), entry, 1
+        )
 
-    def _read_proposal(self, completion: str) -> Proposal | None:
-        sections = find_sections(completion)
-        return read_proposal(sections, self._options) if sections is not None else None
+    def _read_proposal(self, completion: str) -> problems.Proposal | None:
+        sections = problems.find_sections(completion)
+        return problems.read_proposal(sections, self._options) if sections is not None else None
 
-    def _score_proposals(self, question: Question, completions: Sequence[str]) -> list[Score]:
+    def _score_proposals(self, question: plan.Question, completions: Sequence[str]) -> list[plan.Score]:
         entry = question.entry
-        sections = [find_sections(text) for text in completions]
-        proposals = [read_proposal(each, self._options) if each is not None else None for each in sections]
+        sections = [problems.find_sections(text) for text in completions]
+        proposals = [problems.read_proposal(each, self._options) if each is not None else None for each in sections]
         marks = iter(self._check_solutions([each for each in proposals if each is not None], entry["author"]))
         scores = []
         for found, proposal in zip(sections, proposals, strict=True):
@@ -312,7 +285,7 @@ class ProposerSolverPlan(SplitPlan):
             scores.append(self._rewards.score_proposal(1.0, valid, worth, mark.state == "broken"))
         return scores
 
-    def _check_solutions(self, proposals: Sequence[Proposal], author: str) -> list[TestResults]:
+    def _check_solutions(self, proposals: Sequence[problems.Proposal], author: str) -> list[TestResults]:
         """Results of the solutions. Those that pass run a second time: what differs from run to run proves nothing."""
         marks = run_jobs(self._runner, [ProgramJob(each.solution, each.problem.tests) for each in proposals], author)
         again = [place for place, mark in enumerate(marks) if mark.all_passed]
@@ -321,11 +294,11 @@ class ProposerSolverPlan(SplitPlan):
             marks[place] = mark
         return marks
 
-    def _score_programs(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        problem: Problem = question.entry["problem"]
-        blocks = [find_fenced_programs(text) for text in completions]
+    def _score_programs(self, question: plan.Question, completions: Sequence[str]) -> list[plan.Score]:
+        problem: problems.Problem = question.entry["problem"]
+        blocks = [problems.find_fenced_programs(text) for text in completions]
         programs = [
-            found[-1] if found and is_within_bytes(found[-1], self._options.solution_bytes) else None
+            found[-1] if found and problems.is_within_bytes(found[-1], self._options.solution_bytes) else None
             for found in blocks
         ]
         jobs = {text: ProgramJob(text, problem.tests) for text in programs if text is not None}
@@ -338,7 +311,7 @@ class ProposerSolverPlan(SplitPlan):
             for text, found, program in zip(completions, blocks, programs, strict=True)
         ]
 
-    def _ask_judge(self, problem: Problem, programs: list[str]) -> dict[str, bool]:
+    def _ask_judge(self, problem: problems.Problem, programs: list[str]) -> dict[str, bool]:
         """The judge's verdict on each program of a group; empty if it does not judge all of them."""
         judged: dict[str, bool] = {}
         for program in programs:
@@ -351,14 +324,14 @@ class ProposerSolverPlan(SplitPlan):
         return judged
 
 
-def is_held_out_problem(problem: Problem) -> bool:
+def is_held_out_problem(problem: problems.Problem) -> bool:
     """Whether a proposal has the words of a built-in problem that is held out."""
-    found = parse_steps(problem.text)
-    return found is not None and split_of(SOLVE, canonical_form_of_steps(*found)) == "held-out"
+    found = problems.parse_steps(problem.text)
+    return found is not None and plan.split_of(SOLVE, problems.canonical_form_of_steps(*found)) == "held-out"
 
 
 def _options_digest(options: ProposerOptions) -> str:
     """Covers all that makes a question and its score: nodes that differ in it refuse each other's groups."""
     limits = msgspec.json.encode(options.limits).decode()
     parts = (options.rewards, options.problem_bytes, options.test_bytes, options.solution_bytes, limits)
-    return f"{hash_number('proposer-solver', WORDING, *parts, bits=63):016x}"
+    return f"{plan.hash_number('proposer-solver', WORDING, *parts, bits=63):016x}"

@@ -4,8 +4,6 @@ A built-in problem takes a few steps on a number, a list of numbers or a text, o
 problems are solved if there is no valid proposal, and some of them are held out.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import itertools
@@ -41,7 +39,6 @@ class ProblemTest(msgspec.Struct, frozen=True):
 
     @property
     def source_line(self) -> str:
-        """The test as Python."""
         inside = self.arguments[1:-1].removesuffix(",")
         return f"assert {FUNCTION}({inside}) == {self.expected}"
 
@@ -231,13 +228,11 @@ SOLVE = (
 
 
 def topic_of(seed: int, number: int) -> str:
-    """The topic of the n-th proposal under a seed."""
     drawn = hash_number("topic", seed, number)
     return f"{TOPICS[drawn % len(TOPICS)]}, with {TWISTS[drawn // len(TOPICS) % len(TWISTS)]}"
 
 
 def make_proposal_messages(topic: str, level: int) -> tuple[Message, ...]:
-    """The messages of stage 0."""
     asked = f"Topic: {topic}.\nDifficulty {level} of {LEVELS}, {LEVEL_WORDS[level - 1]}."
     return Message("system", PROPOSE, trusted=True), Message("user", asked)
 
@@ -473,7 +468,6 @@ def _try_make_problem(random: Random, level: int) -> BuiltInProblem | None:
 
 
 def compose_problem(family: StepFamily, steps: Steps, calls: Sequence[tuple[Any, ...]]) -> BuiltInProblem:
-    """The problem of these steps, with one test for each call."""
     text = f"solve takes {family.takes}. {THEN.join(_describe_steps(steps)).capitalize()}. Return the result."
     return BuiltInProblem(
         Problem(text, tuple(_compute_test(steps, call) for call in calls)), canonical_form_of_steps(family, steps)

@@ -3,8 +3,6 @@
 Tests decide; a judge adds a part.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -21,14 +19,7 @@ from swarmd.sandbox import Verdict
 from swarmd.swarms.options import ProposerOptions
 from swarmd.swarms.plan import Score
 from swarmd.swarms.programs import ProgramRunner
-from swarmd.swarms.proposer.problems import (
-    FUNCTION,
-    RESULT_CHARACTERS_MAX,
-    SHOWN,
-    ProblemTest,
-    is_passed,
-    is_within_bytes,
-)
+from swarmd.swarms.proposer import problems
 
 # The text around a program in the sandbox. The program is a string in it, so that it cannot change what follows. The
 # last line of output is what its calls returned. It could forge that line, but it does not know what is expected.
@@ -63,7 +54,7 @@ class ProgramJob(msgspec.Struct, frozen=True):
     """A program and the tests that it is to pass."""
 
     program: str
-    tests: tuple[ProblemTest, ...]
+    tests: tuple[problems.ProblemTest, ...]
     copy: int = 0  # another number: another run of the same
 
 
@@ -98,7 +89,9 @@ def extract_last_line(printed: str) -> str:
 def make_test_program(job: ProgramJob) -> str:
     """The job as the sandbox runs it; what the tests expect is not in it."""
     calls = f"[{', '.join(test.arguments for test in job.tests)}]"
-    text = HARNESS.format(function=FUNCTION, characters=RESULT_CHARACTERS_MAX, source=repr(job.program), calls=calls)
+    text = HARNESS.format(
+        function=problems.FUNCTION, characters=problems.RESULT_CHARACTERS_MAX, source=repr(job.program), calls=calls
+    )
     return f"{text}# {job.copy}\n"
 
 
@@ -115,7 +108,7 @@ def read_test_results(job: ProgramJob, verdict: Verdict | None) -> TestResults:
     if len(returned) != len(job.tests):
         return FAILED
     pairs = zip(job.tests, returned, strict=True)
-    return TestResults("ran", tuple(text is not None and is_passed(test, text) for test, text in pairs))
+    return TestResults("ran", tuple(text is not None and problems.is_passed(test, text) for test, text in pairs))
 
 
 SECTIONS_FORM = 0.5  # form of a proposal that has its three sections, one of which is wrong
@@ -158,8 +151,8 @@ class ProposerRewards:
             marks: of the last of them; None if there is none that could be run.
             judged: what the judge said of it; None if it was not asked.
         """
-        brief = is_within_bytes(completion, self._options.solution_bytes)
-        well_formed = float(len(blocks) == 1 and f"def {FUNCTION}" in blocks[0] and brief)
+        brief = problems.is_within_bytes(completion, self._options.solution_bytes)
+        well_formed = float(len(blocks) == 1 and f"def {problems.FUNCTION}" in blocks[0] and brief)
         failed = marks is not None and marks.state == "broken"
         if self._compat:
             correct = float(marks is not None and marks.all_passed)
@@ -173,8 +166,7 @@ class ProposerRewards:
 
 
 def hidden_pass_share(marks: TestResults | None) -> float:
-    """The share of the hidden tests that were passed."""
-    hidden = marks.passed[SHOWN:] if marks is not None else ()
+    hidden = marks.passed[problems.SHOWN :] if marks is not None else ()
     return sum(hidden) / len(hidden) if hidden else 0.0
 
 
@@ -199,13 +191,8 @@ _VERDICT = re.compile(r'"is_correct"\s*:\s*(true|false)')
 
 
 class JudgeClient:
-    """Asks an OpenAI-compatible endpoint that needs no key. It connects at the first question.
-
-    Args:
-        url: including the version, as in http://127.0.0.1:11434/v1.
-        model: its name at the endpoint.
-        answer_s: longest wait for one answer.
-    """
+    """Asks an OpenAI-compatible endpoint that needs no key. It connects at the first question. `url`: including the
+    version, as in http://127.0.0.1:11434/v1."""
 
     def __init__(self, url: str, model: str, answer_s: float) -> None:
         self._url = url.rstrip("/")

@@ -5,8 +5,6 @@ several nodes' B is the mean of what they have learned (docs/adr/0061-means-exac
 matrices, as PEFT needs them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,10 +37,7 @@ def make_quantization_config(precision: Precision) -> Any:
         return settings(load_in_8bit=True)
     compute = torch.bfloat16 if precision.mixed else precision.dtype
     return settings(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=compute,
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
 
 

@@ -1,7 +1,5 @@
 """On which device a model runs, in which dtypes, with which attention, and whether vLLM draws its completions."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any, Literal, NamedTuple
 

@@ -7,8 +7,6 @@
 - Of a GGUF file, the header and size are checked.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

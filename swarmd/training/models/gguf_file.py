@@ -7,8 +7,6 @@
   extra ones (frequencies of a scaled rotary embedding) change what the model computes.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -37,13 +35,9 @@ SPARE_BYTES = 64 * 2**20  # for tokenizer and configuration
 
 
 def resolve_model_directory(source: str) -> str:
-    """The directory from which to read a model: for a GGUF file the converted one, else the source itself.
-
-    Raises:
-        GgufRefused: no model can be read from the file.
-        ModelUnfit: converting takes more memory than is free.
-        LogWriteFailed: the directory cannot be written.
-    """
+    """The directory from which to read a model: for a GGUF file the converted one, else the source itself. Raises
+    GgufRefused: no model can be read from the file; ModelUnfit: converting takes more memory than is free;
+    LogWriteFailed: the directory cannot be written."""
     if not is_gguf(source):
         return source
     path = Path(source)

@@ -1,7 +1,5 @@
 """Asking the Hugging Face Hub for a model, and explaining its answers, or those of a proxy in its place."""
 
-from __future__ import annotations
-
 import difflib
 import json
 
@@ -15,12 +13,9 @@ _ACCESS = "`hf auth login`, or set HF_TOKEN where the node runs"
 
 
 def fetch_commit(name: str, revision: str, shipped: tuple[str, ...]) -> str:
-    """Ask for the commit of a model's revision. Errors name the `shipped` models as alternatives.
-
-    Raises:
-        ModelError: the Hub has no such model or revision, does not give it to this user, or it is not complete.
-        HubUnreachable: the Hub does not answer, or something else does.
-    """
+    """Ask for the commit of a model's revision. Errors name the `shipped` models as alternatives. Raises ModelError:
+    the Hub has no such model or revision, does not give it to this user, or it is not complete; HubUnreachable: the Hub
+    does not answer, or something else does."""
     from huggingface_hub import HfApi
 
     try:

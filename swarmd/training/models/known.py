@@ -1,7 +1,5 @@
 """The models that swarmd knows, without torch: the table for `auto` and estimates, and those in Python packages."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -6,8 +6,6 @@
   ignore, and the masks and frequencies that older versions saved as buffers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,12 +30,9 @@ _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
 
 def read_model(name: str, source: str, revision: str = "", **settings: Any) -> Any:
-    """Load the model of a directory or of the Hub by transformers, without dropout. Errors call it `name`.
-
-    Raises:
-        ModelUnfit: its files have other weights than its configuration describes.
-        Exception: whatever transformers raises; `explain_failure` explains it.
-    """
+    """Load the model of a directory or of the Hub by transformers, without dropout. Errors call it `name`. Raises
+    ModelUnfit: its files have other weights than its configuration describes; Exception: whatever transformers raises;
+    `explain_failure` explains it."""
     load: Any = AutoModelForCausalLM.from_pretrained
     model, found = load(
         source,
@@ -73,13 +68,8 @@ def check_loaded(
     unexpected: Iterable[str],
     misshapen: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
 ) -> None:
-    """Raise ModelUnfit unless exactly the model's weights were loaded.
-
-    Args:
-        missing: names that the model has and the files do not.
-        unexpected: the reverse.
-        misshapen: name, shape in the files, and shape in the model.
-    """
+    """Raise ModelUnfit unless exactly the model's weights were loaded. `missing`: names that the model has and the
+    files do not. `unexpected`: the reverse. `misshapen`: name, shape in the files, and shape in the model."""
     lost = sorted(missing)
     foreign = sorted(key for key in unexpected if not _COMPUTED.search(key))
     wrong = sorted(misshapen)

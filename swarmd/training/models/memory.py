@@ -5,8 +5,6 @@ al., "Reducing Activation Recomputation in Large Transformer Models" (2022), for
 without the attention matrix, which sdpa and FlashAttention do not keep.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@
 - Text that is not trusted cannot become control tokens.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re
@@ -25,14 +23,7 @@ from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
-from swarmd.training.models.adapters import (
-    ADAPTER,
-    add_adapters,
-    choose_targets,
-    fixed_matrices,
-    make_quantization_config,
-    trained_matrices,
-)
+from swarmd.training.models import adapters
 from swarmd.training.models.device import (
     LIGHT_PARAMETERS_MAX,
     Precision,
@@ -192,7 +183,7 @@ class Policy(msgspec.Struct, eq=False):
     def _trained_parameters(self) -> dict[str, torch.Tensor]:
         if not self.precision.adapters:
             return dict(self.model.state_dict(keep_vars=True))
-        return dict(trained_matrices(self.model))
+        return dict(adapters.trained_matrices(self.model))
 
     def copy_weights(self) -> dict[str, torch.Tensor]:
         """A copy of `trained_weights` in the machine's memory."""
@@ -211,7 +202,7 @@ class Policy(msgspec.Struct, eq=False):
     def write_model_files(self, directory: Path) -> None:
         """Write what transformers, or PEFT on the base, needs to load the trained weights as a model."""
         if self.precision.adapters:
-            settings = self.model.peft_config[ADAPTER]
+            settings = self.model.peft_config[adapters.ADAPTER]
             settings.base_model_name_or_path = self.name
             settings.revision = self.revision or None
             settings.save_pretrained(directory)
@@ -306,13 +297,13 @@ def _try_load(
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     digest = remembered.get_or_compute("weights", lambda: digest_weights(model))
     if precision.adapters:
-        model = add_adapters(model, training.lora)
+        model = adapters.add_adapters(model, training.lora)
     policy = Policy(
         training.model, model, tokenizer, device, digest, list_escaped_texts(tokenizer), precision, attention
     )
     policy.revision = hub_revision_of(training)
     if precision.adapters:
-        policy.frozen_digest, policy.fixed = digest, fixed_matrices(model)
+        policy.frozen_digest, policy.fixed = digest, adapters.fixed_matrices(model)
         policy.digest = policy.digest_current_weights()
     trial = f"{policy.digest} with {attention}"
     if not remembered.get(trial):
@@ -334,12 +325,8 @@ class FrozenModel(NamedTuple):
 
 
 def load_frozen(training: TrainingConfig) -> FrozenModel:
-    """Load the model that the configuration names, but not to train it.
-
-    Raises:
-        ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
-        ConfigError: there is no such device.
-    """
+    """Load the model that the configuration names, but not to train it. Raises ModelError: there is no such model, it
+    cannot be loaded, or its weights take more memory than is free; ConfigError: there is no such device."""
     name, commit = training.model, hub_revision_of(training)
     if find_configured_model(training) is None:
         fetch_commit(name, training.revision, list_embedded())  # once, while transformers would try for a minute
@@ -373,7 +360,7 @@ def _read_model(
 ) -> Any:
     place: dict[str, Any] = {}
     if precision.quantization != "none":
-        settings = make_quantization_config(precision)
+        settings = adapters.make_quantization_config(precision)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
     settings = {"dtype": precision.dtype, "attn_implementation": attention}
     model = read_model(training.model, source, hub_revision_of(training), **settings, **place)
@@ -389,12 +376,9 @@ def read_base_weights(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def check_loadable(training: TrainingConfig) -> None:
-    """Check from the files of a model of this machine, without its weights, that it can be loaded.
-
-    Raises:
-        ModelError: transformers does not know its architecture, it is not a language model, or it lacks a tokenizer.
-        ConfigError: it has no layers as `training.lora.targets` names them.
-    """
+    """Check from the files of a model of this machine, without its weights, that it can be loaded. Raises ModelError:
+    transformers does not know its architecture, it is not a language model, or it lacks a tokenizer; ConfigError: it
+    has no layers as `training.lora.targets` names them."""
     if training.model == AUTO or (source := find_configured_model(training)) is None or is_gguf(str(source)):
         return
     _, empty = _make_weightless_model(str(source), training.model)
@@ -407,7 +391,7 @@ def check_loadable(training: TrainingConfig) -> None:
         ) from error
     check_loaded(training.model, (), (), _compare_shapes(source, empty))
     if training.lora.targets:
-        choose_targets(empty, training.lora)
+        adapters.choose_targets(empty, training.lora)
 
 
 def _compare_shapes(directory: Path, empty: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:

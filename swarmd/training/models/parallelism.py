@@ -5,8 +5,6 @@ support is an error.
 Imports no torch, because estimates of memory need it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -57,12 +55,8 @@ def locate_file(name: str) -> Path:
 
 
 def find_parallelism(training: TrainingConfig) -> Parallelism:
-    """Read how a configuration spreads the model.
-
-    Raises:
-        ConfigError: the file is not accelerate's, has a setting that swarmd does not support, or conflicts with another
-            setting.
-    """
+    """Read how a configuration spreads the model. Raises ConfigError: the file is not accelerate's, has a setting that
+    swarmd does not support, or conflicts with another setting."""
     if not training.accelerate or training.processes == 1:
         return Parallelism()
     path, ranks = locate_file(training.accelerate), training.processes

@@ -1,7 +1,5 @@
 """Which models of the table or the user's own fit, and the choice that `model = "auto"` makes and keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,12 +53,8 @@ class ModelChoice(msgspec.Struct, frozen=True):
 def list_pool(
     training: TrainingConfig, inspect: Callable[[str], ModelShape], named_by: str = "training.pool"
 ) -> list[PooledModel]:
-    """The models that `training.pool` names, in its order. Errors name `named_by` as the source of the entries.
-
-    Raises:
-        ConfigError: the size of an entry is unknown.
-        ModelError: a directory has no model.
-    """
+    """The models that `training.pool` names, in its order. Errors name `named_by` as the source of the entries. Raises
+    ConfigError: the size of an entry is unknown; ModelError: a directory has no model."""
     rows: list[PooledModel] = []
     for entry in training.pool or (KINDS[0],):
         if entry in KINDS:

@@ -9,8 +9,6 @@
   ignored; if none can be written, the next start takes longer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable
@@ -35,12 +33,9 @@ log = get_logger(__name__)
 
 
 class DigestCache:
-    """Findings about one model under certain conditions. Create it before the model is read.
-
-    Args:
-        place: the directory of the model, or its file; None if it has none yet, then nothing is kept.
-        conditions: what a finding depends on besides the files; anything that msgspec encodes.
-    """
+    """Findings about one model under certain conditions. Create it before the model is read. `place`: the directory of
+    the model, or its file; None if it has none yet, then nothing is kept. `conditions`: what a finding depends on
+    besides the files; anything that msgspec encodes."""
 
     def __init__(self, place: Path | None, *conditions: object) -> None:
         self._known_by: tuple[object, ...] = ()

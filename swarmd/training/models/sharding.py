@@ -9,8 +9,6 @@
   and transformers' trainer would shard the model again for every stage.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
@@ -220,12 +218,9 @@ class ZeroTrainerMixin:
 
 
 class FsdpSharding(Sharding):
-    """Sharding by FSDP, in place: every rank holds its part of each layer's parameters.
-
-    Args:
-        model: whole, on this rank's device; the ranks' process group exists.
-        gathers_again: whether a layer is gathered again for its backward pass, instead of kept since the forward pass.
-    """
+    """Sharding by FSDP, in place: every rank holds its part of each layer's parameters. `model`: whole, on this rank's
+    device; the ranks' process group exists. `gathers_again`: whether a layer is gathered again for its backward pass,
+    instead of kept since the forward pass."""
 
     is_sharded = True
 

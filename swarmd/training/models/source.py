@@ -1,7 +1,5 @@
 """Finding a model's files without importing torch, so that a missing one is reported at once."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import re
@@ -11,17 +9,7 @@ from swarmd.config import DIGEST, TrainingConfig
 from swarmd.errors import ConfigError, GgufRefused, ModelError
 from swarmd.files import read_start
 from swarmd.installed import extra_command
-from swarmd.training.models.files import (
-    check_context,
-    check_directory,
-    check_gguf,
-    check_template,
-    digest_weights,
-    list_weights,
-    read_context,
-    require_weights,
-    similar_directory,
-)
+from swarmd.training.models import files
 from swarmd.training.models.hub import SIMILAR, fetch_commit
 from swarmd.training.models.known import PACKAGED, model_cache
 from swarmd.training.models.remembered import DigestCache
@@ -81,8 +69,8 @@ def locate_model(name: str) -> str:
     try:
         path = Path(name).expanduser()
         if name and path.is_dir():
-            check_directory(path)
-            require_weights(path)
+            files.check_directory(path)
+            files.require_weights(path)
             return str(path)
         if is_gguf(name) and path.exists():
             if read_start(path, len(GGUF_MAGIC)) != GGUF_MAGIC:
@@ -125,7 +113,7 @@ def _missing_model_error(path: Path, name: str) -> ModelError:
         return ModelError(f"{path} is a file, not a model directory" + (", and holds GGUF" if gguf else ""), fix)
     what = "GGUF file" if is_gguf(name) else "model directory"
     seen_from = "" if path.is_absolute() else f"; a relative path counts from here, {Path.cwd()}"
-    near = similar_directory(name)
+    near = files.similar_directory(name)
     return ModelError(
         f"there is no {what} {path}", f"Did you mean {near}?" if near else f"Correct training.model{seen_from}"
     )
@@ -153,12 +141,8 @@ def _check_hub_id(name: str) -> None:
 
 
 def locate_configured(training: TrainingConfig) -> str:
-    """Locate `training.model`, as `locate_model`.
-
-    Raises:
-        ModelError: there is no such model directory or GGUF file.
-        ConfigError: `training.revision` does not go with this kind of model.
-    """
+    """Locate `training.model`, as `locate_model`. Raises ModelError: there is no such model directory or GGUF file;
+    ConfigError: `training.revision` does not go with this kind of model."""
     source = locate_model(training.model)
     digest = training.revision.startswith(DIGEST)
     if training.revision and Path(source).exists() != digest:
@@ -199,7 +183,7 @@ def compare_weights(training: TrainingConfig, directory: str) -> str:
     if not training.revision.startswith(DIGEST):
         return ""
     place, named = Path(directory), training.revision.removeprefix(DIGEST)
-    found = DigestCache(place).get_or_compute("files", lambda: digest_weights(place))
+    found = DigestCache(place).get_or_compute("files", lambda: files.digest_weights(place))
     if found == named:
         return ""
     return f"the weights of {training.model} have the digest {found[:16]}, training.revision names {named[:16]}"
@@ -211,26 +195,24 @@ def prefer_cache(source: str, revision: str = "") -> str:
     If the Hub is unreachable, it would be asked again and again for minutes.
     """
     directory = None if Path(source).exists() else find_directory(source, revision)
-    weights = [] if directory is None else list_weights(directory)
+    weights = [] if directory is None else files.list_weights(directory)
     return str(directory) if weights and all(path.is_file() for path in weights) else source
 
 
 def require_model(training: TrainingConfig) -> None:
     """Check that the model is on this machine and reads texts of the configured lengths, else that the Hub has it.
-
-    Raises:
-        ModelError: neither is so, or the Hub cannot be asked.
-        GgufRefused: no model can be read from the file.
-        ConfigError: see `locate_configured`.
-    """
+    Raises ModelError: neither is so, or the Hub cannot be asked; GgufRefused: no model can be read from the file;
+    ConfigError: see `locate_configured`."""
     if training.model == AUTO:
         return
     snapshot = find_configured_model(training)
     if snapshot is None:
         fetch_commit(training.model, training.revision, list_embedded())
     elif is_gguf(str(snapshot)):
-        check_gguf(snapshot, is_trained=True)
+        files.check_gguf(snapshot, is_trained=True)
     else:
-        check_directory(snapshot)
-        check_template(snapshot, training.model)
-        check_context(training.model, read_context(snapshot), training.prompt_tokens, training.completion_tokens)
+        files.check_directory(snapshot)
+        files.check_template(snapshot, training.model)
+        files.check_context(
+            training.model, files.read_context(snapshot), training.prompt_tokens, training.completion_tokens
+        )

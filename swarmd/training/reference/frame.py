@@ -5,8 +5,6 @@
   archives of one uncompressed plain tensor are read, so that no code runs and nothing unpacks to more than was sent.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile
@@ -106,12 +104,8 @@ def _encode_frame(header: Any, *arrays: NDArray[Any]) -> bytes:
 
 
 def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, ScoringBatch]:
-    """Decode a job.
-
-    Raises:
-        FrameError: another magic or version, lengths that do not agree, numbers out of range, or a mask that is not
-            padding on the left of the prompt and on the right of the completion.
-    """
+    """Decode a job. Raises FrameError: another magic or version, lengths that do not agree, numbers out of range, or a
+    mask that is not padding on the left of the prompt and on the right of the completion."""
     header, payload = _split_frame(body, JobHeader)
     if header.rows > limits.sequences:
         raise FrameError(f"{header.rows} sequences, at most {limits.sequences} are taken")
@@ -239,12 +233,8 @@ class SequencesTooLong(Exception):
 
 
 def read_upload(body: bytes, limits: FrameLimits) -> Upload:
-    """Decode the body of a request to /upload.
-
-    Raises:
-        FrameError: it is malformed, or of the dialect in which the server makes the groups.
-        TooLong: its sequences are too long.
-    """
+    """Decode the body of a request to /upload. Raises FrameError: it is malformed, or of the dialect in which the
+    server makes the groups; TooLong: its sequences are too long."""
     items = unpack_items(body)
     head = _read_head(items[0])
     if len(items) not in UPLOAD_ITEMS:

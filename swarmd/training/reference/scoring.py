@@ -1,7 +1,5 @@
 """Log-probabilities of completions under a frozen model."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,12 +15,9 @@ BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
 
 
-def load_reference(training: TrainingConfig) -> ReferenceScorer:
+def load_reference(training: TrainingConfig) -> "ReferenceScorer":
     """Load a model in the dtype of a trainer with these settings, but not to train it. Raises as `load_frozen`.
-
-    Args:
-        training: only `model`, `revision`, `device`, `dtype` and `threads` count.
-    """
+    `training`: only `model`, `revision`, `device`, `dtype` and `threads` count."""
     frozen = load_frozen(training)
     return ReferenceScorer(frozen.model, frozen.device, frozen.precision.mixed)
 

@@ -3,8 +3,6 @@
 docs/REFERENCE-SERVER.md describes the interface. Jobs and results are bounded in number, bytes and age (`JobQueue`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re
@@ -26,23 +24,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
 from swarmd.http_server import Address, stop_signal_future
 from swarmd.logger import get_logger
-from swarmd.training.reference.frame import (
-    ACCEPTED,
-    EMPTY,
-    ID_PATTERN,
-    TOKENS_MAX,
-    VERSION,
-    FrameLimits,
-    Logs,
-    ResultHeader,
-    ScoringBatch,
-    SequencesTooLong,
-    Upload,
-    decode_job,
-    encode_result,
-    read_upload,
-    write_answer,
-)
+from swarmd.training.reference import frame
 from swarmd.training.reference.scoring import ReferenceScorer, load_reference
 from swarmd.uvicorn_server import (
     HEALTH,
@@ -62,7 +44,7 @@ BODIES_MAX = 8  # bodies that are read, or answers to uploads that are made, at 
 FRAME = "application/x-swarmd-reference"
 STOPPING = "the server is stopping"
 STOP_S = 20.0  # longest time for open requests after the last job is computed
-IDENTIFIER = re.compile(ID_PATTERN)
+IDENTIFIER = re.compile(frame.ID_PATTERN)
 
 log = get_logger(__name__)
 
@@ -92,11 +74,11 @@ class ScoringJob:
 
     id: str
     digest: str
-    batch: ScoringBatch
+    batch: frame.ScoringBatch
     size_bytes: int
-    upload: Upload | None  # from simple_GRPO, whose results are taken in their order, not by id
+    upload: frame.Upload | None  # from simple_GRPO, whose results are taken in their order, not by id
     status: JobStatus = JobStatus.WAITING
-    result: Logs | None = None
+    result: frame.Logs | None = None
     failure: str = ""
     keep_until: float = 0.0
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # done, failed or gone
@@ -120,17 +102,11 @@ class JobQueue:
         self.closed = False
 
     def put(
-        self, id: str, digest: str, batch: ScoringBatch, size_bytes: int, upload: Upload | None = None
+        self, id: str, digest: str, batch: frame.ScoringBatch, size_bytes: int, upload: frame.Upload | None = None
     ) -> tuple[ScoringJob, bool]:
         """Add a job, unless there is one of this id. Returns the job, and whether it is new; a failed one is replaced.
-
-        Args:
-            digest: of everything that defines the job.
-            size_bytes: of the batch, its result, and what came with it.
-
-        Raises:
-            HttpRefusal: a job of this id has another digest, a bound is reached, or the queue is closed.
-        """
+        `digest`: of everything that defines the job. `size_bytes`: of the batch, its result, and what came with it.
+        Raises HttpRefusal: a job of this id has another digest, a bound is reached, or the queue is closed."""
         if self.closed:
             raise HttpRefusal(503, STOPPING)
         self._drop_expired()
@@ -191,7 +167,7 @@ class JobQueue:
             await self._changed.wait()
         return None
 
-    def finish(self, job: ScoringJob, result: Logs | None, failure: str = "") -> None:
+    def finish(self, job: ScoringJob, result: frame.Logs | None, failure: str = "") -> None:
         """Set the result of the running job, or why it failed."""
         if job.status is JobStatus.RUNNING:  # else it was dropped meanwhile
             job.result, job.failure = result, failure
@@ -240,7 +216,9 @@ class ReferenceApp:
         self._limits = limits
         self._token = token
         self._compat = compat
-        self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.context_tokens or limits.tokens))
+        self._frames = frame.FrameLimits(
+            limits.sequences, min(limits.tokens, reference.context_tokens or limits.tokens)
+        )
         self._queue = JobQueue(limits.queue)
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._uploads = 0
@@ -271,9 +249,9 @@ class ReferenceApp:
                 else:
                     self._queue.finish(job, logs)
 
-    def _score(self, batch: ScoringBatch) -> Logs:
+    def _score(self, batch: frame.ScoringBatch) -> frame.Logs:
         ids, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask.copy())
-        logs: Logs = self._reference.log_probabilities(ids, mask, batch.keep, batch.temperature).cpu().numpy()
+        logs: frame.Logs = self._reference.log_probabilities(ids, mask, batch.keep, batch.temperature).cpu().numpy()
         return logs
 
     def close(self) -> None:
@@ -286,14 +264,14 @@ class ReferenceApp:
         if self._queue.closed:
             return json_response(503, {"status": "stopping"})
         counts = {status.value: self._queue.count(status) for status in JobStatus if status is not JobStatus.GONE}
-        return json_response(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
+        return json_response(200, {"status": "ok", "version": __version__, "protocol": frame.VERSION} | counts)
 
     async def _handle_model(self, request: Request) -> Response:
         limits = self._limits
         told = {
             "model": self._reference.digest,
             "vocabulary": self._reference.vocabulary_size,
-            "protocol": VERSION,
+            "protocol": frame.VERSION,
             "body_bytes_max": limits.body_bytes,
             "sequences_max": self._frames.sequences,
             "tokens_max": self._frames.tokens,
@@ -304,7 +282,7 @@ class ReferenceApp:
 
     async def _handle_post_job(self, request: Request) -> Response:
         body = await self._read_body(request)
-        header, batch = await asyncio.to_thread(decode_job, body, self._frames)
+        header, batch = await asyncio.to_thread(frame.decode_job, body, self._frames)
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         self._check_vocabulary(batch)
         if header.model not in ("", self._reference.digest):
@@ -321,8 +299,8 @@ class ReferenceApp:
         if job.status is JobStatus.DONE and job.result is not None:
             self._queue.retain_result(job)
             rows, keep = job.result.shape
-            header = ResultHeader(job.id, job.digest, self._reference.digest, rows, keep)
-            return Response(encode_result(header, job.result), media_type=FRAME)
+            header = frame.ResultHeader(job.id, job.digest, self._reference.digest, rows, keep)
+            return Response(frame.encode_result(header, job.result), media_type=FRAME)
         if job.status is JobStatus.FAILED:
             raise HttpRefusal(500, f"the job failed: {job.failure}")
         if job.status is JobStatus.GONE:
@@ -335,11 +313,11 @@ class ReferenceApp:
         return Response(status_code=204)
 
     async def _handle_upload(self, request: Request) -> Response:
-        limits = self._frames._replace(tokens=min(TOKENS_MAX, self._frames.tokens))
+        limits = self._frames._replace(tokens=min(frame.TOKENS_MAX, self._frames.tokens))
         body = await self._read_body(request)
         try:
-            upload = await asyncio.to_thread(read_upload, body, limits)
-        except SequencesTooLong as error:
+            upload = await asyncio.to_thread(frame.read_upload, body, limits)
+        except frame.SequencesTooLong as error:
             raise HttpRefusal(413, str(error)) from None
         self._check_vocabulary(upload.batch)
         self._uploads += 1
@@ -347,15 +325,15 @@ class ReferenceApp:
         held = upload.batch.ids.nbytes + upload.batch.mask.nbytes
         size = held + sum(each.nbytes for each in (upload.inputs, *upload.others)) + 4 * rows * upload.batch.keep
         self._queue.put(f"upload-{self._uploads}", hashlib.sha256(body).hexdigest(), upload.batch, size, upload)
-        return Response(ACCEPTED)
+        return Response(frame.ACCEPTED)
 
     async def _handle_get_result(self, request: Request) -> Response:
         """Answer with the result of the oldest upload."""
         async with self._bodies:
             job = self._queue.pop_upload()
             if job is None or job.upload is None or job.result is None:
-                return Response(EMPTY)
-            return Response(await asyncio.to_thread(write_answer, job.upload, job.result))
+                return Response(frame.EMPTY)
+            return Response(await asyncio.to_thread(frame.write_answer, job.upload, job.result))
 
     # --- shared by routes ---
 
@@ -366,7 +344,7 @@ class ReferenceApp:
         async with self._bodies:
             return await read_body(request, self._limits.body_bytes, BODY_S)
 
-    def _check_vocabulary(self, batch: ScoringBatch) -> None:
+    def _check_vocabulary(self, batch: frame.ScoringBatch) -> None:
         if int(batch.ids.max()) >= self._reference.vocabulary_size:
             raise FrameError(f"a token id is not below {self._reference.vocabulary_size}")
 
@@ -390,13 +368,9 @@ def _parse_wait_seconds(request: Request) -> float:
 
 
 async def run_server(training: TrainingConfig, listen: Address, token: str, compat: bool, limits: ServerLimits) -> None:
-    """Serve until SIGTERM or SIGINT; the job that is then being computed is finished, and its result returned.
-
-    Raises:
-        ConfigError: there is no such device.
-        ModelError: the model cannot be loaded.
-        AddressInUse: the address cannot be listened on.
-    """
+    """Serve until SIGTERM or SIGINT; the job that is then being computed is finished, and its result returned. Raises
+    ConfigError: there is no such device; ModelError: the model cannot be loaded; AddressInUse: the address cannot be
+    listened on."""
     reference = load_reference(training)
     application = ReferenceApp(reference, limits, token, compat)
     stopped = stop_signal_future()
