@@ -17,6 +17,7 @@ from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord, signed_message
 from tests.dht.outsider import bomb, dictionary_of, store_request
+from tests.extremes import INTEGERS, REALS
 from tests.hostile.worked import identity_of
 
 IDENTITIES = 48
@@ -24,8 +25,6 @@ KEYLESS = 16  # peer ids of which nobody has the key
 GENUINE_MAX = 256  # records of honest nodes that are remembered
 KINDS = ("membership", "report", "rollouts", "clock", "leaderboard")
 DIGEST = "0123456789abcdef" * 4
-INTEGERS = (2**64 - 1, 2**63, 2**53 + 1, -1, -(2**63))
-REALS = (1e308, -1e308, math.inf, -math.inf, math.nan)
 TEXTS = ("", "x" * 65, "x" * 70_000, "\x00\n\u202e", "/ip4/1.2.3.4/tcp/1", "é" * 40, DIGEST, DIGEST.upper())
 ODD: tuple[Any, ...] = (
     None,
