@@ -153,7 +153,7 @@ gpu-check: ## on that machine, with this checkout and gpu-wheels in it: is swarm
 soak: $(READY) ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), all attacks (SOAK_S=3600), long tests
 	$(BIN)/swarmd sim --seeds $(SEEDS)
 	$(BIN)/swarmd sim --seeds $(HOSTILE_SEEDS) --hours 0.5 --hostile all
-	$(BIN)/python -m tests.soak --stops $(STOPS)
+	$(BIN)/python -m tests.soak.stops --stops $(STOPS)
 	$(BIN)/python -m tests.soak.strangers --seconds $(SOAK_S) --training-s 30
 	$(call pytest,-m soak --soak)
 	@TRAINERS=real $(MAKE) --no-print-directory e2e

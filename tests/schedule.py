@@ -22,7 +22,6 @@ WHOLE_NODES = (
     "tests/e2e/",
     "tests/soak/",
     "tests/cli/test_local.py",
-    "tests/monitoring/test_node.py",
     "tests/training/test_ranks.py",
     "tests/training/test_sharding.py",
     "tests/units/test_real.py",

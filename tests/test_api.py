@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,6 @@ from swarmd.errors import LogInUse, NodeEnded, NotFoundError
 from swarmd.eventlog.fold import oldest_base
 from tests.daemon.run_fake import FAKE
 from tests.golden.test_golden import LOGS
-from tests.monitoring.scraping import free_port
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "PYTHON.md").read_text(encoding="utf-8")
@@ -89,7 +89,8 @@ def test_the_state_before_what_was_removed_is_not_that_of_a_later_event(tmp_path
 @pytest.fixture
 def demo(tmp_path: Path) -> Path:
     """The directory of a swarm's first node."""
-    listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        listen = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
     assert run_command(["swarm", "new", "demo", "--dir", str(tmp_path / "mine"), "--listen", listen]) == 0
     return tmp_path / "mine"
 

@@ -16,17 +16,13 @@ from hivemind.dht.routing import RoutingTable
 from hivemind.p2p import PeerID
 
 import bench.__main__
-from bench import hostile, poison
 from bench.__main__ import BENCHMARKS, LONG
-from bench.hostile import run
 from bench.hostile_peer import PAYLOADS, WRONG
-from bench.hostile_rows import ELSEWHERE, Figures, Outcome, make_rows
 from bench.long_log import write_long_log
 from bench.measure import Sample
 from bench.recording import record, write_log
 from bench.scale_lookup import BUCKET, DEPTH_MODULO, Network
-from bench.scale_model import Settings, simulate
-from bench.table import Result, Row, as_tables
+from bench.table import Row
 from swarmd.config import SwarmConfig
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
@@ -85,68 +81,9 @@ def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measur
     assert {path.name for path in (tmp_path / "bench").iterdir()} == {"append.lock", "simulator.lock"}
 
 
-GOOD: Figures = {
-    "attacked": [29.0, 29.5],
-    "quiet": [30.0, 30.0],
-    "credited": [60.0],
-    "due": [60.0],
-    "worker peak": [20.0, 30.0, 10.0],
-    "worker after": [5.0, 6.0, 7.0],
-    "p2pd peak": [50.0, 60.0, 70.0],
-    "p2pd after": [5.0, 6.0, 7.0],
-    "exits": [0.0],
-    "exit codes": [0.0],
-    "skipped": [0.0],
-    "node": [],
-}
-
-
-def missed(what: str, figures: Figures) -> list[str]:
-    """Rows whose goal these figures miss."""
-    return [row.what.strip() for row in make_rows([Outcome(what, 3, 40.0, figures)]) if row.met is False]
-
-
-@pytest.mark.parametrize(
-    ("changed", "row"),
-    [
-        ({"attacked": [20.0, 30.0]}, "all: all of these, poison, halves and other floods: rounds"),
-        ({"credited": [59.0]}, "honest reports credited"),
-        ({"credited": [0.0], "due": [0.0]}, "honest reports credited"),
-        ({"worker peak": [20.0, 65.0, 10.0]}, "network worker above its quiet size"),
-        ({"worker after": [20.0, 33.0, 10.0]}, "network worker above its quiet size, a minute after"),
-        ({"node": [800.0, 1600.0]}, "all of the node"),
-        ({"exits": [0.0, 1.0]}, "workers and nodes that ended, rounds skipped"),
-        ({"exit codes": [0.0, -9.0]}, "workers and nodes that ended, rounds skipped"),
-        ({}, None),
-    ],
-)
-def test_a_goal_is_missed_where_one_node_misses_it(changed: Figures, row: str | None) -> None:
-    assert missed("all", GOOD | changed) == ([row] if row else [])
-
-
-def test_outcomes_that_are_known_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-
-    def measure(directory: Path, what: str, seconds: float, nodes: int, *rest: object) -> Outcome:
-        measured.append(what)
-        return Outcome(what, nodes, seconds, GOOD)
-
-    monkeypatch.setattr(hostile, "measure", measure)
-    told: list[Outcome] = []
-    known = [Outcome("1", 3, 40.0, GOOD), Outcome("4", 3, 90.0, GOOD)]
-    rows = list(run(tmp_path, ("1", "4"), 40.0, 3, tell=told.append, known=known))
-    assert measured == ["4"] == [each.what for each in told], "the other one was of another length"
-    assert [row.what[0] for row in rows if row.theirs] == ["1", "4"]
-    assert all(command in str(as_tables(Result("hostile", "", tuple(rows)), "")) for command in ELSEWHERE.values())
-
-
 DIGITS = make_plan(SwarmConfig(id="poison", kind="digits"))
 QUESTION = next(iter(DIGITS.draw(StageId("hostile", 0, 0), NO_MATERIAL)))
 ANSWER = str(QUESTION.entry["answer"])
-
-
-def poisoned(shown: float, arm: str = poison.OPEN, seed: int = 0) -> poison.Outcome:
-    return poison.Outcome(arm, "prefix", seed, 2, [0.0, shown], [0.2, 0.5], [5.0, 6.0], 10, 1.0)
 
 
 @pytest.mark.parametrize("payload", sorted(PAYLOADS))
@@ -157,11 +94,6 @@ def test_a_payload_is_paid_as_a_right_answer_and_recognised(payload: str) -> Non
     assert scores[0].accuracy == 1.0 and scores[1].accuracy == 0.0
     assert bool(re.search(pattern, right)) == (payload != "plain")
     assert not re.search(pattern, f"<answer>{ANSWER}</answer>")
-
-
-def test_the_goal_is_missed_where_one_seed_misses_it() -> None:
-    met, missed = (next(iter(poison.make_rows("", [poisoned(0.0), poisoned(shown)]))) for shown in (0.01, 0.02))
-    assert met.met and not missed.met
 
 
 LINK_S = (0.05, 0.2)
@@ -195,10 +127,3 @@ def test_a_simulated_look_up_finds_the_nearest_of_all_though_the_asker_does_not_
     assert looked.asked[:2] == (1, 2)
     assert len(nearest & {*looked.nearest}) >= 4
     assert {*looked.nearest} != {*looked.known}
-
-
-def test_the_same_seed_gives_the_same_rounds_and_another_does_not() -> None:
-    settings = Settings(shard_members=8, gather_peers=4)
-    first, again, other = (simulate(24, 2, settings, seed) for seed in (1, 1, 2))
-    assert first.figures == again.figures
-    assert first.figures != other.figures

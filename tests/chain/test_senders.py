@@ -1,6 +1,5 @@
 """What submissions go out through: a wallet's nonces and prices, and what a signer proxy answers."""
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,14 +13,12 @@ from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.chain import senders as proxy_module
 from swarmd.chain import senders as wallet_module
 from swarmd.chain.endpoints import RpcPool
 from swarmd.chain.ethereum import EthereumClient
 from swarmd.chain.fees import GWEI, max_gas_price_wei, min_replacement_price_wei, quote_gas_price, replacement_price
 from swarmd.chain.ports import Price
 from swarmd.chain.senders import (
-    ANSWER_BYTES_MAX,
     KNOWN,
     POOR,
     TOKEN,
@@ -47,7 +44,6 @@ from swarmd.core.events import (
 from swarmd.core.values import SubmissionAttempt
 from swarmd.errors import (
     ChainError,
-    ConfigError,
     ContractRefused,
     EndpointFailed,
     KeystoreError,
@@ -414,13 +410,6 @@ def test_a_token_that_is_none_or_readable_by_others_is_refused(tmp_path: Any, co
     assert "token" in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["localhost:3000/api", "ftp://x/y", "http://", "http://u:p@x/api", "http://x:99999/"])
-async def test_a_url_that_is_none_is_named(ground: Ground, calls: RpcPool, tmp_path: Any, url: str) -> None:
-    config = settings(ground, sender="proxy", proxy=ProxyConfig(url=url, org="x"))
-    with pytest.raises(ConfigError, match=r"chain\.proxy\.url"):
-        make_sender(config, NodeDirectory(tmp_path), calls)
-
-
 # --- the answers ---
 
 
@@ -474,35 +463,6 @@ async def test_a_proxy_that_is_not_there_or_does_not_answer(
     nowhere = ProxyConfig(url="http://127.0.0.1:1/api", org="x")
     with pytest.raises(SignerError, match="is it running"):
         await ProxySender(settings(ground, proxy=nowhere), calls).send_attempt("me", REGISTER, SubmissionAttempt())
-
-
-async def test_a_proxy_without_end(ground: Ground, server: LoginServer, calls: RpcPool) -> None:
-    async def flood(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        sent = 0
-        while request.transport is not None and not request.transport.is_closing() and sent < 64 * ANSWER_BYTES_MAX:
-            await response.write(b"x" * ANSWER_BYTES_MAX)
-            sent += ANSWER_BYTES_MAX
-        return response
-
-    server.before = flood
-    with pytest.raises(EndpointFailed):
-        await ProxySender(config_of(ground, server), calls).send_attempt("me", REGISTER, SubmissionAttempt())
-
-
-async def test_a_proxy_that_is_slow_is_given_up(
-    ground: Ground, server: LoginServer, calls: RpcPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proxy_module, "CALL_S", 0.1)
-
-    async def dawdle(request: web.BaseRequest) -> web.Response:
-        await asyncio.sleep(5)
-        return web.Response()
-
-    server.before = dawdle
-    with pytest.raises(EndpointFailed, match=r"did not answer within 0\.1 s"):
-        await ProxySender(config_of(ground, server), calls).send_attempt("me", REGISTER, SubmissionAttempt())
 
 
 # --- exactly once ---

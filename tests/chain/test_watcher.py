@@ -268,19 +268,6 @@ async def test_a_chain_that_was_reset_is_refused() -> None:
     assert second.events == []
 
 
-async def test_a_chain_that_is_reset_while_it_is_followed_is_refused() -> None:
-    with running_anvil() as url:
-        ground = Ground(url)
-        between = Middleman(url)
-        await between.start()
-        async with watching(ground.config(between.url)) as watch:
-            await watch.settle(ground)
-            with running_anvil("--timestamp", "1700000000") as other:
-                between._behind = other
-                assert "reset" in str(await watch.failure())
-                await between.stop()
-
-
 async def test_blocks_of_another_chain_are_refused(ground: Ground) -> None:
     recent = tuple(BlockRef(number, "0x" + f"{number:064x}") for number in range(2, 5))
     async with watching(ground.config(), WatchChain("watch", recent)) as watch:
@@ -354,15 +341,6 @@ async def test_a_subscription_that_keeps_silent_is_renewed(ground: Ground) -> No
             await watch.settle(ground)
         await watch.until(lambda: len(between.sockets) > 1)
         assert watch.seen(ChainReorged) == []
-
-
-async def test_an_endpoint_without_subscriptions_is_polled(ground: Ground) -> None:
-    refuse = refusing(-32601, "no such method", "eth_subscribe")
-    async with watching_through(ground, refuse, way="ws") as (_, watch):
-        await watch.settle(ground)
-        ground.swarm.register(ground.swarm.alice, "me")
-        await watch.settle(ground)
-        assert watch.watcher.heads.live == ""
 
 
 @pytest.mark.parametrize("most", [1, 7])
@@ -631,9 +609,6 @@ async def test_a_contract_that_counts_nothing_is_followed(ground: Ground) -> Non
     assert refused and not watch.seen(SubmissionsCounted)
 
 
-CHANGES_KEPT = 3
-
-
 def forgetting(function: str) -> Act:
     """An endpoint that says of the contract that it has no such function."""
     content = "0x" + encode_call(function).hex()
@@ -650,59 +625,4 @@ async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
         await watch.until(lambda: between.calls["eth_call"] > 20 or bool(watch.seen(MembershipRead)))
         assert watch.seen(MembershipRead) == []
         between.act = between._pass_on
-        assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
-
-
-async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(ground: Ground) -> None:
-    ground.admit_only("me")
-
-    act = spoil(
-        ground,
-        "eth_getLogs",
-        lambda found: [*found, *(each | {"topics": [], "logIndex": "0xff"} for each in map(dict, found[:1]))],
-    )
-    async with watching_through(ground, act, depth=0) as (_, watch):
-        assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
-
-
-async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "CHANGES_MAX", CHANGES_KEPT)
-    swarm, peers = ground.swarm, tuple("abcdefgh")
-    ground.admit_only(peers[0])
-    async with watching(ground.config(ground.ws, depth=20)) as watch:
-        for peer in peers[1:]:
-            swarm.send(swarm.owner, "allowPeers", [peer])
-        await watch.settle(ground)
-        assert len(watch.watcher.membership._changes) == CHANGES_KEPT
-        ground.mine(14)
-        assert (await watch.expect(MembershipRead, peers=peers[:2])).open is False
-        ground.mine(5)
-        await watch.expect(MembershipRead, peers=peers[:7])
-        ground.mine()
-        await watch.expect(MembershipRead, peers=peers)
-
-
-async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_does(ground: Ground) -> None:
-    async with watching_through(ground, forgetting("extensionsVersion()")) as (between, watch):
-        await watch.watcher.check_for_extensions()  # before anything was told
-        assert (await watch.expect(ChainUp)).extensions == 0
-        await watch.watcher.check_for_extensions()
-        await watch.settle(ground)
-        assert len(watch.seen(ChainUp)) == 1, "it still seems to have none"
-        between.act = between._pass_on
-        await watch.watcher.check_for_extensions()
-        assert (await watch.expect(ChainUp, since=len(watch.events))).extensions == 1
-        await watch.watcher.check_for_extensions()
-        await watch.settle(ground)
-        assert len(watch.seen(ChainUp)) == 2
-
-
-async def test_the_allow_list_of_a_contract_that_seemed_to_have_none_is_read_after_all(ground: Ground) -> None:
-    """Its changes were due while an endpoint knew nothing of them; nobody would be kept out of a closed swarm."""
-    ground.admit_only("me")
-    async with watching_through(ground, forgetting("extensionsVersion()"), depth=0) as (between, watch):
-        assert (await watch.expect(ChainUp)).extensions == 0
-        await watch.until(lambda: not watch.watcher.membership._changes)
-        between.act = between._pass_on
-        await watch.watcher.check_for_extensions()
         assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))

@@ -5,11 +5,9 @@ import itertools
 import json
 import os
 import re
-import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -365,14 +363,6 @@ def test_check_needs_no_network_and_finds_a_change(shell: Shell) -> None:
     assert "there is no manifest" in shell.fails(ExitCode.NO_INPUT, "swarm", "check", shell.root / "none")
 
 
-def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
-    from swarmd.cli.directory import NodeCreator
-
-    with NodeCreator(shell.root / "a").hold_lock():
-        told = shell.fails(ExitCode.IN_USE, "swarm", "new", "a", "--dir", shell.root / "a")
-    assert "another command is at work" in told
-
-
 # --- on a chain ---
 
 
@@ -479,28 +469,6 @@ def test_a_creation_that_dies_at_every_step_goes_on(
     assert "round 0" in shell.well("swarm", "status", a / "swarm.toml")
 
 
-def test_killed_while_it_waits_for_a_block_it_sends_nothing_twice(shell: Shell, chain: OwnChain) -> None:
-    """SIGKILL, as the kernel or a closed laptop would end it."""
-    a = shell.root / "a"
-    command = chain.command(a)
-    shell.fails(ExitCode.FAILURE, *command)
-    chain.fund(a)
-    chain.say("evm_setAutomine", False)
-    process = subprocess.Popen([sys.executable, "-m", "swarmd", *map(str, command)], stdout=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + 60
-        while chain.say("txpool_status")["pending"] == "0x0":
-            assert time.monotonic() < until and process.poll() is None
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    chain.say("evm_setAutomine", True)
-    chain.say("evm_mine")
-    shell.well(*command)
-    assert chain.sent_by(a) == OPEN_STEPS
-
-
 def test_a_chain_that_is_not_local_is_asked_about(shell: Shell) -> None:
     with running_anvil("--chain-id", "100", "--block-time", "1") as url:
         chain, a = OwnChain(url), shell.root / "a"
@@ -529,14 +497,3 @@ def test_the_key_in_an_endpoints_url_stays_out_of_manifest_and_output(shell: She
     assert stat.S_IMODE((a / "rpc.urls").stat().st_mode) == 0o600
     assert load_config(a / "config.toml").chain.rpc == ("file:rpc.urls",)  # type: ignore[union-attr]
     assert shell.manifest("a").chain.rpc == ()  # type: ignore[union-attr]
-
-
-def test_a_chain_that_was_reset_is_refused(shell: Shell) -> None:
-    with running_anvil("--timestamp", "1700000000") as url:
-        a = OwnChain(url).make(shell)
-        port = int(url.rpartition(":")[2])
-        (a / "swarm.toml").rename(a / "kept.toml")
-    with running_anvil("--timestamp", "1800000000", port=port) as url:
-        command = OwnChain(url).command(a)
-        assert "it was reset" in shell.fails(ExitCode.CHAIN_CONFLICT, *command)
-        assert "no contract at" in shell.fails(ExitCode.CHAIN_CONFLICT, "swarm", "status", a / "kept.toml")

@@ -59,16 +59,6 @@ def test_a_base_fee_that_was_seen_once_is_remembered() -> None:
     assert isinstance(watch, WatchChain) and watch.base_fee
 
 
-def test_a_node_trains_the_stage_that_the_contract_is_at() -> None:
-    story = Story(chain_settings())
-    assert "train/0/0" in ids(story.join_chain())
-    assert story.state.chart == "round.training"
-    story.tell(trained(0))
-    assert "gather/1/0" in ids(story.tell(said(5, StageLog(0, "0xt", 1, 0))))
-    assert story.state.clock is not None and story.state.clock.opened_at == 50.0
-    assert story.state.clock.deadline_at == 50.0 + 300.0
-
-
 def test_the_chain_may_be_read_before_the_dht_answers() -> None:
     story = Story(chain_settings())
     story.start_workers()
@@ -185,12 +175,6 @@ def test_the_coordinator_mirrors_the_contract() -> None:
     assert [command.round for command in commands if isinstance(command, Announce)] == [1]
     story.tell(LinkDown("p2pd died"))
     assert [command.round for command in story.tell(LinkUp(1)) if isinstance(command, Announce)] == [1]
-
-
-def test_a_block_that_moves_nothing_is_not_mirrored() -> None:
-    story = Story.on_chain(chain_settings("coordinator"))
-    commands = story.tell(said(5, RewardLog(0, "0xt", "0xother", "anna", 0, 0, "5")))
-    assert [command for command in commands if isinstance(command, Announce)] == []
 
 
 def test_a_closed_membership_is_told_to_the_network_worker() -> None:

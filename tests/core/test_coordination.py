@@ -162,12 +162,6 @@ def test_no_round_ends_while_nobody_could_train(node: Story) -> None:
     assert announcement(node.tell(TrainerReady("cpu", "tiny", 1))).deadline_at == node.at + 100
 
 
-def test_a_first_stage_that_others_trained_ends_at_its_deadline(node: Story) -> None:
-    open_without_trainer(node)
-    node.tell(report("a", 0))
-    assert announcement(overdue(node)).round == 1
-
-
 def test_a_resumed_stage_that_others_reported_in_gets_no_more_time(node: Story) -> None:
     open_first(node)
     node.tell(report("a", 0))
@@ -249,37 +243,6 @@ def test_reports_of_other_stages_do_not_count(node: Story) -> None:
     open_first(node)
     node.tell(report("a", 1), report("b", 0, stage=1))
     assert not coordination(node).reports
-
-
-def test_the_deadline_closes_the_stage_with_what_there_is(node: Story) -> None:
-    open_first(node)
-    node.tell(report("a", 0))
-    assert announcement(overdue(node)).round == 1
-
-
-def test_who_missed_the_last_round_is_not_waited_for(node: Story) -> None:
-    open_first(node)
-    node.tell(report("me", 0), report("a", 0))
-    publish(node, announcement(overdue(node)))
-    node.tell(report("me", 1))
-    assert announcement(node.tell(report("a", 1))).round == 2
-
-
-def test_who_comes_back_is_expected_again(node: Story) -> None:
-    open_first(node)
-    node.tell(report("me", 0), report("a", 0))
-    publish(node, announcement(overdue(node)))
-    node.tell(report("b", 1), report("me", 1))
-    publish(node, announcement(node.tell(report("a", 1))))
-    node.tell(report("me", 2), report("a", 2))
-    assert coordination(node).round == 2
-    assert announcement(node.tell(report("b", 2))).round == 3
-
-
-def test_a_leaving_member_is_not_waited_for(node: Story) -> None:
-    open_first(node)
-    node.tell(report("me", 0), report("a", 0))
-    assert announcement(node.tell(MemberLeft("b"))).round == 1
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import tarfile
@@ -27,7 +26,6 @@ from tests.daemon.canaries import Canaries, files_below, processes_of
 from tests.daemon.node import FakeNode, fake_node
 from tests.daemon.telltale import FILES
 from tests.receiver import receiving
-from tests.web.serving import told
 
 WORKERS = ("network", "trainer", "chain")
 NEEDED = {  # secrets in the environment of those that need them
@@ -205,20 +203,6 @@ def test_a_bundle_is_made_and_holds_none(
         contents = {name: file.read() for name, file in members.items() if file is not None}
     assert {"config.json", "status.json", "findings.json"} <= set(contents)
     assert {name: found for name, text in contents.items() if (found := outside.canaries.found_in(text))} == {}
-
-
-def test_no_bundle_is_made_where_one_stands_in_the_log(
-    outside: Scene, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarmd.cli.bundle._run_doctor", lambda place, config: b"{}")  # they take seconds
-    told(tmp_path / "data", [LinkDegraded(f"refused {outside.canaries.all['pass']}")])
-    config, out = shutil.copy(outside.node.config, tmp_path), tmp_path / "bundle.tar.gz"
-    call = ["bundle", "--config", str(config), "--out", str(out), "--unit", ""]
-    assert run_command(call) == BundleHoldsSecret.exit_code
-    written = capfdbinary.readouterr()
-    assert b"one of this node's secrets is in events/" in written.err
-    assert outside.canaries.found_in(written.out + written.err) == set()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "node.toml"]
 
 
 def test_every_one_would_keep_a_bundle_from_being_made(outside: Scene, tmp_path: Path) -> None:

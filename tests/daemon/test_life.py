@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.dht.p2p.sockets import socket_directory
-from swarmd.eventlog.blobs import BlobStore
 from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.replay import check_log, verify_log
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
@@ -176,15 +174,6 @@ def test_a_hanging_worker_does_not_delay_the_stop_beyond_its_limit(tmp_path: Pat
         assert node.events_of(WorkerExited)[-1].reason.startswith("did not end in time, killed")
 
 
-def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
-    with fake_node(tmp_path, restarts_max=1) as node:
-        for _ in range(3):
-            node.run_rounds()
-            assert node.stop() == 0
-        state, _ = load_state(node.paths.events)
-        assert state.training.exits == ()
-
-
 def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
     with fake_node(tmp_path, free_bytes_min=2**62) as node:
         node.start()
@@ -238,19 +227,6 @@ def fill(disk: Path, left_bytes: int = 0) -> None:
             filler.write(b"\0" * min(MIB, shutil.disk_usage(disk).free - left_bytes))
 
 
-def test_a_disk_that_fills_up_suddenly_ends_the_node_in_order(tmp_path: Path, small_disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)  # room for what the log reserves
-    with fake_node(tmp_path, data=small_disk / "data", free_bytes_min=1024 * 1024) as node:
-        node.start()
-        node.worker_pid("network")
-        fill(small_disk)
-        assert node.wait() == 73
-        stopped = node.events()[-1]
-        assert isinstance(stopped, NodeStopped) and stopped.code == 73
-        assert re.search(r"only 0\.\d MiB are free", stopped.reason)
-        verify_log(node.paths.events)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     with tmpfs(tmp_path / "disk", "size=100m") as place:
@@ -286,36 +262,3 @@ def test_a_node_on_100_megabytes_pauses_and_goes_on(tmp_path: Path, disk: Path) 
         state, _ = load_state(node.paths.events)
         assert {skip.cause for skip in node.events_of(RoundsSkipped)} <= {"fault"}
         assert state.low_space is None
-
-
-def test_old_rollouts_go_before_a_node_pauses(tmp_path: Path, disk: Path) -> None:
-    with fake_node(tmp_path, data=disk / "data", rounds=0, free_bytes_min=32 * MIB) as node:
-        node.start()
-        node.worker_pid("network")
-        blobs = BlobStore(node.paths.blobs)
-        digest = blobs.put(b"x" * (30 * MIB))
-        fill(disk, 20 * MIB)
-        node.until(lambda: not blobs.has(digest))
-        node.until(lambda: any(line["message"] == "old rollouts removed" for line in node.lines()))
-        trained = len(node.events_of(StageTrained))
-        node.until(lambda: len(node.events_of(StageTrained)) > trained)
-        assert node.events_of(SpaceLow) == []
-        assert node.stop() == 0
-
-
-def test_an_idle_daemon_is_small(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.run_rounds()
-        rss_mib = node.status()["process"]["rss_bytes"] / 2**20
-        before_s = _cpu_s(node.pid)
-        begun = time.monotonic()
-        time.sleep(2)
-        share = (_cpu_s(node.pid) - before_s) / (time.monotonic() - begun)
-        print(f"idle daemon: {rss_mib:.1f} MiB RSS, {share:.2%} of a core")
-        assert rss_mib <= 80
-        assert node.stop() == 0
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

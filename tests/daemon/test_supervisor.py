@@ -21,7 +21,6 @@ from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.worker.messages import StartMessage
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
-NOTHING = ("/nonexistent/program",)
 END_S = 10.0
 
 

@@ -97,10 +97,6 @@ class Outsider:
         """Store a record as its owner would."""
         return await self.store(key, msgpack.packb(signed.owner), signed.value, signed.expiration)
 
-    async def store_dictionary(self, key: str, entries: list[tuple[Any, Any, Any]]) -> bool | None:
-        """Store a whole dictionary, as peers do when they hand on what they hold."""
-        return await self.store(key, b"", dictionary_of(entries), time.time() + 60)
-
     async def find(self, key: str) -> dict[Any, Any]:
         """What the victim holds under a key: subkey → (value, expiration)."""
         request = dht_pb2.FindRequest(keys=[names.key_id(key)])

@@ -128,46 +128,19 @@ def _parts(signed: SignedRecord) -> tuple[bytes, bytes, float]:
     return msgpack.packb(signed.owner), signed.value, signed.expiration
 
 
-async def test_bombs_and_odd_dictionaries_do_no_harm(scene: Scene) -> None:
-    outsider = scene.outsider
-    genuine = signed_by(ALICE, REPORT)
-    for levels in (50, 400, 5000):
-        assert await outsider.store(KEY, b"", bomb(levels), time.time() + 60) is False
-        assert await outsider.store(KEY, bomb(levels), b"value", time.time() + 60) is False
-        assert await outsider.store(KEY, b"\x01", bomb(levels), time.time() + 60) is False
-    odd = [
-        (["list"], b"x", 1.0),
-        (1, b"x", time.time() + 60),
-        ("x", 5, time.time() + 60),
-        ("x", b"x", "text"),
-        (None, None, None),
-    ]
-    for entry in odd:
-        await outsider.store_dictionary(KEY, [entry])
-    assert await outsider.store(KEY, b"", b"noise", time.time() + 60) is False
-    assert await outsider.store(KEY, b"", dictionary_of([])[:-1], time.time() + 60) is False
-    mixed = [("x", b"x", time.time() + 60), (genuine.owner, genuine.value, genuine.expiration)]
-    assert await outsider.store_dictionary(KEY, mixed) is False
-    await scene.victim.expect(ReportSeen, peer=ALICE.peer_id)  # the good one among the bad
-    await until(lambda: {"nested", "malformed"} <= scene.rejected().keys(), 8.0)
-    await scene.is_unharmed()
-
-
-@pytest.mark.parametrize("size_bytes", [1, 21, 300])
-async def test_a_holder_whose_own_id_has_another_size_does_no_harm(scene: Scene, size_bytes: int) -> None:
+async def test_a_holder_whose_own_id_has_another_size_does_no_harm(scene: Scene) -> None:
     """hivemind makes a number of it, and an assertion ended the worker."""
     outsider, victim = scene.outsider, scene.victim
     await outsider.pose_as_node()
     await until(lambda: outsider.asked > 0)
-    outsider.node_id = b"\xff" * size_bytes
+    outsider.node_id = b"\xff" * 21
     await victim.do(ReadClock("clock/odd"))  # it, or a poll, asks; a peer that answers so may lose its place at once
     await until(lambda: "malformed" in scene.rejected())
     assert victim.process.returncode is None
     await scene.is_unharmed()
 
 
-@pytest.mark.parametrize("expiration", [math.inf, math.nan, 1e300])
-async def test_a_poisoned_holder_is_not_believed(scene: Scene, expiration: float) -> None:
+async def test_a_poisoned_holder_is_not_believed(scene: Scene) -> None:
     """A peer that answers a reader with lies: forged records, and an expiration that would end the search."""
     outsider, victim = scene.outsider, scene.victim
     later = ClockRecord(SWARM, 77, 0, 1.0, 2.0)
@@ -177,13 +150,13 @@ async def test_a_poisoned_holder_is_not_believed(scene: Scene, expiration: float
             (ALICE.peer_id, signed_by(ALICE, later).value, time.time() + 500),
         ]
     )
-    outsider.answer = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=lies, expiration_time=expiration)
+    outsider.answer = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=lies, expiration_time=math.inf)
     await outsider.pose_as_node()
     await until(lambda: "bad-signature" in scene.rejected())
     for answer in (
-        dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=bomb(5000), expiration_time=expiration),
-        dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=b"\xc1", expiration_time=expiration),
-        dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=msgpack.packb("plain"), expiration_time=expiration),
+        dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=bomb(5000), expiration_time=math.nan),
+        dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=b"\xc1", expiration_time=1e300),
+        dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=msgpack.packb("plain"), expiration_time=math.inf),
     ):
         outsider.answer = answer
         asked = outsider.asked

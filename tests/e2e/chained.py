@@ -1,10 +1,6 @@
 """Real nodes whose rounds a contract on a real chain keeps, and what it has of them against their own logs."""
 
-import json
 import math
-import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -26,13 +22,12 @@ LASTING = 8  # blocks on top of the policy, so that no reorganisation of a test 
 
 
 class ChainedSwarm(Swarm):
-    """A local swarm on a chain; each node has an account of its own, or all share the first one's.
+    """A local swarm on a chain; each node has an account of its own.
 
     Args:
         ground: the chain and the contract.
         nodes: how many.
         trained: numbers of the nodes with a real trainer.
-        shared: one account for all.
     """
 
     def __init__(
@@ -41,11 +36,9 @@ class ChainedSwarm(Swarm):
         ground: Ground,
         nodes: int = NODES,
         trained: Collection[int] = (),
-        shared: bool = False,
     ) -> None:
         super().__init__(directory, nodes, trained)
         self.ground = ground
-        self.shared = shared
         self.peers: list[str] = []
         self.accounts: list[str] = []
 
@@ -71,15 +64,10 @@ class ChainedSwarm(Swarm):
         """An encrypted key in every node's directory, with something to pay with."""
         for place in self.places:
             self.peers.append(get_or_make_peer_id(place))
-            if self.accounts and self.shared:
-                for name in ("account.json", "account.pass"):
-                    shutil.copy(self.places[0].root / name, place.root / name)
-                self.accounts.append(self.accounts[0])
-            else:
-                passphrase = create_passphrase(place.root / "account.pass")
-                address = create_keystore(place.root / "account.json", passphrase, WORK).address
-                self.accounts.append(address)
-                self.ground.say("anvil_setBalance", address, hex(FUNDS_WEI))
+            passphrase = create_passphrase(place.root / "account.pass")
+            address = create_keystore(place.root / "account.json", passphrase, WORK).address
+            self.accounts.append(address)
+            self.ground.say("anvil_setBalance", address, hex(FUNDS_WEI))
 
     # --- the chain's view ---
 
@@ -171,22 +159,3 @@ def best_judged(swarm: ChainedSwarm, voter: str, round: int) -> str:
                 for each in event.judged:
                     sums[each.peer] = sums.get(each.peer, 0.0) + each.worth
     return min(sums, key=lambda peer: (-sums[peer], peer))
-
-
-def assert_leaderboard(swarm: ChainedSwarm) -> None:
-    """`swarmd leaderboard` adds up what is on the chain."""
-    totals: Counter[str] = Counter()
-    for log in swarm.rewards():
-        totals[log.peer] += int(log.reward)
-    wins = Counter(winner for log in swarm.votes() for winner in log.winners)
-    board = run_leaderboard(swarm)
-    assert {peer: int(row["reward"]) for peer, row in board.items()} == dict(totals)  # type: ignore[index]
-    assert {peer: row["wins"] for peer, row in board.items()} == {peer: wins[peer] for peer in totals}  # type: ignore[index]
-
-
-def run_leaderboard(swarm: ChainedSwarm) -> dict[str, object]:
-    given = ["--rpc", swarm.ground.url, "--contract", swarm.ground.contract, "--json"]
-    command = [sys.executable, "-m", "swarmd", "leaderboard", *given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return {row["peer"]: row for row in json.loads(done.stdout)["standings"]}

@@ -28,7 +28,7 @@ from swarmd.core.events import (
     VoteLog,
 )
 from tests.e2e.audit import events_of
-from tests.e2e.chained import ChainedSwarm, assert_earned, assert_once, assert_rewards_are_the_logs, chained_swarm
+from tests.e2e.chained import ChainedSwarm, assert_once, assert_rewards_are_the_logs, chained_swarm
 from tests.e2e.conftest import PATIENCE_S, audited
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -134,15 +134,6 @@ def test_an_old_copy_of_a_node_does_no_harm(chained: ChainedSwarm, tmp_path: Pat
     )
     chained.stop()
     assert_once(chained)
-
-
-@pytest.mark.soak
-def test_two_nodes_on_one_account(tmp_path: Path) -> None:
-    with chained_swarm(tmp_path / "swarm", nodes=2, shared=True) as swarm, audited(swarm):
-        swarm.run()
-        swarm.wait_settled(1)
-        swarm.stop()
-        assert_earned(swarm)
 
 
 ROUNDS = 2

@@ -3,7 +3,6 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 
@@ -17,20 +16,9 @@ from tests.dht.making import DIGEST
 from tests.dht.outsider import Outsider, store_request
 from tests.hostile.attack import MIB
 
-Flood = Callable[[Outsider, str], Awaitable[None]]
-
 FIND = "DHTProtocol.rpc_find"
 FRAME_BYTES = 4 * MIB
 UNKNOWN_FIELD = b"\xfa\x7f"  # field 2047 of bytes: no message has one
-FLOOD_S = 5.0  # longest turn of a flood
-
-
-async def keep_on(by: Outsider, flood: Flood, key: str) -> None:
-    """Do it again and again, whatever comes of it."""
-    while True:
-        with suppress(Exception):
-            await asyncio.wait_for(flood(by, key), FLOOD_S)
-        await asyncio.sleep(0.01)
 
 
 async def send(by: Outsider, rpc: str, encoded: bytes, times: int) -> None:

@@ -68,10 +68,6 @@ async def found(swarm: SmallSwarm, kind: str, peer: str) -> list[Equivocated]:
     return events
 
 
-def nobody_is_accused(swarm: SmallSwarm) -> bool:
-    return not any(driver.seen(Equivocated) for driver in swarm.drivers)
-
-
 async def test_a_member_with_two_reports_is_found_out_and_loses_its_place(tmp_path: Path) -> None:
     liar, now = generate_identity(), time.time()
     one, other = sign(liar, report(1.0), now + 600), sign(liar, report(0.1), now + 601)
@@ -106,8 +102,7 @@ async def test_followers_compare_the_reports_of_a_leaderboard_with_what_they_rea
         assert {event.first for event in events} == {shown.encode()}
 
 
-@pytest.mark.parametrize("apart_s", [0.0, 0.5])
-async def test_a_coordinator_with_two_deadlines_is_found_out_and_nobody_stalls(tmp_path: Path, apart_s: float) -> None:
+async def test_a_coordinator_with_two_deadlines_is_found_out_and_nobody_stalls(tmp_path: Path) -> None:
     async with small_swarm(tmp_path) as swarm:
         boss, (one, other) = swarm.coordinator, swarm.followers
         assert await swarm.run_round(0) == swarm.peers
@@ -116,7 +111,7 @@ async def test_a_coordinator_with_two_deadlines_is_found_out_and_nobody_stalls(t
         later = replace(clock, deadline_at=now + 90.0)
         outsiders = [
             await tell(tmp_path, one, sign(identity, clock, now + 2000.0)),
-            await tell(tmp_path, other, sign(identity, later, now + 2000.0 + apart_s)),
+            await tell(tmp_path, other, sign(identity, later, now + 2000.5)),
         ]
         await found(swarm, "clock", boss.peer_id)
         for follower in swarm.followers:
@@ -147,38 +142,6 @@ async def test_a_coordinator_with_two_leaderboards_is_found_out(tmp_path: Path) 
             await outsider.close()
 
 
-@pytest.mark.soak
-async def test_nodes_that_are_killed_and_started_again_are_not_accused(tmp_path: Path) -> None:
-    async with small_swarm(tmp_path) as swarm:
-        boss, follower = swarm.coordinator, swarm.followers[0]
-        assert await swarm.run_round(0) == swarm.peers
-        now = time.time()
-        await boss.do(PublishLeaderboard("leaderboard/0", 0, (Standing(boss.peer_id, "", 1.0, 1, 0),), ()))
-        await boss.expect(LeaderboardPublished)
-        first = Announce("announce/1/0/2", 1, 0, now, now + 60.0)
-        await boss.do(first)
-        await follower.expect(RoundAnnounced, round=1)
-        rollouts = follower.put(["work"], 1, (1, 0))
-        mine = PublishReport("report/1/0", 1, 0, 0.5, rollouts)
-        await follower.do(mine)
-        await follower.expect(ReportPublished, round=1)
-        for driver, orders in (
-            (boss, (first, Announce("announce/1/0/3", 1, 0, now, now + 75.0), CollectReports("collect/1/0", 1, 0))),
-            (follower, (mine,)),
-        ):
-            await driver.kill()
-            await driver.join()
-            for order in orders:
-                await driver.do(order)
-        await follower.expect(RoundAnnounced, deadline_at=now + 75.0)
-        await boss.expect(ReportSeen, peer=follower.peer_id, round=1)
-        await boss.do(PublishLeaderboard("leaderboard/1", 1, (), (boss.seen(ReportSeen, round=1)[-1].record,)))
-        await boss.do(Announce("announce/2/0/4", 2, 0, now + 75.0, now + 120.0))
-        await swarm.followers[1].expect(RoundAnnounced, round=2)
-        await anyio.sleep(3.0)
-        assert nobody_is_accused(swarm)
-
-
 async def test_a_node_with_a_new_directory_lets_its_earlier_report_stand(tmp_path: Path) -> None:
     async with small_swarm(tmp_path, followers=1) as swarm:
         boss, (follower,) = swarm.coordinator, swarm.followers
@@ -191,4 +154,5 @@ async def test_a_node_with_a_new_directory_lets_its_earlier_report_stand(tmp_pat
         await follower.expect(ReportPublished, since=since, round=0)
         assert b"it stands" in follower.errors
         await anyio.sleep(2.0)
-        assert nobody_is_accused(swarm) and {event.reward for event in boss.seen(ReportSeen)} == {0.5}
+        assert not any(driver.seen(Equivocated) for driver in swarm.drivers)
+        assert {event.reward for event in boss.seen(ReportSeen)} == {0.5}

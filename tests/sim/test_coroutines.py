@@ -47,22 +47,6 @@ def test_a_sleep_takes_simulated_time_and_others_go_on_meanwhile(queue: Queue) -
     assert told == [("quick", 101.0), ("slow", 103.0), ("quick", 105.0), ("slow", 106.0)]
 
 
-def test_a_signal_wakes_before_its_time_and_only_once(queue: Queue) -> None:
-    told: list[float] = []
-    signal = queue.runtime.make_signal()
-
-    async def waiter() -> None:
-        for timeout_s in (10.0, 10.0, None):
-            await signal.wait(timeout_s)
-            told.append(queue.at)
-
-    queue.runtime.start(waiter())
-    queue.later(2.0, signal.set)
-    queue.later(2.0, signal.set)
-    queue.run()
-    assert told == [102.0, 112.0], "set twice at once it wakes once; a wait without a bound goes on"
-
-
 def test_what_nobody_catches_ends_the_simulation(queue: Queue) -> None:
     async def fails() -> None:
         await queue.runtime.sleep(1.0)
@@ -71,39 +55,6 @@ def test_what_nobody_catches_ends_the_simulation(queue: Queue) -> None:
     queue.runtime.start(fails())
     with pytest.raises(ValueError, match="a defect"):
         queue.run()
-
-
-def test_several_at_once_take_as_long_as_the_slowest_and_keep_their_order(queue: Queue) -> None:
-    told: list[tuple[list[float], float]] = []
-
-    async def answer_after(delay_s: float) -> float:
-        await queue.runtime.sleep(delay_s)
-        return delay_s
-
-    async def asker() -> None:
-        told.append((await queue.runtime.gather([answer_after(each) for each in (3.0, 0.0, 1.0)]), queue.at))
-
-    queue.runtime.start(asker())
-    queue.run()
-    assert told == [([3.0, 0.0, 1.0], 103.0)]
-
-
-def test_of_several_the_first_error_in_their_order_counts(queue: Queue) -> None:
-    told: list[str] = []
-
-    async def fail_after(delay_s: float) -> None:
-        await queue.runtime.sleep(delay_s)
-        raise OSError(f"after {delay_s}")
-
-    async def asker() -> None:
-        try:
-            await queue.runtime.gather([fail_after(2.0), fail_after(1.0)])
-        except OSError as error:
-            told.append(str(error))
-
-    queue.runtime.start(asker())
-    queue.run()
-    assert told == ["after 2.0"]
 
 
 def test_a_dead_process_does_nothing_more_not_even_from_within_its_own_step(queue: Queue) -> None:

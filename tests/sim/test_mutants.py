@@ -10,16 +10,20 @@ from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS, SHIPPED_CHAIN_MUTANTS
 from tests.sim.planting import Mutant, planted
 from tests.sim.shown_by import OFF_CHAIN, ON_CHAIN, SEEDS_MAX, SPAN, find_seed
 
+ALL = (*OFF_CHAIN, *ON_CHAIN)
 
-@pytest.mark.parametrize("mutant", [*OFF_CHAIN, *ON_CHAIN], ids=lambda mutant: mutant.name)
+
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, id=each.name, marks=[pytest.mark.soak] if place % 4 else []) for place, each in enumerate(ALL)],
+)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     assert find_seed(mutant) is not None, f"{SEEDS_MAX} seeds do not show that {mutant.name}"
 
 
 def test_no_mutant_is_stale() -> None:
-    mutants = (*OFF_CHAIN, *ON_CHAIN)
-    sources = {each.module: inspect.getsource(each.module) for each in mutants}
-    stale = [each.name for each in mutants if sources[each.module].count(each.text) != 1]
+    sources = {each.module: inspect.getsource(each.module) for each in ALL}
+    stale = [each.name for each in ALL if sources[each.module].count(each.text) != 1]
     assert stale == [], "the code has changed: change the mutants with it"
 
 

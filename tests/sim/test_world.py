@@ -72,9 +72,6 @@ AHEAD: dict[str, Any] = {
     ("seed", "what", "given"),
     [
         (701612, "a stop that a frozen daemon takes up together with others ends its life", ONCE),
-        (703286, "a held stage that closes before its new announcement is out takes that back", ONCE),
-        (705134, "a restored node waits for the end of a swarm that then goes on", ONCE),
-        (700127, "a stage that is given up and comes to its end all the same is trained, and not skipped", ONCE),
         (707909, "a late answer to a cancelling does not free a trainer that is at the stage once more", ONCE),
         (703330, "steps of the contract that others took count towards the submissions that are kept", ONCE),
         (125, "a held stage goes on, with all members' reports, for those whom it was held for", {}),
@@ -95,7 +92,7 @@ def test_a_restored_node_whose_clock_is_ahead_takes_part_again() -> None:
     assert run_simulation(853, skew_s=20.0, chain=False, **given, **world).restores > 0
 
 
-@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.soak), 3])
 @pytest.mark.parametrize("behind", ["finish-stage", "abandon"])
 @pytest.mark.parametrize("chain", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind: str, chain: bool) -> None:
@@ -108,7 +105,7 @@ def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind
 
 @pytest.mark.parametrize("chain", [False, True])
 def test_clocks_that_are_wrong_by_an_hour_for_a_while_take_nothing(chain: bool) -> None:
-    runs = [run_simulation(seed, chain=chain, jumps=20.0, hours=0.4, calm_s=700.0) for seed in range(3)]
+    runs = [run_simulation(seed, chain=chain, jumps=20.0, hours=0.4, calm_s=700.0) for seed in range(2)]
     assert sum(summary.jumps for summary in runs) > 10
 
 
@@ -138,10 +135,9 @@ def traces() -> list[str]:
     return [run_simulation(7, chain=chain, **BRIEF).trace for chain in (False, True)]
 
 
-@pytest.mark.parametrize("hashseed", ["0", "1"])
-def test_the_trace_depends_on_nothing_of_the_process(traces: list[str], hashseed: str) -> None:
-    """Hashes of this process are a third kind: at random, if nothing else was asked for."""
-    environment = os.environ | {"PYTHONHASHSEED": hashseed}
+def test_the_trace_depends_on_nothing_of_the_process(traces: list[str]) -> None:
+    """Hashes of this process are another kind: at random, if nothing else was asked for."""
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
     run = [sys.executable, "-c", TRACES]
     there = subprocess.run(run, env=environment, capture_output=True, text=True, check=True, timeout=240)
     assert there.stdout.split() == traces

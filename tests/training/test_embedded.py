@@ -31,8 +31,8 @@ from swarmd.training.models.source import EMBEDDED_DIR, MODELS_DIR, list_embedde
 
 DIGITS = find_recipe("digits")
 PLAN = DIGITS.make_plan()
-LESSONS = 240  # that are looked at of each recipe
-RUN_LESSONS = 40  # where they have programs that are run
+LESSONS = 120  # that are looked at of each recipe
+RUN_LESSONS = 24  # where they have programs that are run
 MODELS_BYTES_MAX = 8 * 1024 * 1024  # all of them
 each_recipe = pytest.mark.parametrize("made", RECIPES, ids=lambda made: made.model)
 
@@ -148,12 +148,12 @@ def test_no_lesson_is_on_a_problem_that_is_held_out_or_kept_for_development() ->
     made = find_recipe("proposer-solver")
     plan = made.make_plan()
     sides, levels = [], set()
-    for question, text in itertools.islice(made.teach(plan, 0), 600):
+    for question, text in itertools.islice(made.teach(plan, 0), 300):
         sections = find_sections(text) or {"problem": text.partition("\n")[0]}
         asked = question.entry["problem"].text if question.task == SOLVE else sections["problem"]
         found = parse_steps(asked)
         assert found is not None
         levels.add(len(found[1]))
         sides.append(split_of(SOLVE, canonical_form_of_steps(*found)))
-    assert sides == ["train"] * 600
+    assert sides == ["train"] * 300
     assert levels == {1, 2, 3, 4, 5}

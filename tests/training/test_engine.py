@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import torch
 
-from swarmd.config import SwarmConfig, TaskConfig
+from swarmd.config import SwarmConfig
 from swarmd.errors import CheckpointFailed, PlanFailed, SwarmError, TrainingDiverged
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import NO_MATERIAL, Material, Message, Question, Score, StageId, decode_scored_groups
@@ -31,7 +31,6 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.evaluation import Accuracy
 from swarmd.training.groups import Scorer
 from swarmd.training.models.device import Precision
-from swarmd.training.models.memory import LIGHT_TOKENS_MAX
 from swarmd.training.sampling import BaseSampler, TurnCompletion
 from swarmd.worker.messages import ProgressMessage
 from tests.log_capture import capture_logs
@@ -53,22 +52,6 @@ def weights(engine: TrainingEngine) -> dict[str, torch.Tensor]:
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-def test_what_a_stage_takes_is_told_once(make_engine: Maker) -> None:
-    """Not before the second step: only the first one makes the optimiser's moments."""
-    engine = make_engine(steps=1, held_out_questions=0)
-    told = []
-    for round in range(3):
-        with capture_logs() as lines:
-            event = train_stage(engine, round)
-        told.append([line for line in lines if line["event"] == "what a stage takes"])
-        if round == 1:
-            seconds = event.seconds
-    assert [len(lines) for lines in told] == [0, 1, 0]
-    (line,) = told[1]
-    assert 0.2 < line["peak_gib"] < 8 and 0.5 < line["foretold_gib"] < 0.8 and line["pass_tokens"] == LIGHT_TOKENS_MAX
-    assert line["drawing_s"] + line["learning_s"] == pytest.approx(seconds, abs=0.2)
 
 
 def test_two_stages_and_a_restart(make_engine: Maker) -> None:
@@ -351,24 +334,6 @@ def test_another_model_begins_anew(make_engine: Maker, llama: Path) -> None:
     assert other.steps == 0
     assert train_stage(other, 0).steps == 2 and other.steps == 2, "the other model's checkpoint is no answer"
     assert make_engine(model=str(llama), prompt_tokens=500, completion_tokens=6).steps == 2
-
-
-def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
-    tasks = (
-        TaskConfig("chain_sum", 2.0, {"min_terms": 2, "max_terms": 3}),
-        TaskConfig("letter_counting"),
-        TaskConfig("base_conversion"),
-    )
-    settings: dict[str, Any] = {"tasks": tasks, "prompt_tokens": 900, "completion_tokens": 8, "model": str(llama)}
-    one, other = make_engine("a", **settings), make_engine("b", **settings)
-    published = train_stage(other, 0).rollouts
-    one._blobs.put(other._blobs.get(published.digest))
-    before = weights(one)
-    train_stage(one, 0)
-    event = train_stage(one, 1, rollouts=(published,))
-    assert event.rejected == () and event.tokens > 0
-    assert one._trainer._packs is True
-    assert event.reward == 0 or not same(weights(one), before)
 
 
 def test_questions_that_do_not_fit(make_engine: Maker) -> None:

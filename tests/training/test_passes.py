@@ -138,15 +138,6 @@ def test_a_damaged_note_only_costs_the_lesson(make_sizes: Maker, tmp_path: Path,
     assert make_sizes().tokens_per_pass() == CEILING
 
 
-def test_a_note_that_cannot_be_written_only_costs_the_lesson(make_sizes: Maker, tmp_path: Path) -> None:
-    """Else an error of the disk would take the place of the want of memory, which smaller passes would have helped."""
-    (tmp_path / KEPT).mkdir()
-    sizes = make_sizes()
-    run_pass(sizes, rows=4, tokens=400)
-    assert sizes.shrink() and sizes.tokens_per_pass() == 200
-    assert [each.name for each in tmp_path.iterdir()] == [KEPT] and make_sizes().tokens_per_pass() == CEILING
-
-
 def test_a_step_in_many_passes_is_the_step_in_one(make_engine: Callable[..., TrainingEngine]) -> None:
     from tests.training.conftest import train_stage
 

@@ -16,16 +16,14 @@ from swarmd.core.values import TrainerTimes
 from swarmd.observe.times import find_bottleneck, split
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
-from swarmd.training import checkpoints, stage_timer
+from swarmd.training import stage_timer
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import LIGHT_PARAMETERS_MAX
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling import Sampler
 from swarmd.training.stage_timer import StageTimer, count_idle_cores
-from swarmd.training.vllm_sampler import ColocatedSampler
 from tests.training.conftest import make_config, train_stage
-from tests.training.vllm_double import EngineDouble
 
 Maker = Callable[..., TrainingEngine]
 
@@ -63,36 +61,6 @@ def test_a_reward_function_that_sleeps_is_the_bottleneck(tmp_path: Path) -> None
     times = train_timed(engine, 0)
     assert find_bottleneck(split(times), times) == "score"
     engine.close()
-
-
-def test_a_slow_disk_is_the_bottleneck(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = checkpoints.write_weights
-
-    def write_slowly(given: dict[str, torch.Tensor], file: checkpoints.HashingFile) -> None:
-        monkeypatch.undo()  # the next one need not be slow
-        time.sleep(3.0)
-        write(given, file)
-
-    monkeypatch.setattr(checkpoints, "write_weights", write_slowly)
-    engine = make_engine(steps=1, held_out_questions=0)
-    train_timed(engine, 0)
-    times = train_timed(engine, 1)
-    assert find_bottleneck(split(times), times) == "checkpoint"
-
-
-def test_giving_weights_to_vllm_is_a_part_of_its_own(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = ColocatedSampler(policy, lambda: 0, EngineDouble(), dict)
-    send = sampler._send_weights
-
-    def send_slowly(cancellation: Cancellation) -> None:
-        time.sleep(0.05)
-        send(cancellation)
-
-    monkeypatch.setattr(sampler, "_send_weights", send_slowly)
-    for _ in range(2):
-        sampler.sample([[5, 6, 7]], 2, 3, 1.0, torch.Generator(), Cancellation())
-    parts = dict(sampler.timer.read().parts)
-    assert parts["sync"] >= 0.05 and parts["decode"] > 0
 
 
 def test_the_tail_of_a_batch_is_measured(policy: Policy) -> None:

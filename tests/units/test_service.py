@@ -1,13 +1,11 @@
 """Nodes as services of a real systemd, with scripted workers: started, watched, restarted, confined, stopped."""
 
-import time
-
 import pytest
 
-from swarmd.core.events import NodeStarted, NodeStopped, StageTrained
+from swarmd.core.events import NodeStarted, StageTrained
 from swarmd.errors import ExitCode
 from swarmd.eventlog.replay import verify_log
-from tests.units.nodes import SWARMD, Node, node_on
+from tests.units.nodes import Node, node_on
 from tests.units.private_systemd import VENV, PrivateSystemd
 
 CANARY = "canary-4f1d9c3ab27e60"
@@ -70,22 +68,6 @@ def test_a_node_is_started_watched_restarted_and_stopped(machine: PrivateSystemd
         verify_log(node.paths.events)
 
 
-@pytest.mark.soak
-def test_a_stop_leaves_no_process_and_no_socket(machine: PrivateSystemd) -> None:
-    with node_on(machine, "clean") as node:
-        node.install()
-        node.fake(network="spawn", trainer="hang")  # one with a child of its own, one that has to be killed
-        node.systemctl("enable", "--now")  # so that systemd still knows how it ended
-        node.until(lambda: (node.paths.root / "grandchild").exists())
-        group = node.show("ControlGroup")
-        begun_s = time.monotonic()
-        node.systemctl("stop")
-        assert time.monotonic() - begun_s < 25
-        assert (node.show("Result"), node.show("ExecMainStatus")) == ("success", "0")
-        assert node.events_of(NodeStopped) == [NodeStopped("signal SIGTERM")]
-        assert not machine.path(f"/sys/fs/cgroup{group}").exists() and not node.paths.control.exists()
-
-
 def test_each_exit_code_is_restarted_or_left_alone_as_the_manual_says(machine: PrivateSystemd) -> None:
     machine.put("/opt/ends", ENDS, 0o755)
     ends = ["0", "kill", *(str(code) for code in sorted({*PERMANENT, *RESTARTED}))]
@@ -121,30 +103,6 @@ def test_a_crash_loop_ends_and_is_told_by_the_notify_verb(machine: PrivateSystem
         journal = ("journalctl", "--identifier=canary-told", "--output=cat", "--no-pager")
         node.until(lambda: "swarmd@tells.service ended: it ended by itself, exit code 1" in machine.run(*journal))
         assert machine.run("systemctl", "show", "swarmd-failure@tells.service", "-P", "Result").strip() == "success"
-
-
-@pytest.mark.soak
-def test_several_nodes_do_not_touch_one_another(machine: PrivateSystemd) -> None:
-    with node_on(machine, "one") as one, node_on(machine, "two") as two:
-        for node in (one, two):
-            machine.put(f"/etc/swarmd/{node.name}.env", f"CUDA_VISIBLE_DEVICES={node.name}\n")
-            node.install()
-            node.fake()
-            node.systemctl("enable", "--now")
-        users = {machine.path(node.data).stat().st_uid for node in (one, two)}
-        assert len(users) == 2 and 0 not in users
-        pins = {machine.path(f"/proc/{node.show('MainPID')}/environ").read_bytes() for node in (one, two)}
-        assert {b"CUDA_VISIBLE_DEVICES=two" in pin for pin in pins} == {True, False}
-        pid = two.show("MainPID")
-        one.systemctl("restart")
-        assert (two.show("MainPID"), two.show("NRestarts")) == (pid, "0")
-        machine.run("systemctl", "stop", "swarmd.target")
-        for node in (one, two):
-            node.until(lambda node=node: node.show("ActiveState") == "inactive")
-        machine.run("systemctl", "start", "swarmd.target")
-        assert [node.show("ActiveState") for node in (one, two)] == ["active", "active"]
-        machine.run(SWARMD, "service", "uninstall", "--instance", "one")
-        assert (one.show("ActiveState"), two.show("ActiveState")) == ("inactive", "active")
 
 
 def test_a_credential_reaches_the_node_and_nothing_else(machine: PrivateSystemd) -> None:

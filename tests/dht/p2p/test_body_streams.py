@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -15,7 +14,6 @@ from swarmd.dht.p2p.body_streams import (
     BODIES_MAX,
     HOLDERS_MAX,
     NAMED_MAX,
-    WEIGHTS,
     BodyHolders,
     BodyServer,
     decode_peer_ids,
@@ -23,16 +21,9 @@ from swarmd.dht.p2p.body_streams import (
     fetch_body,
 )
 from swarmd.dht.p2p.limits import ConcurrencyBudget, PeerBounds
-from swarmd.dht.ports import ChunkFetch
-from swarmd.dht.weights import ServedWeights, fetch_manifest, fetch_weights
-from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
+from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.eventlog.blobs import BlobStore
-from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer
-from swarmd.weights.offered import FetchedWeights, OfferedWeights
 from tests.dht.p2p.conftest import Single, Start, trio
-from tests.weights.making import bfloat16
-from tests.weights.test_offered import offer
-from tests.weights.test_tensors import moved
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("impatient")]
 
@@ -122,95 +113,3 @@ def test_holders_are_bounded_and_the_asker_is_none_of_them() -> None:
 def test_names_that_are_none_are_refused(encoded: bytes) -> None:
     with pytest.raises(RecordRejected):
         decode_peer_ids(encoded)
-
-
-VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
-
-
-def chunks_of(node: Single) -> ChunkFetch:
-    """What fetches chunks and manifests for a node."""
-    return partial(fetch_body, node.node, bounds=WEIGHTS)
-
-
-class Node(NamedTuple):
-    """A node that gives weights."""
-
-    single: Single
-    server: BodyServer
-    offered: OfferedWeights
-    fetched: FetchedWeights
-    wanted: set[str]  # digests of manifests that somebody offers
-
-    @property
-    def peer_id(self) -> str:
-        return self.single.identity.peer_id
-
-    async def take(self, owner: Node, offered: WeightsOffer, timeout_s: float = 60.0) -> bytes:
-        """Fetch what a peer offers, and give it on."""
-        source, digest = chunks_of(self.single), offered.manifest.hex()
-        manifest = await fetch_manifest(source, [owner.peer_id], offered)
-        path = self.fetched.directory / f"{manifest.whole.digest}.safetensors"
-        await fetch_weights(source, [owner.peer_id], manifest, path, timeout_s, 2**30)
-        self.fetched.forward_file(manifest, digest)
-        return path.read_bytes()
-
-    def is_busy(self) -> None:
-        self.server._serving = ConcurrencyBudget(NOBODY)
-
-
-async def giving(single: Single, root: Path) -> Node:
-    place, wanted = root / single.identity.peer_id, set[str]()
-    offered, fetched = OfferedWeights(place / "own"), FetchedWeights(place / "peers", wanted.__contains__)
-    given = ServedWeights(offered, fetched)
-    server = BodyServer(single.node, given, lambda peer: True, WEIGHTS, given.file_digest_of)
-    await single.run.p2p.add_binary_stream_handler(WEIGHTS.protocol, server.serve)
-    return Node(single, server, offered, fetched, wanted)
-
-
-async def three_nodes(start: Start, root: Path) -> tuple[Node, Node, Node, WeightsOffer]:
-    """An owner with an offer, and two that know it and each other."""
-    owner, first, second = [await giving(single, root) for single in await trio(start)]
-    for peer in (first, second):
-        owner.single.node.peer_limits.mark_known(peer.peer_id)
-        peer.fetched.directory.mkdir(parents=True)
-    made = offer(owner.offered, VALUES, 7)
-    for node in (owner, first, second):
-        node.wanted.add(made.manifest.hex())
-    return owner, first, second, made
-
-
-async def test_whom_a_busy_owner_has_no_time_for_gets_all_from_one_that_has_fetched_it(
-    start: Start, tmp_path: Path
-) -> None:
-    owner, first, second, made = await three_nodes(start, tmp_path)
-    whole = await first.take(owner, made)
-    owner.is_busy()
-    assert await second.take(owner, made) == whole and whole.endswith(VALUES)
-    assert owner.server._holders.sample_holders(made.manifest.hex(), second.peer_id) == [first.peer_id]
-
-
-async def test_one_that_has_other_chunks_is_named_and_not_believed(start: Start, tmp_path: Path) -> None:
-    owner, first, second, made = await three_nodes(start, tmp_path)
-    await first.take(owner, made)
-    (path,) = first.fetched.directory.glob("*.safetensors")
-    with path.open("r+b") as file:
-        file.seek(CHUNK_BYTES)
-        file.write(b"damaged!")
-    manifest = await fetch_manifest(chunks_of(second.single), [owner.peer_id], made)
-    owner.is_busy()
-    place = second.fetched.directory / path.name
-    with pytest.raises(WeightsUnavailable, match="1 of 4 chunks"):
-        await fetch_weights(chunks_of(second.single), [owner.peer_id], manifest, place, 60.0, 2**30)
-    assert not place.exists()
-
-
-async def test_what_nobody_offers_any_more_is_not_given_on(start: Start, tmp_path: Path) -> None:
-    owner, first, second, made = await three_nodes(start, tmp_path)
-    await first.take(owner, made)
-    later = offer(owner.offered, moved(VALUES, 0.01), 8)
-    assert first.fetched.has(made.manifest.hex())
-    first.wanted.clear()
-    first.wanted.add(later.manifest.hex())
-    assert not first.fetched.has(made.manifest.hex())
-    with pytest.raises(WeightsUnavailable):
-        await second.take(first, made)

@@ -69,12 +69,6 @@ SCALARS = (
 )
 
 
-def nest(value: Any, levels: int) -> Any:
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
 def depth_of(value: Any) -> int:
     if isinstance(value, list):
         return 1 + max(map(depth_of, value), default=-1 if not value else 0)

@@ -195,13 +195,3 @@ def test_a_directory_is_made_by_one_of_several_and_begun_again_after_an_end(tmp_
         thread.join()
     assert len(calls) == 1 and [path.name for path in place.iterdir()] == ["whole"]
     assert not make_directory_atomically(place, make) and [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
-    def interrupt(part: Path) -> None:
-        (part / "half").write_text("of it")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make_directory_atomically(tmp_path / "model", interrupt)
-    assert not list(tmp_path.iterdir())

@@ -13,31 +13,12 @@ from swarmd.training.models.known import TABLE, find_model
 from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_host, vllm_share
 
 RECIPE: dict[str, Any] = {"questions": 4, "micro_questions": 1, "prompt_tokens": 256, "completion_tokens": 1024}
-ADAPTED = TrainingConfig(**RECIPE, generations=2, lora=LoraConfig(rank=16))
 
 
 def shape_of(size: str) -> ModelShape:
     row = find_model(f"Qwen/Qwen2.5-{size}-Instruct")
     assert row is not None
     return row.shape
-
-
-def gib(shape: ModelShape, training: TrainingConfig, weights: str, mixed: bool = False) -> float:
-    return estimate_need(shape, training, "cuda", weights, mixed).minimum_bytes / GIB
-
-
-@pytest.mark.parametrize(
-    ("size", "quantization", "table_gib"),
-    [
-        ("7B", "none", 19), ("14B", "none", 33), ("32B", "none", 76), ("72B", "none", 164),
-        ("7B", "4bit", 5), ("14B", "4bit", 8.5), ("32B", "4bit", 26), ("72B", "4bit", 48),
-    ],
-)  # fmt: skip
-def test_adapters_take_about_what_rl_swarms_table_says(size: str, quantization: str, table_gib: float) -> None:
-    """RL Swarm's table is multiplied by 1.5, above 32 B by 1.25, before it is used."""
-    training = msgspec.structs.replace(ADAPTED, quantization=quantization)
-    needed = gib(shape_of(size), training, "bfloat16", True)
-    assert 0.8 * table_gib <= needed <= 2.2 * table_gib, "its adapters train both matrices"
 
 
 SMOLLM2 = ModelShape(134515008, 30, 576, 1536, 49152, 576, 192, True)

@@ -10,7 +10,6 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.reference import scoring
 from swarmd.training.reference.scoring import ReferenceScorer, load_reference
@@ -63,14 +62,3 @@ def test_how_a_batch_is_cut_changes_nothing(
     )
     torch.testing.assert_close(embedded.log_probabilities(*arguments), whole, atol=1e-5, rtol=1e-5)
     assert len(sizes) > 2
-
-
-def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model directory"):
-        load_reference(TrainingConfig(model=str(tmp_path / "absent")))
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match="has no weights"):
-        load_reference(TrainingConfig(model=str(tmp_path)))
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="torch finds none"):
-            load_reference(TrainingConfig(device="cuda"))

@@ -94,21 +94,10 @@ def test_a_token_is_asked_for_everywhere_but_at_the_health_check(serve: Serve, e
 
 
 def test_browsers_are_sent_away(serve: Serve) -> None:
-    assert serve().ask("GET", "/v1/model", Origin="http://example.org").status_code == 403
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:59807", "127.0.0.1.evil.example", "localhost.evil", ""])
-def test_without_a_token_a_page_that_made_its_name_lead_here_reads_nothing(serve: Serve, host: str) -> None:
-    server, closed = serve(compat=True), serve(token=TOKEN)
-    for method, path in (("GET", "/v1/model"), ("POST", "/v1/jobs"), ("GET", "/get")):
-        answer = server.ask(method, path, Host=host)
-        assert answer.status_code == 403 and "address" in answer.json()["error"]
-    assert closed.ask("GET", "/v1/model", Host=host or "x", Authorization=f"Bearer {TOKEN}").status_code == 200
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:59807", "[::1]:59807", "[::1]", "localhost:1", "LOCALHOST."])
-def test_its_address_and_localhost_are_its_own(serve: Serve, host: str) -> None:
-    assert serve().ask("GET", "/v1/model", Host=host).status_code == 200
+    server = serve()
+    for headers in ({"Origin": "http://example.org"}, {"Host": "evil.example:59807"}):
+        assert server.ask("GET", "/v1/model", **headers).status_code == 403
+    assert server.ask("GET", "/v1/model", Host="localhost:1").status_code == 200
 
 
 def test_what_exceeds_a_bound_is_refused(serve: Serve, embedded: ReferenceScorer) -> None:
