@@ -28,7 +28,7 @@ app = typer.Typer(
 FOLLOW_S = 0.2  # how often `tail -f` looks for new events
 TAIL_EVENTS = 10
 
-Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines for people instead of JSON lines.")]
+Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines instead of JSON.")]
 
 
 @app.command()
@@ -78,7 +78,7 @@ def export(
     jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
 ) -> None:
-    """Write the whole log to a file, for jq, DuckDB and their like."""
+    """Write the whole log to a file."""
     if jsonl is None and parquet is None:
         raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
     log = find_log_directory(directory)
