@@ -39,40 +39,36 @@ class CommandHelp(NamedTuple):
 GROUPS = {
     "Run, make and join": {
         "local": CommandHelp("Run a small swarm of real nodes on this machine.", "swarmd local --rounds 4 --nodes 3"),
-        "init": CommandHelp("Ask what a node is to be, and make it.", "swarmd init --dir my-node"),
-        "swarm": CommandHelp("Make a swarm of one's own, and see to it.", 'swarmd swarm new "my swarm" --dir my-node'),
+        "init": CommandHelp("Make a node, asking for its settings.", "swarmd init --dir my-node"),
+        "swarm": CommandHelp("Create and manage a swarm.", 'swarmd swarm new "my swarm" --dir my-node'),
         "join": CommandHelp("Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"),
         "run": CommandHelp("Run a node.", "swarmd run --config my-node/config.toml"),
         "stop": CommandHelp(
             "Stop a node, at once or as soon as that costs no round.", "swarmd stop my-node --when-safe"
         ),
         "service": CommandHelp(
-            "Make a node a service of systemd, or take it away again.",
+            "Install a node as a systemd service, or remove it.",
             "sudo swarmd service install --config my-node/config.toml",
             "run",
         ),
     },
     "Look at a node": {
-        "status": CommandHelp("Say how a node is: process, network, training, round.", "swarmd status my-node --watch"),
-        "explain": CommandHelp("Tell what became of a round, or of a gap, and why.", "swarmd explain my-node 12"),
-        "doctor": CommandHelp(
-            "Say what is wrong with a node or its machine, and how to mend it.", "swarmd doctor my-node"
+        "status": CommandHelp(
+            "Show a node's state: process, network, training, round.", "swarmd status my-node --watch"
         ),
+        "explain": CommandHelp("Explain a round or a gap.", "swarmd explain my-node 12"),
+        "doctor": CommandHelp("Find faults of a node or its machine, with fixes.", "swarmd doctor my-node"),
         "dashboard": CommandHelp("Show a node and its swarm in a browser.", "swarmd dashboard my-node --open"),
-        "report": CommandHelp(
-            "Draw what training gave: reward and accuracy by round.", "swarmd report my-node --out report.png"
-        ),
+        "report": CommandHelp("Draw reward and accuracy by round.", "swarmd report my-node --out report.png"),
         "leaderboard": CommandHelp(
-            "Add up a swarm's standings again, from its contract or its signed reports.",
+            "Add up a swarm's standings from its contract or signed reports.",
             "swarmd leaderboard my-node --top 10",
         ),
         "timeline": CommandHelp(
             "Show what happened between several nodes, and what became of a node's rollouts.",
             "swarmd timeline alice bob --of bob --round 12",
         ),
-        "notify": CommandHelp(
-            "Send a test message to whom the node tells how it is.", "swarmd notify --config my-node/config.toml"
-        ),
+        "notify": CommandHelp("Send a test notification.", "swarmd notify --config my-node/config.toml"),
     },
     "Event log": {
         "replay": CommandHelp(
@@ -88,10 +84,10 @@ GROUPS = {
     },
     "Configuration and models": {
         "config": CommandHelp(
-            "Check a configuration file or show what is in force.", "swarmd config check my-node/config.toml"
+            "Check a configuration file or show the settings in force.", "swarmd config check my-node/config.toml"
         ),
         "model": CommandHelp("Get, build, fetch or serve a model, or see which fit.", "swarmd model serve my-node"),
-        "chat": CommandHelp("Talk with a model, or with what a node has learnt.", "swarmd chat my-node"),
+        "chat": CommandHelp("Chat with a model or a node's newest checkpoint.", "swarmd chat my-node"),
         "reference-server": CommandHelp(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",
@@ -116,11 +112,9 @@ GROUPS = {
         "backup": CommandHelp(
             "Back up a node: log, checkpoint, keys; or check a backup.", "swarmd backup make my-node my-node.tar.gz"
         ),
-        "restore": CommandHelp(
-            "Make a node's data directory of a backup.", "swarmd restore my-node.tar.gz new-node", "backup"
-        ),
+        "restore": CommandHelp("Restore a node from a backup.", "swarmd restore my-node.tar.gz new-node", "backup"),
         "fork": CommandHelp(
-            "Make a node of another identity from a node's log up to an event.",
+            "Make a node with a new identity from another's log.",
             "swarmd fork my-node new-node --round 12",
             "backup",
         ),
@@ -173,7 +167,7 @@ app = typer.Typer(
     name="swarmd",
     cls=LazyCommandGroup,
     help="A node for swarms that train language models with reinforcement learning.",
-    epilog="`swarmd local` starts three nodes on this machine; every verb explains itself with --help.",
+    epilog="`swarmd local` starts three nodes on this machine; --help explains every command.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

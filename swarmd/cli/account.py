@@ -25,7 +25,7 @@ NewPassphrase = Annotated[
     typer.Option(
         "--passphrase-file",
         metavar="FILE",
-        help="A private file that holds it, made with a random one if it is missing; else it is asked for.",
+        help="Private file with the passphrase, made if missing; else asked for.",
     ),
 ]
 

@@ -39,23 +39,18 @@ app = typer.Typer(
 def make(
     places: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="[DIR] OUT",
-            help=f"{options.RULE} The node may run. And the file to write, .tar.gz or .tar, a new one.",
-        ),
+        typer.Argument(metavar="[DIR] OUT", help=f"{options.RULE} It may run. And the new file, .tar.gz or .tar."),
     ],
     passphrase_file: options.BackupPassphraseFile = None,
-    without_keys: Annotated[
-        bool, typer.Option("--without-keys", help="Leave out keys, passphrases and all else that may be secret.")
-    ] = False,
+    without_keys: Annotated[bool, typer.Option("--without-keys", help="Leave out secrets.")] = False,
     without_checkpoints: Annotated[
         bool,
-        typer.Option("--without-checkpoints", help="Leave out the model: the node then begins with its first one."),
+        typer.Option("--without-checkpoints", help="Leave out the model; the node then begins from the first one."),
     ] = False,
     config: options.ConfigFile = None,
     for_move: Annotated[
         bool,
-        typer.Option("--for-move", help="The node, which is stopped, moves to another host: it will not start here."),
+        typer.Option("--for-move", help="The stopped node moves to another host and will not start here."),
     ] = False,
 ) -> None:
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
@@ -99,7 +94,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
     passphrase_file: options.BackupPassphraseFile = None,
 ) -> None:
-    """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
+    """Check a backup's contents, with the passphrase also its keys."""
     secret = options.read_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
     manifest = check_backup(file, secret)
     _print_backup(file, manifest)
@@ -127,17 +122,11 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup that `swarmd backup` made.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; new or empty.")],
     passphrase_file: options.BackupPassphraseFile = None,
-    without_keys: Annotated[
-        bool, typer.Option("--without-keys", help="Leave the sealed part closed; keys come from elsewhere.")
-    ] = False,
-    moved: Annotated[
-        bool, typer.Option("--moved", help="The backup was made with --for-move: the node goes on where it was.")
-    ] = False,
-    from_round: Annotated[
-        int, typer.Option(min=0, metavar="ROUND", help="First round to take part in or open, if it is known.")
-    ] = 0,
+    without_keys: Annotated[bool, typer.Option("--without-keys", help="Do not restore keys.")] = False,
+    moved: Annotated[bool, typer.Option("--moved", help="Continue a node backed up with --for-move.")] = False,
+    from_round: Annotated[int, typer.Option(min=0, metavar="ROUND", help="First round to take part in or open.")] = 0,
 ) -> None:
-    """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
+    """Restore a node from a backup. First make sure that the old node runs nowhere."""
     sealed = check_backup(file).sealed and not without_keys
     secret = options.read_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)

@@ -44,10 +44,8 @@ def bundle(
     directory: NodeDir = None,
     config: ConfigFile = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The archive to make.")] = None,
-    log_mib: Annotated[int, typer.Option("--log-mib", min=1, help="At most so much of the log, the newest part.")] = 64,
-    unit: Annotated[
-        str, typer.Option(help="Take the lines of this unit from the journal along; empty: none.")
-    ] = "swarmd",
+    log_mib: Annotated[int, typer.Option("--log-mib", min=1, help="Most of the log to include, newest first.")] = 64,
+    unit: Annotated[str, typer.Option(help="Include this unit's journal; empty: none.")] = "swarmd",
     opened: Annotated[
         Path | None, typer.Option("--open", metavar="FILE", help="Unpack a bundle, check it and replay it instead.")
     ] = None,

@@ -23,11 +23,11 @@ RESET, QUIT = "/reset", "/quit"
 
 ModelPlace = Annotated[
     str,
-    typer.Argument(metavar="DIR", help="A model directory, a checkpoint, or a node's directory; or as training.model."),
+    typer.Argument(metavar="DIR", help="A model, checkpoint or node directory, or as training.model."),
 ]
 ModelDevice = Annotated[Device | None, typer.Option("--device", help="As training.device.")]
 ModelDtype = Annotated[Dtype | None, typer.Option("--dtype", help="As training.dtype.")]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="torch's threads, 0 for as many as fit.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="torch's threads; 0: automatic.")]
 
 
 def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, threads: int) -> "Decoder":
@@ -83,7 +83,7 @@ def chat(
     dtype: ModelDtype = None,
     threads: Threads = 0,
 ) -> None:
-    """Talk with a model in this terminal. Of a node it is the newest checkpoint, whether the node runs or not.
+    """Chat with a model, or a node's newest checkpoint.
 
     /reset forgets the conversation, /quit ends, and Ctrl-C cuts an answer short. A model without a chat template goes
     on with the text as it stands.

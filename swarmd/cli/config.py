@@ -18,7 +18,7 @@ from swarmd.toml_text import parse_toml
 from swarmd.training.models.source import is_embedded, require_model
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
+    no_args_is_help=True, add_completion=False, help="Check a configuration file or show the settings in force."
 )
 
 DEFAULTS = Config(SwarmConfig(id="example"))
@@ -28,7 +28,8 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 def check(
     file: Annotated[Path, typer.Argument(help="The TOML file.")],
     elsewhere: Annotated[
-        bool, typer.Option("--elsewhere", help="It is for another machine: ask for no device, model or questions.")
+        bool,
+        typer.Option("--elsewhere", help="The file is for another machine: check no device, model or questions."),
     ] = False,
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.

@@ -64,7 +64,7 @@ def dashboard(
         Path | None, typer.Option(metavar="FILE", help="Bearer token; needed beyond this machine.")
     ] = None,
     hosts: Annotated[
-        list[str] | None, typer.Option("--host", metavar="NAME", help="A further host name that it is reached by.")
+        list[str] | None, typer.Option("--host", metavar="NAME", help="Another host name of the page.")
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:

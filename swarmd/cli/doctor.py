@@ -22,18 +22,14 @@ RUNNING_SHOWN = 3  # names of checks under way that are shown
 
 def doctor(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} Without any node, the machine alone.")
+        Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} Without a node, only the machine.")
     ] = None,
     config: ConfigFile = None,
     data: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Ask nothing but this machine: no peers, no endpoints.")
-    ] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="Make only this check; may be given several times.")
-    ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="List the checks and end.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Contact no peers or endpoints.")] = False,
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Only this check; may be repeated.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the checks.")] = False,
 ) -> int:
     """Examine a node and its machine: every finding with evidence and what to do about it.
 

@@ -37,17 +37,16 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[DIR] [ROUND]",
-            help="The node's directory, by default the present one or ./data; and a round, by default now and the last "
-            "gap.",
+            help="The node's directory (., or ./data), and a round (now and the last gap).",
         ),
     ] = None,
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the stories as JSON.")] = False,
     evidence: Annotated[
-        bool, typer.Option("--evidence", help="Show who signed two different records for one place, and check both.")
+        bool, typer.Option("--evidence", help="Show and check evidence of contradicting records.")
     ] = False,
 ) -> int:
-    """Tell what became of a round and why: trained, skipped with the cause, or under way.
+    """Explain a round: trained, skipped with the cause, or under way.
 
     Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
     with 1 if some of it proves nothing.

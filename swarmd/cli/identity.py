@@ -71,7 +71,7 @@ def backup(
     ] = None,
     passphrase_file: options.KeyPassphraseFile = None,
 ) -> None:
-    """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
+    """Write the key into an encrypted file, with the node's progress for a warning at a restore."""
     identity = load_identity(path)
     options.refuse_existing(out, "it")
     marks = _marks_for_backup(path, data, identity.peer_id)
@@ -93,7 +93,7 @@ def restore(
     ] = None,
     passphrase_file: options.KeyPassphraseFile = None,
 ) -> None:
-    """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
+    """Restore a key from a backup. Nothing is overwritten."""
     options.refuse_existing(path, "it")
     raw = read_backup(source)
     opened = open_backup(raw, options.read_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
@@ -112,7 +112,7 @@ def check(
     passphrase_file: options.KeyPassphraseFile = None,
     as_json: options.PrintJson = False,
 ) -> int:
-    """Check a key file: that it is whole, private and this user's; and that a backup of it is good."""
+    """Check a key file, and a backup of it."""
     try:
         report = examine_key(path, backup, passphrase_file)
     except SwarmdError as error:
@@ -138,7 +138,7 @@ def import_key(
         typer.Option(metavar="FILE", help="RL Swarm's name_utils.py; by default that of the copy SWARM_PEM lies in."),
     ] = None,
 ) -> None:
-    """Take over RL Swarm's identity: check its RSA key, copy it with mode 0600, and print its peer id.
+    """Import RL Swarm's identity: check its RSA key, copy it with mode 0600, and print its peer id.
 
     Says what the node is called in RL Swarm, and how it keeps that name.
     """

@@ -347,17 +347,18 @@ def _option(name: str, help: str, **rest: Any) -> Any:
 
 
 def init(
-    directory: Annotated[Path | None, _option("dir", "Directory of the node; made when missing.")] = None,
+    directory: Annotated[Path | None, _option("dir", "The node's directory.")] = None,
     manifest: Annotated[
         Path | None, _option("manifest", "Join the swarm of this manifest.", metavar="MANIFEST")
     ] = None,
-    swarm: Annotated[str | None, _option("swarm", "Make a swarm of this name.", metavar="NAME")] = None,
-    kind: Annotated[str | None, _option("kind", "What a new swarm trains, see `swarmd swarm list`.")] = None,
+    swarm: Annotated[str | None, _option("swarm", "Create a swarm of this name.", metavar="NAME")] = None,
+    kind: Annotated[str | None, _option("kind", "Kind of a new swarm, see `swarmd swarm list`.")] = None,
     questions: Annotated[
-        Path | None, _option("questions", "For the kind file: one JSON object with prompt and answer a line.")
+        Path | None, _option("questions", "For the kind file: JSON lines with prompt and answer.")
     ] = None,
     answer: Annotated[
-        str | None, _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
+        str | None,
+        _option("answer", f"For the kind file, place of the answer: {', '.join(ANSWERS)}."),
     ] = None,
     model: Annotated[
         str | None,
@@ -368,27 +369,28 @@ def init(
         ),
     ] = None,
     rpc: Annotated[
-        list[str] | None, _option("rpc", "Endpoint of the chain that keeps the rounds; file:PATH for a file of them.")
+        list[str] | None, _option("rpc", "Endpoint of the chain that keeps the rounds, or file:PATH.")
     ] = None,
     announce: Annotated[
-        str | None, _option("announce", "Address that others reach this node under, /ip4/192.0.2.1/tcp/38331.")
+        str | None, _option("announce", "This node's public address, /ip4/192.0.2.1/tcp/38331.")
     ] = None,
-    name: Annotated[str | None, _option("name", "Shown to others on the leaderboard.")] = None,
+    name: Annotated[str | None, _option("name", "Name on the leaderboard.")] = None,
     device: Annotated[Device | None, _option("device", "What to train on.")] = None,
     processes: Annotated[int | None, _option("processes", "Trainer processes, one on each GPU.", min=1)] = None,
     hub_repo: Annotated[
         str | None, _option("hub-repo", 'Push the model to the Hugging Face Hub: "user/name", or "user/".')
     ] = None,
     hub_token_file: Annotated[
-        Path | None, _option("hub-token-file", "Private file with the Hub's token; else HF_TOKEN, or it is asked for.")
+        Path | None,
+        _option("hub-token-file", "Private file with the Hub's token; else HF_TOKEN, or asked for."),
     ] = None,
-    web: Annotated[str | None, _option("web", "Where the node's page listens: 127.0.0.1:8800; empty for none.")] = None,
+    web: Annotated[str | None, _option("web", "Address of the node's page: 127.0.0.1:8800; empty: none.")] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", envvar=f"{PREFIX}YES", help="Ask nothing, take defaults.")
     ] = False,
-    examine: Annotated[bool, typer.Option(help="At the end, examine the node as `swarmd doctor --offline`.")] = True,
+    examine: Annotated[bool, typer.Option(help="At the end, run `swarmd doctor --offline`.")] = True,
 ) -> int:
-    """Make a node: a swarm of one's own, or one that joins. Asks for what no flag and no SWARMD_INIT_ variable says."""
+    """Make a node that starts or joins a swarm. Asks for what neither an option nor a SWARMD_INIT_ variable gives."""
     asker = Prompter(silent=yes, terminal=sys.stdin.isatty())
     root = directory or Path(asker.ask("Directory of the node", "swarmd-node", "--dir"))
     if (root / CONFIG).exists():

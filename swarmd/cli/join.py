@@ -71,28 +71,26 @@ class JoinOptions(NamedTuple):
 
 @add_payer_options
 def join(
-    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The file that the swarm's creator handed out.")],
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The swarm's manifest.")],
     paid_by: PayerOptions,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="The new node's directory; ./SWARM-ID without it.")
+        Path | None, typer.Option("--dir", help="The new node's directory; default: ./SWARM-ID.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Shown to others on the leaderboard.")] = "",
-    creator: Annotated[
-        str, typer.Option(metavar="PEER", help="Peer id that must have created the swarm, if you know it.")
-    ] = "",
-    identity: Annotated[Path | None, typer.Option(help="A key file to use; else one is made.")] = None,
-    invitation: Annotated[str, typer.Option(metavar="TEXT", help="What `swarmd swarm invite` printed for you.")] = "",
+    name: Annotated[str, typer.Option(help="Name on the leaderboard.")] = "",
+    creator: Annotated[str, typer.Option(metavar="PEER", help="Required peer id of the creator.")] = "",
+    identity: Annotated[Path | None, typer.Option(help="Key file; default: a new one.")] = None,
+    invitation: Annotated[str, typer.Option(metavar="TEXT", help="The output of `swarmd swarm invite`.")] = "",
     listen: Annotated[list[str] | None, typer.Option(help="Address to listen on; else any free port.")] = None,
     announce: Announce = None,
     data: Annotated[str, typer.Option(help="Data directory, relative to the configuration.")] = ".",
     signer: Annotated[str, typer.Option(metavar="URL", help="A signer proxy that submits for this node.")] = "",
-    org: Annotated[str, typer.Option(help="Organisation id that the signer knows the account under.")] = "",
-    signer_account: Annotated[str, typer.Option(metavar="ADDRESS", help="The signer's account, if you know it.")] = "",
+    org: Annotated[str, typer.Option(help="The signer's organisation id for the account.")] = "",
+    signer_account: Annotated[str, typer.Option(metavar="ADDRESS", help="The signer's account.")] = "",
     token: Annotated[
         str, typer.Option("--token-file", metavar="FILE", help="File with the signer's bearer token.")
     ] = "",
     download_bytes: Annotated[
-        int, typer.Option(min=1, help="Bytes to download at most, if the manifest names a data set on the Hub.")
+        int, typer.Option(min=1, help="Most bytes of a data set on the Hub.")
     ] = DOWNLOAD_BYTES_MAX,
 ) -> None:
     """Check a manifest, and make a node of that swarm: identity, account if there is a chain, configuration, and a copy

@@ -302,7 +302,8 @@ TOP_MAX = 10_000
 
 def leaderboard(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} The coordinator's, or with a chain any node's.")
+        Path | None,
+        typer.Argument(metavar="[DIR]", help=f"{RULE} With a chain any node, else the coordinator."),
     ] = None,
     rpc: Annotated[
         str | None,

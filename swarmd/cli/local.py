@@ -39,13 +39,13 @@ Show = Callable[[str, tuple[NodeRow, ...]], None]
 
 
 def local(
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds to run on top of those already run; 0: until Ctrl-C.")] = 8,
+    rounds: Annotated[int, typer.Option(min=0, help="Further rounds; 0: until Ctrl-C.")] = 8,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes, the coordinator included.")] = 3,
-    directory: Annotated[Path, typer.Option("--dir", help="Where the nodes live; run again to continue.")] = Path(
+    directory: Annotated[Path, typer.Option("--dir", help="The nodes' directory; run again to continue.")] = Path(
         ".swarmd"
     ),
     trained: Annotated[
-        str, typer.Option("--kind", metavar="KIND|FILE", help="What is trained: a kind, or a node's configuration.")
+        str, typer.Option("--kind", metavar="KIND|FILE", help="A kind of swarm, or a configuration file.")
     ] = "digits",
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps in a round.")] = None,
     settings: Annotated[

@@ -26,7 +26,7 @@ app = typer.Typer(
 FOLLOW_S = 0.2  # how often `tail -f` looks for new events
 TAIL_EVENTS = 10
 
-Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines for people instead of JSON lines.")]
+Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines instead of JSON.")]
 
 
 @app.command()
@@ -74,7 +74,7 @@ def verify(directory: LogDir = None) -> None:
 def export(
     jsonl: Annotated[Path, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")], directory: LogDir = None
 ) -> None:
-    """Write the whole log to a file, for jq, DuckDB and their like."""
+    """Write the whole log to a file, for jq, DuckDB and others."""
     log = find_log_directory(directory)
     typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
 

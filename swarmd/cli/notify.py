@@ -45,7 +45,7 @@ def notify(
         str, typer.Option(help="A unit that has ended, from its OnFailure=: say how, by systemd's MONITOR_* variables.")
     ] = "",
 ) -> int:
-    """Send a test message by every way that the section notify names; with --unit, say how the unit ended.
+    """Send a test message to everyone in the section notify; with --unit, say how the unit ended.
 
     Exits with 1 when a message did not get out. Where it names nobody, a test fails; with --unit all is well.
     """

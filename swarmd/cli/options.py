@@ -96,7 +96,7 @@ def _parse_single_line(raw: bytes, path: Path) -> str:
 
 
 DEFAULT = Path("data")
-RULE = "The node's directory; else the present one if it has a config.toml, else ./data."
+RULE = "The node's directory; default: ., if it has a config.toml, or ./data."
 
 
 class LocatedNode(NamedTuple):
@@ -224,46 +224,36 @@ def config_of_node(directory: Path | None, config: Path | None = None) -> Path:
 
 
 NodeDir = Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)]
-LogDir = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} A copy will do, and an events directory alone.")
-]
+LogDir = Annotated[Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} Or a copy, or its events.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
 ]
-DataDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
-]
+DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Data directory, instead of the configuration's.")]
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 KeyPassphraseFile = Annotated[
     Path | None,
-    typer.Option("--passphrase-file", metavar="FILE", help="A private file that holds it; else it is asked for."),
+    typer.Option("--passphrase-file", metavar="FILE", help="Private file with the passphrase; else asked for."),
 ]
 BackupPassphraseFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A private file with the passphrase; otherwise it is asked for.")
+    Path | None, typer.Option(metavar="FILE", help="Private file with the passphrase; else asked for.")
 ]
 ListenAt = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")]
 RequestToken = Annotated[
-    str, typer.Option(metavar="FILE", help="The bearer token that requests must carry, or credential:NAME.")
+    str, typer.Option(metavar="FILE", help="File with the required bearer token, or credential:NAME.")
 ]
 
 
 MAX_GWEI = FeesConfig().max_gwei
 
 ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The swarm's manifest.")]
-Announce = Annotated[
-    list[str] | None, typer.Option(metavar="ADDRESS", help="Address that others reach this node under.")
-]
+Announce = Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="This node's public address.")]
 Endpoints = Annotated[
     list[str] | None,
-    typer.Option(metavar="URL", help="Endpoint of the chain, best first; file:PATH for a file of them."),
+    typer.Option(metavar="URL", help="Chain endpoint, best first, or file:PATH."),
 ]
-Account = Annotated[Path | None, typer.Option(metavar="KEYSTORE", help="The account that pays; else this node's own.")]
-PassphraseFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The account's passphrase; else beside the keystore, *.pass.")
-]
-MaxGwei = Annotated[
-    float, typer.Option(help="Highest price of a unit of gas. A chain without a base fee (EIP-1559) needs it given.")
-]
+Account = Annotated[Path | None, typer.Option(metavar="KEYSTORE", help="The paying account; default: the node's.")]
+PassphraseFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Its passphrase; default: *.pass beside it.")]
+MaxGwei = Annotated[float, typer.Option(help="Highest gas price; required without a base fee.")]
 
 
 class PayerOptions(NamedTuple):

@@ -23,7 +23,7 @@ TASKS_TOLD = 8  # of a node
 def report(
     directories: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR...]", help=f"{RULE} Or several, or one directory with several nodes' in it."),
+        typer.Argument(metavar="[DIR...]", help=f"{RULE} Several, or a directory of several."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help=f"The picture, .png or .svg.  [default: {OUT}]")

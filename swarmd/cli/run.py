@@ -24,7 +24,7 @@ PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a perso
 
 
 def run(directory: NodeDir = None, config: ConfigFile = None, data: DataDir = None) -> int:
-    """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once.
+    """Run a node. SIGTERM or Ctrl-C stops it in order, a second one at once.
 
     With --config, DIR is the data directory.
     """
@@ -49,7 +49,7 @@ def run(directory: NodeDir = None, config: ConfigFile = None, data: DataDir = No
         return ExitCode.FAILURE
 
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a service of systemd.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a systemd service.")
 
 SYSTEMCTL_S = 120.0  # longest wait for systemctl, a stop of a node included
 SYSTEMCTL_FIX = "See `systemctl status` and `journalctl -xe`; with --no-reload files are written and nothing else"
@@ -58,7 +58,7 @@ Instance = Annotated[
     str, typer.Option("--instance", metavar="NAME", help="One of several nodes: swarmd@NAME, /etc/swarmd/NAME.toml.")
 ]
 User = Annotated[bool, typer.Option("--user", help="For yourself, without root.")]
-Reload = Annotated[bool, typer.Option("--reload/--no-reload", help="Have systemd read the files.")]
+Reload = Annotated[bool, typer.Option("--reload/--no-reload", help="Reload systemd.")]
 
 
 @app.command()
@@ -67,17 +67,17 @@ def install(
     user: User = False,
     config: ConfigFile = None,
     gpu: Annotated[
-        bool | None, typer.Option("--gpu/--cpu", help="An accelerator's devices are left; else as the machine has one.")
+        bool | None, typer.Option("--gpu/--cpu", help="Allow or hide accelerators; default: as the machine has one.")
     ] = None,
     programs: Annotated[
         bool | None,
-        typer.Option("--programs/--no-programs", help="The sandbox for programs works; else as the swarm's kind asks."),
+        typer.Option("--programs/--no-programs", help="Allow the sandbox for programs; default: by the swarm's kind."),
     ] = None,
     now: Annotated[bool, typer.Option("--now", help="Start the node, now and at every boot.")] = False,
     reload: Reload = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")] = False,
 ) -> None:
-    """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade.
+    """Install the unit for systemd. Run it again after an upgrade.
 
     With --config, the configuration and the node's data are copied too.
     """

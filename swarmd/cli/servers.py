@@ -49,13 +49,13 @@ def signer(
         list[str] | None, typer.Option(metavar="PEER", help="A peer id to serve; several are possible. Default: all.")
     ] = None,
     per_minute: Annotated[int, typer.Option(min=0, help="Requests a minute, 0 for any number.")] = 0,
-    max_gwei: Annotated[float | None, typer.Option(min=0, help="Highest price of a unit of gas.")] = None,
+    max_gwei: Annotated[float | None, typer.Option(min=0, help="Highest gas price.")] = None,
     day_coins_max: Annotated[
         float | None, typer.Option(min=0, help="Coins that are signed for in a day at most; 0 for no bound.")
     ] = None,
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The audit log. Default: {AUDIT}")] = None,
 ) -> int:
-    """Hold the key of an account and submit for nodes, until told to stop.
+    """Hold the key of an account and submit for nodes.
 
     With --config, the section chain of a node's configuration says how to reach the chain.
     """
@@ -142,7 +142,7 @@ def reference_server(
     compat: Annotated[bool, typer.Option("--compat", help="Also answer simple_GRPO's /upload and /get.")] = False,
     device: Annotated[Device, typer.Option(help="As training.device.")] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="As training.dtype.")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="torch's threads, 0 for as many as fit.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="torch's threads; 0: automatic.")] = 0,
     jobs_max: Annotated[int, typer.Option(min=1, help="Jobs kept, waiting or not yet acknowledged.")] = 256,
     kept_mib: Annotated[int, typer.Option(min=1, help="MiB that their inputs and results take.")] = 1024,
     body_mib: Annotated[int, typer.Option(min=1, help="MiB of one request.")] = 64,
@@ -151,7 +151,7 @@ def reference_server(
     age_s: Annotated[float, typer.Option(min=0.1, help="A job nobody asked for during this time is dropped.")] = 600.0,
     lease_s: Annotated[float, typer.Option(min=0.1, help="A result handed out stays at least so long.")] = 120.0,
 ) -> int:
-    """Serve reference log-probabilities, until told to stop."""
+    """Serve reference log-probabilities."""
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded
     set_up_logging("info", "auto", secrets=[token] if token else [])

@@ -31,26 +31,24 @@ def sim(
     hours: Annotated[float | None, typer.Option(min=0.01, help="Simulated hours.")] = None,
     hostile: Annotated[
         str | None,
-        typer.Option(help=f"Who attacks the swarm: {', '.join(HOSTILE)}, with commas between them; all; or none."),
+        typer.Option(help=f"Attackers, separated by commas: {', '.join(HOSTILE)}; or all, none."),
     ] = None,
     large: Annotated[
         bool, typer.Option("--large", help="Play a large swarm in shards, without other faults than are asked for.")
     ] = False,
     churn: Annotated[
-        float | None, typer.Option(min=0, max=5, help="Share of the followers that go away in an hour, for minutes.")
+        float | None, typer.Option(min=0, max=5, help="Share of followers that leave for minutes in an hour.")
     ] = None,
     partition: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of the nodes that is cut off once, for minutes.")
+        float | None, typer.Option(min=0, max=1, help="Share of nodes cut off once, for minutes.")
     ] = None,
-    lossy: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of hints that are lost and of requests that fail.")
-    ] = None,
+    lossy: Annotated[float | None, typer.Option(min=0, max=1, help="Share of lost hints and failing requests.")] = None,
     given: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=f"Set a field of the profile: {FIELDS}.")
     ] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End at the first violation instead of going on.")] = False,
 ) -> int:
-    """Play a swarm of real cores on simulated machines, with faults, and check every commit.
+    """Simulate a swarm with faults, and check every commit.
 
     What is not given is drawn from the seed; in a quarter of the seeds somebody is hostile, and in a quarter of
     those for which --hostile is not given newcomers take weights from peers. The same seed and options

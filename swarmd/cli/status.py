@@ -34,7 +34,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
     watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")] = False,
 ) -> int:
-    """Say how a node is: process, network, training, round, and the chain if there is one.
+    """Show a node's state: process, network, training, round, and the chain if there is one.
 
     Exits with 0 if all is well, with 1 if it is not, with 4 for a node that was made and never started.
     """

@@ -27,9 +27,7 @@ PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
 def stop(
     directory: NodeDir = None,
     config: ConfigFile = None,
-    when_safe: Annotated[
-        bool, typer.Option("--when-safe", help="Wait until a restart costs no round, and say what it waits for.")
-    ] = False,
+    when_safe: Annotated[bool, typer.Option("--when-safe", help="Wait until a restart costs no round.")] = False,
     within: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", min=0, help="With --when-safe: if there is no such moment, leave it running."),

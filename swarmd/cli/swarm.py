@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def list_swarms(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: one array, an object a kind.")] = False,
 ) -> None:
-    """Name every installed kind of swarm, with its stages, what it trains, and what brings it."""
+    """List the installed kinds of swarm."""
     kinds = list_kinds()
     if as_json:
         rows = [
@@ -70,7 +70,7 @@ def scaffold(
     ] = "file",
     directory: Annotated[Path | None, typer.Option("--dir", help="To write to; ./NAME without it.")] = None,
 ) -> None:
-    """Write the files of a swarm of one's own: it can be run as it is, and changed from there."""
+    """Write an example swarm to run and change."""
     _check_name(name, kind)
     root = directory or Path(name)
     _make_directory(root)
@@ -160,7 +160,7 @@ def status(
     from_block: Annotated[int, typer.Option(min=0, help="Block that created it, without a manifest.")] = 0,
     as_json: options.PrintJson = False,
 ) -> None:
-    """Say where a swarm on a chain is: round, stage, deadline, policy, peers, bootnodes, members.
+    """Show the state of a swarm on a chain: round, stage, deadline, policy, peers, bootnodes, members.
 
     For a swarm without a chain, print what its manifest says.
     """
@@ -300,7 +300,7 @@ def _print_contract_status(found: ContractStatus, as_json: bool) -> None:
         typer.echo(f"bootnode: {address!r}"[:300])
 
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make a swarm of one's own, and see to it.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create and manage a swarm.")
 app.command("list")(list_swarms)
 app.command()(scaffold)
 app.command("new")(new)

@@ -59,7 +59,7 @@ def advance(
         bool, typer.Option("--as-manager", help="Whatever the policy says, as the swarm's stage manager.")
     ] = False,
 ) -> None:
-    """Move the swarm on to its next stage, if its round policy allows it. Anybody may."""
+    """Move the swarm on to its next stage, if its round policy allows it."""
     _change_contract(manifest, paid_by, partial(_advance_stage, as_manager))
 
 
@@ -302,17 +302,15 @@ DAYS_MAX = 36_500
 
 
 def invite(
-    peer: Annotated[
-        str | None, typer.Argument(metavar="[PEER]", help="The guest's, as `swarmd identity show` prints it.")
-    ] = None,
+    peer: Annotated[str | None, typer.Argument(metavar="[PEER]", help="The guest's peer id.")] = None,
     directory: Annotated[Path | None, typer.Option("--dir", help=RULE)] = None,
-    days: Annotated[float, typer.Option(min=0, help="Days after which it is over; 0: never.")] = 0.0,
+    days: Annotated[float, typer.Option(min=0, help="Days until it ends; 0: never.")] = 0.0,
     withdraw: Annotated[
         str, typer.Option(metavar="ID", help="Withdraw an invitation: its id, or all of its text.")
     ] = "",
     listed: Annotated[bool, typer.Option("--list", help="List the invitations made here.")] = False,
 ) -> None:
-    """Print an invitation for a peer, signed by this node: the creator's, or one that the creator has invited.
+    """Print an invitation for a peer, signed by this node: the creator, or a peer that the creator invited.
 
     The guest joins with `swarmd join MANIFEST --identity KEY --invitation TEXT`. `--withdraw ID` takes one back, and
     all that its guest made: nodes that hear it refuse their records. The creator may withdraw any, others what they
