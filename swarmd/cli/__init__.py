@@ -3,9 +3,10 @@
 - Each verb has a module, which is imported only when the verb is used, so that `swarmd --help` stays quick. No help
   loads torch, hivemind or web3.
 - Every error on purpose is two lines on stderr, what is wrong and what to do, and the exit code of its class.
-- A wrong command line is explained by Typer's message and the help that shows the form which the command takes.
+- A wrong command line is explained with what was given and the form that the command takes.
 """
 
+import difflib
 import errno
 import io
 import os
@@ -250,14 +251,99 @@ def report_unexpected(error: Exception) -> int:
 
 
 def report_usage(error: typer.TyperException) -> int:
-    """Say what is wrong with a command line, as Typer says it, and where its form is shown."""
+    """Explain a wrong command line."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print_error_line(error.format_message())
     else:
-        message = KEY.sub("[redacted]", error.format_message().rstrip("."))  # no key is an argument, but people try
-        context = getattr(error, "ctx", None)
-        report_error(message, f"{context.command_path if context else 'swarmd'} --help lists what it takes")
+        message, fix = explain_usage(error)
+        report_error(KEY.sub("[redacted]", message), fix)  # keys are not taken as arguments, but people try
     return ExitCode.USAGE
+
+
+MEANT = {
+    "create": "swarm new",
+    "info": "status",
+    "install": "service install",
+    "logs": "log tail",
+    "start": "run",
+    "train": "local",
+    "up": "local",
+    "verify": "replay --verify",
+}  # verbs of other programs, and what does the same here
+
+WANTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number, without a unit",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+}  # by pydantic's type of an error, with its context
+
+
+def explain_usage(error: Any) -> tuple[str, str]:
+    """What is wrong, and what to do about it."""
+    message = str(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return message, "swarmd --help lists what it takes"
+    command, path = context.command, context.command_path
+    kind = type(error).__name__
+    if kind == "BadParameter" and error.__cause__ is not None:
+        return _explain_bad_value(error, message)
+    if kind == "BadParameter":
+        return message.removeprefix("Invalid value: "), f"`{path} --help` says what goes together"
+    if message.startswith("Missing"):
+        return message, f"Write it as `{command_usage(context)}`"
+    names = {name: each for each in command.params for name in each.opts if name.startswith("--")}
+    takes = ", ".join(_option_usage(each) for each in dict.fromkeys(names.values()))
+    form = f"Write it as `{command_usage(context, optional=True)}`, with {takes or '--help'}"
+    if kind == "NoSuchOption":
+        from swarmd.config import find_paths
+
+        near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.7)
+        keys = find_paths(error.option_name.removeprefix("--").replace("-", "_")) if "--config" in names else []
+        hint = f"It is {' or '.join(keys)} in a configuration, which --config names. " if keys else ""
+        hint = f"Did you mean {near[0]}? " if near else hint
+        if error.option_name[1:].isdigit():
+            return f"`{path}` takes no number below 0, as {error.option_name} is", form
+        return f"{path} has no option {error.option_name}", f"{hint}{form}"
+    if message.startswith("Got unexpected"):
+        return message, form
+    if context.parent is None and (wrong := re.match("No such command '(\\w+)'", message)) and wrong[1] in MEANT:
+        return wrong[0], f"Did you mean `swarmd {MEANT[wrong[1]]}`?"
+    if context.parent is not None and getattr(command, "commands", None):
+        return message, f"After `{path}` comes one of {', '.join(command.commands)}, as `{path} --help` shows"
+    return message, f"{path} --help lists what it takes"
+
+
+def _explain_bad_value(error: Any, message: str) -> tuple[str, str]:
+    """Explain a value that an option or argument does not take."""
+    found = error.__cause__.errors()[0]
+    name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.name.upper()
+    wanted = WANTED.get(found["type"])
+    if str(found.get("input")).strip().lower() == "nan":
+        wanted = "a number"
+    if wanted is not None:
+        message = f"{name} takes {wanted.format(**found.get('ctx', {}))}, not {found['input']!r}"
+    return message.replace("Value error, ", ""), f"{name}: {error.param.help or ''}"
+
+
+def command_usage(context: Any, optional: bool = False) -> str:
+    """The command with its required arguments and options; with `optional`, with the other arguments too."""
+    parts = [context.command_path]
+    for each in context.command.params:
+        word = each.metavar or (each.name or "").upper()
+        if each.param_type_name == "argument":
+            parts += [word] if each.required or optional else []
+        elif each.required:
+            parts.append(f"{each.opts[0]} {word}")
+    return " ".join(parts)
+
+
+def _option_usage(option: Any) -> str:
+    name = option.opts[0]
+    return name if option.is_flag else f"{name} {option.metavar or option.name.upper()}"
 
 
 def discard_output(stream: TextIO) -> None:
