@@ -268,7 +268,7 @@ def check_exits(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], l
     A node that is asked before Python has loaded it dies of SIGTERM; it has begun nothing.
     """
     for daemon in ended_early:
-        name, said = daemon.place.name, "\n  ".join(daemon.last_output_lines())
+        name, said = daemon.place.name, "\n  ".join(daemon.last_errors())
         raise LocalSwarmFailed(
             f"{name} {describe_exit(codes[name])} and stayed down; it said last:\n  {said}",
             f"Read {daemon.place.output}",

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.options import LogDir, check_event_range, find_log_directory
+from swarmd.cli.options import LogDir, check_event_range, find_log_directory, refuse_existing
 from swarmd.eventlog.export import event_json, export_json_lines, export_parquet, format_event
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import end_seq_of_log, follow_commits, read_commits
@@ -78,9 +78,11 @@ def export(
     jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
 ) -> None:
-    """Write the whole log to a file, for jq, DuckDB and their like."""
+    """Write the whole log to a new file, for jq, DuckDB and their like."""
     if jsonl is None and parquet is None:
         raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
+    for out in filter(None, (jsonl, parquet)):
+        refuse_existing(out, "a file")
     log = find_log_directory(directory)
     if jsonl is not None:
         typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")

@@ -156,6 +156,9 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
         fix = "Copy or download its tokenizer.json and tokenizer_config.json again"
     elif isinstance(error, KeyError):
         reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
+    if "Couldn't instantiate the backend tokenizer" in str(error):
+        reason = "it has no tokenizer.json, and of an older kind not all of the files"
+        fix = "Copy its tokenizer.json, or its tokenizer.model, or save it again: `tokenizer.save_pretrained(DIR)`"
     if "Should have a `model_type` key" in str(error):
         reason, fix = "its config.json has no model_type", "Copy or download config.json again"
     if "Unrecognized configuration class" in str(error):

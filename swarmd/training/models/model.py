@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from jinja2 import TemplateError
+from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -42,10 +42,10 @@ from swarmd.training.models.device import (
     name_device,
     set_thread_count,
 )
-from swarmd.training.models.files import check_quantization, list_weights, missing_template_error, read_header
+from swarmd.training.models.files import check_quantization, missing_template_error
 from swarmd.training.models.gguf_file import read_gguf_config, resolve_model_directory
 from swarmd.training.models.hub import fetch_commit
-from swarmd.training.models.loading import call_loader, check_loaded, read_model
+from swarmd.training.models.loading import call_loader, read_model
 from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_device_memory, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, encode_choice
 from swarmd.training.models.remembered import DigestCache
@@ -119,16 +119,7 @@ class Policy(msgspec.Struct, eq=False):
             {"role": m.role, "content": m.content if m.trusted else escape_markers(m.content, self.markers)}
             for m in messages
         ]
-        apply = self.tokenizer.apply_chat_template
-        try:
-            ids = apply(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
-        except TemplateError as error:
-            roles = ", ".join(each["role"] for each in chat)
-            raise ModelUnfit(
-                f"the chat template of {self.name} refuses a chat of {roles}: {error}",
-                "Train another model, or copy it to a directory and mend its chat_template.jinja",
-            ) from error
-        return [int(token) for token in ids]
+        return _apply_template(self.name, self.tokenizer, chat)
 
     def encode_completion(self, text: str, cut: bool, tokens_max: int) -> list[int]:
         """Token ids of a peer's completion, with an end token unless it was cut; control tokens in it stay text."""
@@ -388,35 +379,45 @@ def read_base_weights(policy: Policy) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-def check_loadable(training: TrainingConfig) -> None:
-    """Check from the files of a model of this machine, without its weights, that it can be loaded.
+def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
+    """Check from the files of a model of this machine, without its weights' values, that it can be loaded.
+
+    Args:
+        has_system: whether questions have a system message.
 
     Raises:
-        ModelError: transformers does not know its architecture, it is not a language model, or it lacks a tokenizer.
+        ModelError: transformers does not know its architecture, it is not a language model, its files have other
+            weights than its configuration describes, or it lacks a tokenizer.
         ConfigError: it has no layers as `training.lora.targets` names them.
     """
     if training.model == AUTO or (source := find_configured_model(training)) is None or is_gguf(str(source)):
         return
-    _, empty = _make_weightless_model(str(source), training.model)
+    config, empty = _make_weightless_model(str(source), training.model)
     tokenizer = load_tokenizer(str(source), training.model)
-    try:
-        tokenizer.apply_chat_template([{"role": "user", "content": _QUESTION}], tokenize=False)
-    except TemplateError as error:
-        raise ModelUnfit(
-            f"the chat template of {training.model} refuses a question: {error}", "Mend or copy its chat template again"
-        ) from error
-    check_loaded(training.model, (), (), _compare_shapes(source, empty))
+    roles = ("system", "user") if has_system else ("user",)
+    _apply_template(training.model, tokenizer, [{"role": role, "content": _QUESTION} for role in roles])
+    if not getattr(config, "quantization_config", None):
+        call_loader(training.model, lambda: read_model(training.model, str(source), device_map={"": "meta"}))
     if training.lora.targets:
         choose_targets(empty, training.lora)
 
 
-def _compare_shapes(directory: Path, empty: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """Name and shape, in the files and in the model, of plain weights that have another shape in each."""
-    wanted = {} if getattr(empty.config, "quantization_config", None) else empty.state_dict()
-    for path in list_weights(directory) if wanted else ():
-        for name, entry in (read_header(path) if path.suffix == ".safetensors" and path.is_file() else {}).items():
-            if name in wanted and tuple(entry["shape"]) != tuple(wanted[name].shape):
-                yield name, tuple(entry["shape"]), tuple(wanted[name].shape)
+def _apply_template(name: str, tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
+    """Token ids of a chat up to where the completion begins. Raises ModelUnfit if the chat template refuses it."""
+    try:
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+    except TemplateSyntaxError as error:
+        raise ModelUnfit(
+            f"the chat template of {name} is not valid Jinja: {error.message} (line {error.lineno})",
+            "Mend or copy its chat template again",
+        ) from error
+    except TemplateError as error:
+        roles = ", ".join(each["role"] for each in chat)
+        raise ModelUnfit(
+            f"the chat template of {name} refuses a chat of {roles}: {error}",
+            "Train another model, or copy it to a directory and mend its chat_template.jinja",
+        ) from error
+    return [int(token) for token in ids]
 
 
 def read_model_shape(source: str, name: str, revision: str = "") -> ModelShape:
