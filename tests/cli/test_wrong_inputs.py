@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import socket
 import tarfile
 from pathlib import Path
 
@@ -107,6 +108,8 @@ FILES = {
     "few.toml": OWN + 'reward_funcs = ["called:few"]\n',
     "lacking.toml": OWN + 'reward_funcs = ["called:other"]\n',
     "file.toml": OWN + 'reward_funcs = ["called.py:other"]\n',
+    "dotted.toml": OWN + 'reward_funcs = ["called.other"]\n',
+    "split.toml": OWN.replace("q.jsonl", "new.jsonl") + 'dataset = "q.jsonl"\nsplit = "train[:10%"\n',
     "quorum.toml": HEAD + "[coordinator]\nquorum = 80\n",
     "octet.toml": HEAD + '[dht]\nannounce = ["/ip4/10.0.0.300/tcp/1"]\n',
     "chat.jsonl": '{"prompt": [{"role": "user", "content": "1?"}], "answer": "2"}',
@@ -125,6 +128,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
     assert run_command(["swarm", "new", "mine", "--dir", str(root / "node")]) == 0
     (root / "node" / MANIFEST).rename(root / MANIFEST)
+    manifest = (root / MANIFEST).read_text()
+    (root / "altered.toml").write_text(manifest.replace('creator = "12D3KooW', 'creator = "12D3KooX'))
     (root / "utf16.toml").write_text('role = "coordinator"', encoding="utf-16")
     for name, text in FILES.items():
         (root / name).write_text(text)
@@ -197,6 +202,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "file.toml"], "is not an import path", 'Write it as "called:other"'),
         (["config", "check", "quorum.toml"], "coordinator.quorum", "as a share, 0.8 for 80 %"),
         (["config", "check", "octet.toml"], "'/ip4/10.0.0.300/tcp/1' is not an address", "/ip4/192.0.2.1/tcp/38331"),
+        (["config", "check", "dotted.toml"], "is not an import path", 'Write it as "called:other"'),
+        (["config", "check", "split.toml"], "Unrecognized instruction format", 'as "train", "train[:1000]"'),
+        (["join", "altered.toml", "--dir", "new"], "is not a peer id", "Get the file again"),
         (["config", "check", "chat.toml"], "line 1: 'prompt' is not a text: [", "Write the user's message alone"),
         (["config", "check", "number.toml"], "line 1: 'answer' is not a text: 2", '{"answer": "2"}'),
         (["config", "check", "deeper.toml"], "are missing (model.layers.", "put the config.json that belongs"),
@@ -419,6 +427,22 @@ def test_what_was_given_and_what_would_do_are_named(
     error, _, remedy = said.partition("\nfix: ")
     assert told in error and fix in remedy
     assert not (made / "new").exists()
+
+
+def test_a_port_that_is_taken_is_said_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        for command in (["model", "serve", "none"], ["reference-server", "--model", "./none"]):
+            assert run_command([*command, "--listen", listen]) == 78
+            assert "Choose another --listen" in capsys.readouterr().err
+
+
+def test_a_wrong_variable_is_named_as_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWARMD_INIT_PROCESSES", "two")
+    assert run_command(["init", "--yes", "--dir", "new"]) == 64
+    assert "SWARMD_INIT_PROCESSES takes a whole number, not 'two'" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_where_it_was_asked_for(tmp_path: Path) -> None:

@@ -119,7 +119,21 @@ class Policy(msgspec.Struct, eq=False):
             {"role": m.role, "content": m.content if m.trusted else escape_markers(m.content, self.markers)}
             for m in messages
         ]
-        return _apply_template(self.name, self.tokenizer, chat)
+        apply = self.tokenizer.apply_chat_template
+        try:
+            ids = apply(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        except TemplateSyntaxError as error:
+            raise ModelUnfit(
+                f"the chat template of {self.name} is not valid Jinja: {error.message} (line {error.lineno})",
+                "Mend or copy its chat template again",
+            ) from error
+        except TemplateError as error:
+            roles = ", ".join(each["role"] for each in chat)
+            raise ModelUnfit(
+                f"the chat template of {self.name} refuses a chat of {roles}: {error}",
+                "Train another model, or copy it to a directory and mend its chat_template.jinja",
+            ) from error
+        return [int(token) for token in ids]
 
     def encode_completion(self, text: str, cut: bool, tokens_max: int) -> list[int]:
         """Token ids of a peer's completion, with an end token unless it was cut; control tokens in it stay text."""
@@ -394,30 +408,12 @@ def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
         return
     config, empty = _make_weightless_model(str(source), training.model)
     tokenizer = load_tokenizer(str(source), training.model)
-    roles = ("system", "user") if has_system else ("user",)
-    _apply_template(training.model, tokenizer, [{"role": role, "content": _QUESTION} for role in roles])
     if not getattr(config, "quantization_config", None):
-        call_loader(training.model, lambda: read_model(training.model, str(source), device_map={"": "meta"}))
+        empty = call_loader(training.model, lambda: read_model(training.model, str(source), device_map={"": "meta"}))
+    markers = list_escaped_texts(tokenizer)
+    check_tokenizer(Policy(training.model, empty, tokenizer, device="meta", digest="", markers=markers), has_system)
     if training.lora.targets:
         choose_targets(empty, training.lora)
-
-
-def _apply_template(name: str, tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
-    """Token ids of a chat up to where the completion begins. Raises ModelUnfit if the chat template refuses it."""
-    try:
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
-    except TemplateSyntaxError as error:
-        raise ModelUnfit(
-            f"the chat template of {name} is not valid Jinja: {error.message} (line {error.lineno})",
-            "Mend or copy its chat template again",
-        ) from error
-    except TemplateError as error:
-        roles = ", ".join(each["role"] for each in chat)
-        raise ModelUnfit(
-            f"the chat template of {name} refuses a chat of {roles}: {error}",
-            "Train another model, or copy it to a directory and mend its chat_template.jinja",
-        ) from error
-    return [int(token) for token in ids]
 
 
 def read_model_shape(source: str, name: str, revision: str = "") -> ModelShape:
@@ -488,16 +484,17 @@ def load_tokenizer(source: str, name: str, revision: str = "", chats: bool = Tru
     return tokenizer
 
 
-def check_tokenizer(policy: Policy) -> None:
+def check_tokenizer(policy: Policy, has_system: bool = False) -> None:
     """Raise ModelUnfit if the tokenizer does not go with the model.
 
-    - A question must reach the model through the chat template.
+    - A question, with a system message if `has_system`, must reach the model through the chat template.
     - The end tokens in the model's settings must exist.
     - Text must not become tokens without an embedding: the first of them, even a peer's, would end each stage. Special
       tokens count only if they are used, since text never becomes them.
     """
     tokenizer, embeddings = policy.tokenizer, policy.model.get_input_embeddings().num_embeddings
-    prompt = policy.encode_prompt([Message("user", _QUESTION)])
+    before = [Message("system", "Be brief.", trusted=True)] if has_system else []
+    prompt = policy.encode_prompt([*before, Message("user", _QUESTION)])
     if _QUESTION not in tokenizer.decode(prompt):
         raise ModelUnfit(
             f"what the tokenizer of {policy.name} makes of a question does not hold it: {_QUESTION!r} becomes "
