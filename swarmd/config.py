@@ -399,7 +399,13 @@ def describe_invalid(error: msgspec.ValidationError, kind: Any, where: str = "")
     return re.sub("Expected `str` matching regex.*", "it is not of the right form", message), fix
 
 
-UNITS = {"_s": "in seconds", "_bytes": "in bytes", "_bytes_min": "in bytes", "_bytes_max": "in bytes"}
+UNITS = {
+    "quorum": "as a share, 0.8 for 80 %",
+    "_s": "in seconds",
+    "_bytes": "in bytes",
+    "_bytes_min": "in bytes",
+    "_bytes_max": "in bytes",
+}
 
 
 def advise_value(message: str, kind: Any) -> str:

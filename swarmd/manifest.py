@@ -395,7 +395,10 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
 
 def verify(manifest: Manifest) -> None:
     """Raise ManifestError unless the recipe has its digest, and the creator signed exactly this manifest."""
-    check_form(manifest)
+    try:
+        check_form(manifest)
+    except ManifestError as error:
+        raise ManifestError(error.message, _FETCH) from error
     if recipe_digest(manifest.recipe) != manifest.recipe.digest:
         raise ManifestError("the recipe does not have its digest: one of them was altered", _FETCH)
     if manifest.signature.by != manifest.creator:

@@ -127,7 +127,7 @@ async def check_contract_exists(chain: "EthereumClient", contract: str) -> None:
     if not await chain.has_code(contract):
         raise ChainMismatch(
             f"there is no contract at {contract}",
-            "Check chain.contract and chain.chain_id; a test chain that was restarted has lost its contracts",
+            "Check the contract's address and the chain; a test chain that was restarted has lost its contracts",
         )
 
 

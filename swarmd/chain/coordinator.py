@@ -15,7 +15,7 @@ import msgspec
 
 from swarmd.chain.blocks import RANGE_BLOCKS, RpcBlockReader, group_by_block
 from swarmd.chain.contract import call_view, check_contract_exists
-from swarmd.chain.endpoints import RpcPool, make_endpoint, read_endpoint_chain_id
+from swarmd.chain.endpoints import CHECK_ENDPOINTS, RpcPool, make_endpoint, read_endpoint_chain_id
 from swarmd.chain.ethereum import EthereumClient
 from swarmd.chain.fees import parse_quantity
 from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_log_entry, parse_block_time
@@ -223,7 +223,7 @@ async def read_chain_id(urls: Sequence[str]) -> int:
             failures.append(error.message)
         finally:
             await endpoint.close()
-    raise EndpointFailed("; ".join(failures), "Check the endpoints' addresses and keys, or name another one")
+    raise EndpointFailed("; ".join(failures), CHECK_ENDPOINTS)
 
 
 async def _read_standings(rpc: RpcPool, contract: str, from_block: int) -> OnchainStandings:

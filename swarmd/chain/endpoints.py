@@ -58,11 +58,14 @@ NotificationListener = Callable[[str, msgspec.Raw], None]
 log = get_logger(__name__)
 
 
+CHECK_ENDPOINTS = "Check the endpoints' addresses and keys, or name another one"
+
+
 class EndpointThrottled(EndpointFailed):
     """The endpoint asks for a pause of `retry_s` seconds."""
 
     def __init__(self, message: str, retry_s: float) -> None:
-        super().__init__(message)
+        super().__init__(message, "Wait, or name an endpoint that takes more requests")
         self.retry_s = retry_s
 
 
@@ -135,7 +138,7 @@ class RpcEndpoint(ABC):
 
     def make_failure(self, what: str) -> EndpointFailed:
         """An error that names the endpoint without its secrets."""
-        return EndpointFailed(f"{self.name} {self._remove_secrets(what)}")
+        return EndpointFailed(f"{self.name} {self._remove_secrets(what)}", CHECK_ENDPOINTS)
 
     def parse_message(self, encoded: bytes) -> RpcMessage:
         """Decode one message. Raises EndpointFailed if it is not JSON-RPC."""
@@ -161,10 +164,11 @@ class RpcEndpoint(ABC):
     def check_http_status(self, status: int, headers: Mapping[str, str]) -> None:
         """Raise EndpointFailed for an HTTP status by which the endpoint declines to serve."""
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and "Retry-After" in headers):
-            raise EndpointThrottled(
-                f"{self.name} answered HTTP {status}", parse_retry_after_s(headers.get("Retry-After", ""))
-            )
-        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or status >= 500 or 300 <= status < 400:
+            retry_s = parse_retry_after_s(headers.get("Retry-After", ""))
+            raise EndpointThrottled(f"{self.name} answered HTTP {status}, which asks for fewer requests", retry_s)
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise self.make_failure(f"answered HTTP {status}: it does not take the key in its URL, or wants one")
+        if status >= 500 or 300 <= status < 400:
             raise self.make_failure(f"answered HTTP {status}")
 
     def _error_from_body(self, error: RpcErrorBody) -> EndpointFailed | RpcRefused:
@@ -260,7 +264,9 @@ class WebSocketEndpoint(RpcEndpoint):
             return await session.ws_connect(self.url, max_msg_size=ANSWER_BYTES_MAX, heartbeat=PING_S)
         except aiohttp.WSServerHandshakeError as error:
             self.check_http_status(error.status, error.headers or {})
-            raise self.make_failure(f"answered HTTP {error.status}") from None
+            raise self.make_failure(
+                f"answered HTTP {error.status} instead of opening a WebSocket: it may answer with http in place of ws"
+            ) from None
 
     async def _receive_messages(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         reason = self.make_failure("closed the connection")
@@ -635,7 +641,7 @@ class RpcPool:
             )
         return EndpointFailed(
             "no endpoint answers: " + "; ".join(health.reason for health in self.healths),
-            "Check the endpoints' addresses and keys, or name another one",
+            CHECK_ENDPOINTS,
         )
 
     @property

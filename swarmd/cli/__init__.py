@@ -321,6 +321,9 @@ def _explain_bad_value(error: Any, message: str) -> tuple[str, str]:
     """Explain a value that an option or argument does not take."""
     found = error.__cause__.errors()[0]
     name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.name.upper()
+    source = error.ctx and error.ctx.get_parameter_source(error.param.name)
+    if source and source.name == "ENVIRONMENT":
+        name = error.param.envvar
     wanted = WANTED.get(found["type"])
     if str(found.get("input")).strip().lower() == "nan":
         wanted = "a number"

@@ -15,6 +15,7 @@ from swarmd.errors import ConfigError, GenerationFailed
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Message
 from swarmd.training.library_logging import silence_libraries
+from swarmd.training.models.files import ADAPTERS, CONFIG
 
 if TYPE_CHECKING:
     from swarmd.training.serving.decoder import Decoder
@@ -38,21 +39,23 @@ def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, thr
         ModelError: there is no such model or no checkpoint, or it cannot be loaded.
         ConfigError: the node's configuration cannot be used, there is no such device, or a package is missing.
     """
+    place = Path(directory).expanduser()
+    is_model = any((place / name).is_file() for name in (CONFIG, ADAPTERS))
+    if place.is_dir() and not is_model:
+        require_node(locate_node(place))  # at once, before torch is loaded
     silence_libraries()
     from swarmd.training.serving.decoder import Decoder
-    from swarmd.training.serving.loading import ADAPTERS, ModelChosen, choose_checkpoint, choose_directory, load_chosen
+    from swarmd.training.serving.loading import ModelChosen, choose_checkpoint, choose_directory, load_chosen
 
-    place = Path(directory).expanduser()
     given: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads}
     options = {name: value for name, value in given.items() if value}
     training = msgspec.structs.replace(TrainingConfig(), **options)
     if not place.is_dir():
         chosen = ModelChosen(msgspec.structs.replace(training, model=directory))
-    elif any((place / name).is_file() for name in ("config.json", ADAPTERS)):
+    elif is_model:
         chosen = choose_directory(place, training)
     else:
         node = locate_node(place)
-        require_node(node)
         if node.config is not None:
             training = msgspec.structs.replace(load_config(node.config).training, **options)
         chosen = choose_checkpoint(NodeDirectory(node.data).checkpoints, training)
@@ -74,7 +77,9 @@ class Drawing(NamedTuple):
 
 def chat(
     directory: ModelPlace,
-    ask: Annotated[str, typer.Option("--ask", metavar="QUESTION", help="Answer this one question, and end.")] = "",
+    ask: Annotated[
+        str | None, typer.Option("--ask", metavar="QUESTION", help="Answer this one question, and end.")
+    ] = None,
     system: Annotated[str, typer.Option("--system", metavar="TEXT", help="What stands before the conversation.")] = "",
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest tokens.")] = 0.7,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of an answer, at most.")] = 512,
@@ -88,9 +93,11 @@ def chat(
     /reset forgets the conversation, /quit ends, and Ctrl-C cuts an answer short. A model without a chat template goes
     on with the text as it stands.
     """
+    if ask is not None and not ask.strip():
+        raise ConfigError("--ask is blank", "Write the question after it, in quotes")
     decoder = load_decoder(directory, device, dtype, threads)
     conversation = Conversation(decoder, system, Drawing(temperature, tokens, seed))
-    if ask:
+    if ask is not None:
         conversation.answer(ask)
         return
     is_terminal = sys.stdin.isatty()

@@ -14,6 +14,7 @@ from swarmd.config import Config, Section, SwarmConfig, load_config, read_config
 from swarmd.doctor.node import check_usable_config
 from swarmd.manifest import add_comment
 from swarmd.observe.redaction import Redactor, secrets_outside_files
+from swarmd.swarms.registry import has_system_message
 from swarmd.toml_text import parse_toml
 from swarmd.training.models.source import is_embedded, require_model
 
@@ -35,10 +36,10 @@ def check(
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
     The model has to be on this machine or else on the Hub, and a named device has to be here. A model directory must
-    have a tokenizer and a chat template, an architecture that transformers knows and that continues texts, weights of
-    its shapes, room for a prompt and its completion, and the layers that adapters are to train. A file of questions
-    must be one that its kind can train on, and right answers to a sample of them must be paid. With --elsewhere none
-    of these is checked.
+    have a tokenizer and a chat template that takes the questions, an architecture that transformers knows and that
+    continues texts, exactly its weights, room for a prompt and its completion, and the layers that adapters are to
+    train. A file of questions must be one that its kind can train on, and right answers to a sample of them must be
+    paid. With --elsewhere none of these is checked.
     """
     config = load_config(file)
     untried = check_usable_config(config, file.parent / config.data, elsewhere)
@@ -49,9 +50,12 @@ def check(
             choose_device(config.training.device)
         require_model(config.training)
         if not is_embedded(config.training.model) or config.training.lora.targets:
-            from swarmd.training.models.model import check_loadable  # loads torch
+            from swarmd.training.library_logging import silence_libraries  # as the next, it loads torch
+            from swarmd.training.models.model import check_loadable
 
-            check_loadable(config.training)
+            silence_libraries()
+
+            check_loadable(config.training, has_system_message(config.swarm))
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
     print_untried_reason(untried)
 

@@ -148,6 +148,9 @@ def _check(manifest: Manifest, options: JoinOptions) -> None:
     if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
         told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer have no use there"
         raise ConfigError(told, "Leave them out")
+    if options.invitation and manifest.membership != "invitation":
+        told = f"the swarm {manifest.id} asks for no invitation, so the one that was given is another swarm's"
+        raise ConfigError(told, "Name the manifest of the swarm that it is for, or leave --invitation out")
     if options.signer and options.paid_by.account:
         raise ConfigError("both --signer and --account were given", "One of them submits for this node")
     if bool(options.signer) != bool(options.org):

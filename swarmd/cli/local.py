@@ -257,7 +257,7 @@ def check_exits(
     """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process. A node that is asked
     before Python has loaded it dies of SIGTERM; it has begun nothing."""
     for daemon in ended_early:
-        name, said = daemon.place.name, "\n  ".join(daemon.last_output_lines())
+        name, said = daemon.place.name, "\n  ".join(daemon.last_errors())
         raise LocalSwarmFailed(
             f"{name} {local_swarm.describe_exit(codes[name])} and stayed down; it said last:\n  {said}",
             f"Read {daemon.place.output}",

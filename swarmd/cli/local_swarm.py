@@ -337,6 +337,12 @@ class DaemonProcess:
             return False
         return True
 
+    def last_errors(self) -> list[str]:
+        """The last errors that the daemon printed, or the end of what it printed if there are none."""
+        lines = self.last_output_lines(ERRORS_WITHIN)
+        errors = [line for line in lines if re.search(r"\[(error|critical)\s*\]|\"level\":\"(error|critical)\"", line)]
+        return (errors or lines)[-ERRORS_SHOWN:]
+
     def last_output_lines(self, count: int = 8) -> list[str]:
         """The end of what the daemon printed."""
         try:
@@ -373,6 +379,7 @@ def stop_daemons(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
 
 ASK_S = 1.0  # longest wait for one node's status
 STOP_S = 30.0  # longest orderly stop of all nodes; beyond it they are killed
+ERRORS_WITHIN, ERRORS_SHOWN = 40, 2  # lines of a daemon's output that are searched, and those of them that are shown
 NOTE_AFTER_S = 30.0  # a layer that is unhealthy for longer is mentioned
 
 
@@ -493,7 +500,7 @@ def make_node_row(name: str, status: Status, note: str = "") -> NodeRow:
         stage=round_status.stage,
         done=training.done if training.state == "busy" else 0,
         total=training.total if training.state == "busy" else 0,
-        what=training.doing or (round_status.reason if training.state == "idle" else training.state),
+        what=training.doing or _describe_pause(status),
         at_work=training.activity_text,
         stages=round_status.stages,
         rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),
@@ -506,10 +513,18 @@ def make_node_row(name: str, status: Status, note: str = "") -> NodeRow:
     )
 
 
+def _describe_pause(status: Status) -> str:
+    """Why a trainer without a command has none."""
+    if status.training.state != "idle":
+        return status.training.state
+    return status.round.reason if status.training.healthy else status.training.reason
+
+
 def _describe_trouble(status: Status) -> str:
-    """The first layer that has been unhealthy for a while."""
+    """The first layer that has been unhealthy for a while, or at once that a stage failed."""
     for name, layer in status.layers.items():
-        if name != "process" and not layer.healthy and layer.age_s > NOTE_AFTER_S:
+        failed = name == "training" and layer.state == "idle"
+        if name != "process" and not layer.healthy and (failed or layer.age_s > NOTE_AFTER_S):
             return f"{name} {layer.state}: {layer.reason}"
     return ""
 

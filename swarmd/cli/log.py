@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.options import LogDir, check_event_range, find_log_directory
+from swarmd.cli.options import LogDir, check_event_range, find_log_directory, refuse_existing
 from swarmd.eventlog.export import event_json, export_json_lines, format_event
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import end_seq_of_log, follow_commits, read_commits
@@ -74,7 +74,8 @@ def verify(directory: LogDir = None) -> None:
 def export(
     jsonl: Annotated[Path, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")], directory: LogDir = None
 ) -> None:
-    """Write the whole log to a file, for jq, DuckDB and others."""
+    """Write the whole log to a new file, for jq, DuckDB and others."""
+    refuse_existing(jsonl, "a file")
     log = find_log_directory(directory)
     typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
 

@@ -20,6 +20,7 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
+from swarmd.daemon.directory import check_layout
 from swarmd.dht.identity.backup import write_backup_note
 from swarmd.dht.wire.addresses import check_dialable, is_multiaddr, suggest_address
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
@@ -156,20 +157,30 @@ def holds_log(place: Path) -> bool:
 
 
 def find_log_directory(directory: Path | None, config: Path | None = None) -> Path:
-    """The directory of a node's log segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate_node`."""
+    """The directory of a node's log segments.
+
+    Raises NeverStarted, NotFoundError, OtherVersion, LogDamaged, and ConfigError as `locate_node`.
+    """
     return find_log_of_node(locate_node(directory, config), directory is None and config is None)
 
 
 def find_log_of_node(node: LocatedNode, unnamed: bool = False) -> Path:
     """As `find_log_directory`, for a node that was located; `unnamed` if no directory was given."""
     try:
-        return find_segment_directory(node.data)
+        segments = find_segment_directory(node.data)
     except NotFoundError:
         require_node(node, unnamed)
+        if NodeDirectory(node.data).checkpoints.is_dir():
+            raise NotFoundError(
+                f"the log of the node in {node.data} is gone: it has trained, and has no segments in events/",
+                f"Put them back from a copy or a backup; without them `{node.start_command}` begins a new log",
+            ) from None
         raise NeverStarted(
             f"the node in {node.data} has no log: it was made and never started, or is just starting",
             f"Start it: `{node.start_command}`; if you have, try again in a few seconds",
         ) from None
+    check_layout(NodeDirectory(node.data))
+    return segments
 
 
 def node_directories(directory: Path) -> list[Path]:

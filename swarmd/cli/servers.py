@@ -24,6 +24,7 @@ from swarmd.http_server import check_listen, load_token, parse_listen
 from swarmd.observe.logs import log_fatal, set_up_logging
 from swarmd.observe.redaction import find_url_secrets
 from swarmd.paths import NodeDirectory
+from swarmd.uvicorn_server import bind
 
 AUDIT = "signer.audit.jsonl"
 
@@ -153,7 +154,8 @@ def reference_server(
 ) -> int:
     """Serve reference log-probabilities."""
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
-    check_listen(address, token, "the reference server")  # before torch is loaded
+    check_listen(address, token, "the reference server")
+    bind(address).close()  # before torch is loaded
     set_up_logging("info", "auto", secrets=[token] if token else [])
     from swarmd.training.library_logging import silence_libraries
 
@@ -183,7 +185,8 @@ def serve_model(
     Answers /v1/models, /v1/chat/completions, /v1/completions and /inference/v1/generate.
     """
     address, token = parse_listen(listen, 8000), load_token(token_file, Path.cwd())
-    check_listen(address, token, "the model's server")  # before torch is loaded
+    check_listen(address, token, "the model's server")
+    bind(address).close()  # before torch is loaded
     set_up_logging("info", "auto", secrets=[token] if token else [])
     decoder = load_decoder(directory, device, dtype, threads)
     from swarmd.training.serving.server import run_server

@@ -14,6 +14,7 @@ from rich.live import Live
 from swarmd.cli.options import RULE, ConfigFile, LocatedNode, locate_node, print_json, require_node
 from swarmd.config import load_config
 from swarmd.core.state import State
+from swarmd.daemon.directory import check_layout
 from swarmd.errors import ConfigError, ExitCode, SwarmdError
 from swarmd.eventlog.fold import load_state
 from swarmd.eventlog.reader import read_commits
@@ -41,6 +42,7 @@ def status(
     node = locate_node(directory, config)
     if not node.data.is_dir():
         require_node(node, directory is None and config is None)
+    check_layout(NodeDirectory(node.data))
     if watched:
         if as_json:
             raise ConfigError("--watch and --json exclude each other", "Call `swarmd status --json` as often as needed")

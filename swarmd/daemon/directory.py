@@ -56,6 +56,11 @@ def check_may_start(data: NodeDirectory) -> None:
             f"a restore into {data.root} was cut off, or goes on",
             f"Let it end; if it was cut off, run it again: `swarmd restore FILE {quote_for_shell(data.root)}`",
         )
+    check_layout(data)
+
+
+def check_layout(data: NodeDirectory) -> None:
+    """Raise OtherVersion for a data directory of another layout, LogDamaged if `layout.json` cannot be read."""
     layout = read_layout(data)
     if layout != LAYOUT:
         raise errors.OtherVersion.from_numbers(f"the data directory {data.root}", "layout", layout, LAYOUT)

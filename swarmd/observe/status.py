@@ -515,15 +515,16 @@ def _make_training_status(state: State, now: float, live: LiveDaemon | None, abs
     trainer = state.trainer
     process = live.trainer if live else None
     progress = process.progress if process and trainer.chart != "idle" else None
-    reason = TRAINER_WORDS[trainer.chart]
+    reason, failed = TRAINER_WORDS[trainer.chart], ""
     if trainer.chart == "idle" and process and process.progress and process.progress.what == STAGE_FAILED:
-        reason = f"{reason}; the last stage failed: {process.progress.note}"
+        failed = process.progress.note
+        reason = f"{reason}; the last stage failed: {failed}"
     if trainer.chart == "down" and state.training.reason:
         reason = f"the trainer worker is down: {first_line(state.training.reason)}"
     mute = describe_silence(process)
     return TrainingStatus(
         state=trainer.chart if live else "down",
-        healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not mute,
+        healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not (mute or failed),
         age_s=now - trainer.since if trainer.since else 0.0,
         reason=(mute or reason) if live else absent,
         device=trainer.device,

@@ -134,6 +134,8 @@ def _load_split(home: Path, source: DatasetSource) -> Any:
             "put the file that swarm.options.data names there, from a node that has it"
         )
         here = "Correct swarm.options by docs/swarms/file.md#from-a-data-set, or save the file again"
+        if "nrecognized instruction format" in str(error):
+            here = 'Write swarm.options.split as "train", "train[:1000]" or "train[:10%]"'
         fix = elsewhere if is_hub_id(source.dataset) and not (home / source.dataset).exists() else here
         raise SwarmError(f"the data set {source.dataset} cannot be loaded: {describe_causes(error)}", fix) from error
 
@@ -152,9 +154,18 @@ def describe_causes(error: BaseException) -> str:
 def _read_dataset(path: Path, source: DatasetSource) -> Any:
     import datasets
 
+    if path.exists():
+        datasets.disable_progress_bars()
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():  # of save_to_disk
         found = datasets.load_from_disk(str(path))
-        return found[source.split] if isinstance(found, datasets.DatasetDict) else found
+        if not isinstance(found, datasets.DatasetDict):
+            return found
+        if source.split not in found:
+            raise SwarmError(
+                f"the data set {source.dataset} has no split {source.split!r}; it has: {', '.join(map(repr, found))}",
+                "Set swarm.options.split to one of them",
+            )
+        return found[source.split]
     if path.is_dir():
         builder = make_dataset_builder(str(path), source.subset, _text_columns(source))
         builder.download_and_prepare()

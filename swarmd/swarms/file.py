@@ -103,7 +103,7 @@ class FilePlan(SplitPlan):
         self._before = (Message("system", system, trusted=True),) if system else ()
         self._place: AnswerPlace = options.answer
         self._inputs = options.reward_inputs
-        self._names = {options.columns.prompt: "prompt", options.columns.answer: "answer", options.columns.task: "task"}
+        self._columns = options.columns
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -222,9 +222,7 @@ class FilePlan(SplitPlan):
 
     def _columns_for_rewards(self, question: Question) -> dict[str, Any]:
         """The row's columns, under the names that they have in the data set, too."""
-        row = self._rows[question.reference.index].columns
-        also = {theirs: row[ours] for theirs, ours in self._names.items() if theirs and ours in row}
-        return {**row, **also}
+        return self._columns.add_their_names(self._rows[question.reference.index].columns)
 
     def _stage_seed(self, place: StageId) -> int:
         return hash_number("questions", self._swarm, place.peer, place.round, place.stage, self._digest)

@@ -86,6 +86,23 @@ def _read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
+def _explain_value(row: Row, column: str) -> tuple[str, str]:
+    """What is wrong with a value that should be a text, and what to do."""
+    value, fix = row.get(column), f'Every row needs a text, as in {{"{column}": "..."}}'
+    if column not in row:
+        return f"is missing; it has: {', '.join(map(repr, row))[:NAMES_CHARACTERS]}", fix
+    if isinstance(value, str):
+        return "is blank", fix
+    said = msgspec.json.encode(value).decode()
+    if isinstance(value, list) and column == "prompt":
+        fix = "Write the user's message alone, as a text; a system prompt goes into swarm.options.system"
+    elif value is None:
+        fix = f"Leave the row out, or write its {column}"
+    elif not isinstance(value, dict | list):
+        fix = f'Write it in quotes: {{"{column}": "{said}"}}'
+    return f"is not a text: {said[:NAMES_CHARACTERS]}", fix
+
+
 def _parse_row(line: bytes, where: str, columns: Sequence[str]) -> Row:
     try:
         row = msgspec.json.decode(line)
@@ -97,8 +114,6 @@ def _parse_row(line: bytes, where: str, columns: Sequence[str]) -> Row:
     for column in columns:
         value = row.get(column)
         if not isinstance(value, str) or not value.strip():
-            what = "is missing" if column not in row else "is blank" if isinstance(value, str) else "is not a text"
-            if column not in row:
-                what += f"; it has: {', '.join(map(repr, row))[:NAMES_CHARACTERS]}"
-            raise SwarmError(f"{where}: {column!r} {what}", f'Every row needs a text, as in {{"{column}": "..."}}')
+            what, fix = _explain_value(row, column)
+            raise SwarmError(f"{where}: {column!r} {what}", fix)
     return row

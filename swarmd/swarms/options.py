@@ -46,6 +46,9 @@ def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
         message, fix = describe_invalid(error, kind, WHERE)
+        fault, _, advice = str(error.__cause__ or "").rpartition(": ")
+        if fault and not fix:  # of a `__post_init__`, which says both
+            message, fix = message.removesuffix(f": {advice}"), advice[:1].upper() + advice[1:]
         raise SwarmError(message, fix or f"It takes: {', '.join(sorted(kind.__struct_fields__))}") from error
 
 
@@ -216,6 +219,11 @@ class DatasetColumns(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.prompt == self.answer:
             raise ValueError(f"prompt and answer are the same column, {self.prompt!r}")
+
+    def add_their_names(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A row of the questions with its columns under the names that they have in the data set, too."""
+        renamed = {self.prompt: "prompt", self.answer: "answer", self.task: "task"}
+        return {**row, **{theirs: row[ours] for theirs, ours in renamed.items() if theirs and ours in row}}
 
 
 class DatasetSource(Section, frozen=True):

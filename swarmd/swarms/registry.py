@@ -204,6 +204,13 @@ def _describe_error(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+def has_system_message(swarm: SwarmConfig) -> bool:
+    """Whether every question has a system message, as far as the kind and its options tell."""
+    if swarm.kind == "file":
+        return swarm.options.get("system") != ""
+    return swarm.kind in ("gsm8k", "math-hard", "proposer-solver")
+
+
 def questions_file_of(options: Mapping[str, Any]) -> str:
     """The JSONL file of questions that a kind's options name; empty if they name none."""
     name = options.get("data")

@@ -41,6 +41,8 @@ MODULE = "swarmd.swarms.reward_process"
 
 RewardFunction = Callable[..., Any]
 
+_OF_THE_TRAINER = ("trainer_state", "log_extra", "log_metric")  # arguments that TRL gives besides the columns
+
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -128,15 +130,29 @@ def _end_process(process: subprocess.Popen[bytes], connection: Connection) -> No
 def check_function_path(path: str) -> str:
     """The key and path, for errors. Raises SwarmError if it is not an import path of a function."""
     key = f"swarm.options.reward_funcs: {path!r}"
-    if not _PATH.fullmatch(path):
-        fix = f"{path.removesuffix('.py')}:function" if path.endswith(".py") else "package.module:function"
+    module, _, name = path.partition(":")
+    if module.endswith(".py") or not _PATH.fullmatch(path):
+        if module.endswith(".py"):
+            module, name = module.removesuffix(".py"), name or "function"
+        elif not name:
+            module, _, name = module.rpartition(".")
+        fix = f"{module}:{name}" if _PATH.fullmatch(f"{module}:{name}") else "package.module:function"
         raise SwarmError(f"{key} is not an import path of a function", f'Write it as "{fix}"')
     return key
 
 
-def check_source(path: str, home: Path) -> None:
-    """Check what can be told of an import path without running its module, which may need what is not installed yet.
-    Raises SwarmError if the path has another form, or a module below `home` cannot have such a function."""
+def check_source(path: str, home: Path, columns: Iterable[str] | None = None) -> None:
+    """Check what can be told of a function without running its module, which may need what is not installed yet.
+
+    Args:
+        path: the import path.
+        home: modules below it are read.
+        columns: what the function is given besides what every function is; None if that is not known.
+
+    Raises:
+        SwarmError: the path has another form, or a module below `home` has no such function, or one that cannot be
+            called as it will be.
+    """
     key = check_function_path(path)
     module, _, name = path.partition(":")
     file = home / f"{module.replace('.', '/')}.py"
@@ -154,6 +170,21 @@ def check_source(path: str, home: Path) -> None:
         near = difflib.get_close_matches(name, defined, n=1)
         fix = f"Did you mean {module}:{near[0]}?" if near else f"It has: {', '.join(defined) or 'no function'}"
         raise SwarmError(f"{key}: {file} has no function {name!r}", fix)
+    if name in defined and not defined[name].decorator_list:
+        _check_signature(f"{key} ({file.name}, line {defined[name].lineno})", defined[name].args, columns)
+
+
+def _check_signature(which: str, takes: ast.arguments, columns: Iterable[str] | None) -> None:
+    """Raise SwarmError for a function that cannot be called as it will be: by name, with more than most need."""
+    names = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
+    optional = {each.arg for each in takes.args[len(takes.args) - len(takes.defaults) :]}
+    optional |= {each.arg for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default}
+    given = {"prompts", "completions", *_OF_THE_TRAINER, *(columns or ())}
+    fix = "Write it as `def reward(completions, answer, **kwargs)`: columns come by name, and what is left in kwargs"
+    if not takes.kwarg and given - names:
+        raise SwarmError(f"{which} does not take {', '.join(sorted(given - names))}, which it is given", fix)
+    if columns is not None and (lacking := sorted(names - optional - given)):
+        raise SwarmError(f"{which} asks for {', '.join(lacking)}, and is given {', '.join(sorted(given))}", fix)
 
 
 def _not_a_function(key: str) -> SwarmError:
@@ -171,9 +202,8 @@ def load_reward_function(path: str) -> RewardFunction:
         traceback.print_exc()
         fix = f"Correct {module}, or name another function in it"
         if isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module):
-            file = module.removesuffix(".py").replace(".", "/") + ".py"
+            file = module.replace(".", "/") + ".py"
             fix = f"Put {file} into {sys.path[-1]}, install it beside swarmd, or set PYTHONPATH"
-            fix = f'Write "{module.removesuffix(".py")}:{name}"' if module.endswith(".py") else fix
         elif isinstance(error, ModuleNotFoundError):
             fix = f"Install {error.name} beside swarmd: {install_command(error.name or '')}"
         raise SwarmError(f"{key} cannot be imported: {type(error).__name__}: {error}", fix) from error

@@ -163,7 +163,7 @@ FAILURES_MAX = 3  # calls; a function that has failed at all of these ends the s
 
 Inputs = Literal["text", "messages"]
 
-_TRLS_OWN = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass under these names
+TRLS_OWN = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass under these names
 
 
 class RewardFunctions:
@@ -209,7 +209,7 @@ class RewardFunctions:
         given = {
             "prompts": [prompt] * count,
             "completions": texts if self._inputs == "text" else spoken,
-            **{name: [value] * count for name, value in columns.items() if name not in _TRLS_OWN},
+            **{name: [value] * count for name, value in columns.items() if name not in TRLS_OWN},
         }
         values: list[dict[str, float]] = [{} for _ in completions]
         for name in self._paths:

@@ -16,10 +16,12 @@ import msgspec
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.swarms.dataset import is_hub_id
+from swarmd.swarms.jsonl import read_rows
+from swarmd.swarms.options import FileOptions, decode_options
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
 from swarmd.swarms.registry import BUILT_IN, make_plan, questions_file_of
 from swarmd.swarms.reward_process import check_source
-from swarmd.swarms.rewards import COMPARING
+from swarmd.swarms.rewards import COMPARING, TRLS_OWN
 
 SAMPLED = 64  # questions
 SHOWN_CHARACTERS = 160  # of a question or truth in an error
@@ -47,8 +49,9 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         return ""
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
     if functions:
+        columns = _read_columns(swarm, home / name) if (home / name).exists() or not source else None
         for path in functions:
-            check_source(path, home)
+            check_source(path, home, columns)
         return f"the reward functions {', '.join(functions)} decide"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
         if source and not (home / name).exists():
@@ -59,6 +62,12 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
             swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
         return check_truths(make_plan(swarm, training, home))
     return ""
+
+
+def _read_columns(swarm: SwarmConfig, path: Path) -> set[str]:
+    """Names under which reward functions get the columns of a file. Raises SwarmError for a malformed file."""
+    options = decode_options(swarm.options, FileOptions)
+    return options.columns.add_their_names(read_rows(path, ("prompt",))[0]).keys() - set(TRLS_OWN)
 
 
 def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:

@@ -47,7 +47,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     last_stage: int
     last_reward: float | None  # of that stage; null: not known here
     seen_at: float | None = None  # when something of it was seen last
-    present: bool = True  # False: it left, or its membership expired, 20 to 30 s after its last renewal
+    present: bool = True  # False: it left, or its membership expired, up to dht.record_s after it died
     votes: int | None = None  # received on the chain; None in a swarm without one
     known: bool = True  # False: no reward of it is known here, and `reward` says nothing
     admitted: bool = True  # by proof of work or an invitation; those that are not come after those that are

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import socket
 import tarfile
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from swarmd.cli import run_command
 from swarmd.dht.wire.addresses import suggest_address
@@ -21,6 +23,9 @@ CONFIG = "node/config.toml"
 
 HEAD = 'role = "coordinator"\n[swarm]\nid = "x"\n'
 OWN = 'data = "."\n' + HEAD + 'kind = "file"\n[swarm.options]\ndata = "q.jsonl"\n'
+REFUSES_SYSTEM = (
+    "{% for m in messages %}{{ raise_exception('no system role') if m.role == 'system' else m.content }}{% endfor %}"
+)
 FILES = {
     "q.jsonl": '{"prompt": "a", "answer": "1"}\n',
     "note.txt": "hello\n",
@@ -99,6 +104,21 @@ FILES = {
     "short.toml": OWN + 'reward_funcs = ["mine:shrot"]\n',
     "class.toml": OWN + 'reward_funcs = ["mine:Model"]\n',
     "syntax.toml": OWN + 'reward_funcs = ["broken:short"]\n',
+    "called.py": "def few(completions):\n    return [1.0]\n\n\ndef other(samples, **columns):\n    return [1.0]\n",
+    "few.toml": OWN + 'reward_funcs = ["called:few"]\n',
+    "lacking.toml": OWN + 'reward_funcs = ["called:other"]\n',
+    "file.toml": OWN + 'reward_funcs = ["called.py:other"]\n',
+    "dotted.toml": OWN + 'reward_funcs = ["called.other"]\n',
+    "split.toml": OWN.replace("q.jsonl", "new.jsonl") + 'dataset = "q.jsonl"\nsplit = "train[:10%"\n',
+    "quorum.toml": HEAD + "[coordinator]\nquorum = 80\n",
+    "octet.toml": HEAD + '[dht]\nannounce = ["/ip4/10.0.0.300/tcp/1"]\n',
+    "chat.jsonl": '{"prompt": [{"role": "user", "content": "1?"}], "answer": "2"}',
+    "chat.toml": OWN.replace("q.jsonl", "chat.jsonl"),
+    "number.jsonl": '{"prompt": "1?", "answer": 2}',
+    "number.toml": OWN.replace("q.jsonl", "number.jsonl"),
+    "deeper.toml": HEAD + '[training]\nmodel = "./models/deeper"\n',
+    "scored.toml": HEAD + '[training]\nmodel = "./models/scored"\n',
+    "systemless.toml": OWN + '[training]\nmodel = "./models/systemless"\n',
 }
 
 
@@ -108,6 +128,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
     assert run_command(["swarm", "new", "mine", "--dir", str(root / "node")]) == 0
     (root / "node" / MANIFEST).rename(root / MANIFEST)
+    manifest = (root / MANIFEST).read_text()
+    (root / "altered.toml").write_text(manifest.replace('creator = "12D3KooW', 'creator = "12D3KooX'))
     (root / "utf16.toml").write_text('role = "coordinator"', encoding="utf-16")
     for name, text in FILES.items():
         (root / name).write_text(text)
@@ -116,7 +138,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "0.seg").write_bytes(b"SWRMLOG1\x01\0\x84")
     (root / "models" / "tiny").mkdir(parents=True)
     (root / "models" / "tiny" / "config.json").write_text("{}")
-    settings = json.loads((EMBEDDED_DIR / "config.json").read_text()) | {"model_type": "qwen9"}
+    known = json.loads((EMBEDDED_DIR / "config.json").read_text())
+    settings = known | {"model_type": "qwen9"}
     for name in ("untokenized", "unknown"):
         (root / "models" / name).mkdir()
         (root / "models" / name / "config.json").write_text(json.dumps(settings))
@@ -128,12 +151,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, file, text in (
         ("unshaped", "config.json", json.dumps(settings | {"model_type": "qwen3", "vocab_size": 300})),
         ("template", "chat_template.jinja", "{% for m in messages %}{{ m.content }"),
+        ("deeper", "config.json", json.dumps(known | {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3})),
+        ("scored", "model.safetensors", ""),
+        ("systemless", "chat_template.jinja", REFUSES_SYSTEM),
     ):
         (root / "models" / name).mkdir()
         for source in EMBEDDED_DIR.iterdir():
             (root / "models" / name / source.name).symlink_to(source)
         (root / "models" / name / file).unlink(missing_ok=True)
         (root / "models" / name / file).write_text(text)
+    weights = load_file(EMBEDDED_DIR / "model.safetensors")
+    scored = weights | {"score.weight": weights["model.norm.weight"].clone()}
+    save_file(scored, root / "models" / "scored" / "model.safetensors", {"format": "pt"})
+    for name in ("logless", "newer"):
+        (root / "nodes" / name / "checkpoints").mkdir(parents=True)
+        (root / "nodes" / name / "config.toml").write_text('data = "."\n' + HEAD)
+    (root / "nodes" / "newer" / "layout.json").write_text('{"layout": 99}')
     (root / "empty.tar").write_bytes(bytes(10240))
     (root / "models" / "listed").mkdir()
     (root / "models" / "listed" / "config.json").write_text("[1]")
@@ -153,7 +186,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "deep.toml"], "nested more than 64 deep", "is it the right one?"),
         (["config", "check", "udp.toml"], "is UDP without QUIC", "/udp/PORT/quic-v1"),
         (["config", "check", "unshaped.toml"], "1 has another shape (model.embed_tokens.weight", "Its config.json is"),
-        (["config", "check", "template.toml"], "chat template of ./models/template refuses", "Mend or copy"),
+        (["config", "check", "template.toml"], "chat template of ./models/template is not valid Jinja", "Mend or copy"),
         (["bundle", "node", "b.zip"], "unexpected extra argument", "--to"),
         (["explain", "node", "-1"], "takes no number below 0, as -1 is", "Write it as `swarmd explain"),
         (["replay", "node", "--state", "--step"], "exclude each other: give one", "says what goes together"),
@@ -164,6 +197,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "short.toml"], "mine.py has no function 'shrot'", "Did you mean mine:short?"),
         (["config", "check", "class.toml"], "'mine:Model' is not a function", "Name a function"),
         (["config", "check", "syntax.toml"], "broken.py cannot be read as Python", "Correct broken.py"),
+        (["config", "check", "few.toml"], "(called.py, line 1) does not take answer, log_extra, ", "**kwargs"),
+        (["config", "check", "lacking.toml"], "(called.py, line 5) asks for samples, and is given", "**kwargs"),
+        (["config", "check", "file.toml"], "is not an import path", 'Write it as "called:other"'),
+        (["config", "check", "quorum.toml"], "coordinator.quorum", "as a share, 0.8 for 80 %"),
+        (["config", "check", "octet.toml"], "'/ip4/10.0.0.300/tcp/1' is not an address", "/ip4/192.0.2.1/tcp/38331"),
+        (["config", "check", "dotted.toml"], "is not an import path", 'Write it as "called:other"'),
+        (["config", "check", "split.toml"], "Unrecognized instruction format", 'as "train", "train[:1000]"'),
+        (["join", "altered.toml", "--dir", "new"], "is not a peer id", "Get the file again"),
+        (["config", "check", "chat.toml"], "line 1: 'prompt' is not a text: [", "Write the user's message alone"),
+        (["config", "check", "number.toml"], "line 1: 'answer' is not a text: 2", '{"answer": "2"}'),
+        (["config", "check", "deeper.toml"], "are missing (model.layers.", "put the config.json that belongs"),
+        (["config", "check", "scored.toml"], "1 is not the model's (score.weight)", "saved as a classifier or reward"),
+        (["config", "check", "systemless.toml"], "refuses a chat of system, user", "mend its chat_template.jinja"),
+        (["explain", "nodes/logless"], "the log of the node in nodes/logless is gone", "Put them back from a copy"),
+        (["status", "nodes/newer"], "nodes/newer has layout 99", "Use the newer swarmd"),
         (["model", "check", "models/listed"], "config.json holds a list in JSON", "Copy or download it again"),
         (["model", "build", "--out", "note.txt/new"], "note.txt/new: Not a directory", "Move away what is at"),
         (["model", "build", "--out", "/proc/new"], "/proc/new: No such file", "Name another place"),
@@ -285,6 +333,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["join", MANIFEST, "--dir", "new", "--signer", "http://e.org"], "has no chain", "Leave them out"),
         (["leaderboard", "node", "--contract", "0x12"], "needs --rpc", "Give --rpc URL"),
         (["swarm", "invite", "Bob", "--dir", "node"], "nobody needs an invitation", "`swarmd swarm new --invited`"),
+        (["join", MANIFEST, "--dir", "new", "--invitation", "x"], "asks for no invitation", "Name the manifest of the"),
+        (["log", "export", "node", "--jsonl", "q.jsonl"], "q.jsonl exists already", "never overwritten"),
+        (["chat", "models/tiny", "--ask", " "], "--ask is blank", "in quotes"),
         (["notify", "node"], "names no way to notify anybody", "below [notify]"),
         (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
         (["join", MANIFEST, "--dir", "new", "--name", "x" * 65], "--name: the name has 65 characters", "a shorter one"),
@@ -319,7 +370,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "'my.py' is not an import path of a function",
             'Write it as "my:function"',
         ),
-        (["config", "check", "weights.toml"], "has 2 values for 1 of `reward_funcs`", "It takes: "),
+        (["config", "check", "weights.toml"], "has 2 values for 1 of `reward_funcs`", "Give one for each, or none"),
         (["config", "check", "pattern.toml"], "'([' is not a regular expression", "before a bracket"),
         (["config", "check", "latin.toml"], "line 1: not JSON in UTF-8", "Save the file as UTF-8"),
         (["config", "check", "untokenized.toml"], "has no tokenizer", "Copy the tokenizer's files"),
@@ -378,6 +429,22 @@ def test_what_was_given_and_what_would_do_are_named(
     assert not (made / "new").exists()
 
 
+def test_a_port_that_is_taken_is_said_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        for command in (["model", "serve", "none"], ["reference-server", "--model", "./none"]):
+            assert run_command([*command, "--listen", listen]) == 78
+            assert "Choose another --listen" in capsys.readouterr().err
+
+
+def test_a_wrong_variable_is_named_as_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWARMD_INIT_PROCESSES", "two")
+    assert run_command(["init", "--yes", "--dir", "new"]) == 64
+    assert "SWARMD_INIT_PROCESSES takes a whole number, not 'two'" in capsys.readouterr().err
+
+
 def test_a_file_that_cannot_be_written_where_it_was_asked_for(tmp_path: Path) -> None:
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
     assert "make the directory" in make_write_error(missing, tmp_path / "gone" / "x.jsonl", "export").fix
@@ -389,7 +456,7 @@ def test_a_file_that_cannot_be_written_where_it_was_asked_for(tmp_path: Path) ->
         ("example.org:4001", "/dns4/example.org/tcp/4001"),
         ("https://example.org/", "/dns4/example.org/tcp/38331"),
         ("192.0.2.7", "/ip4/192.0.2.7/tcp/38331"),
-        ("/ip4/nonsense", "/ip4/0.0.0.0/tcp/38331"),
+        ("/ip4/nonsense", "/ip4/192.0.2.1/tcp/38331"),
     ],
 )
 def test_a_host_is_written_as_an_address(given: str, written: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.bounds import SUM_MAX
+from swarmd.cli.local_swarm import make_node_row
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import LinkState, RoundState, TrainerState
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
@@ -286,7 +287,10 @@ def test_a_daemon_that_does_not_answer() -> None:
 def test_why_the_last_stage_failed_is_told_until_the_next_one() -> None:
     failed = replace(LIVE, trainer=replace(WELL, progress=ProgressMessage(STAGE_FAILED, note="mine:right failed: no")))
     idle = replace(STATE, trainer=replace(STATE.trainer, chart="idle"))
-    assert status_of(idle, NOW, LOG, failed).training.reason.endswith("the last stage failed: mine:right failed: no")
+    status = status_of(idle, NOW, LOG, failed)
+    assert status.training.reason.endswith("the last stage failed: mine:right failed: no") and not status.healthy
+    row = make_node_row("node-1", status)  # as `swarmd local` shows it
+    assert row.note.endswith("mine:right failed: no") and "done" not in row.what
     assert "failed" not in status_of(idle, NOW, LOG, LIVE).training.reason
 
 

@@ -287,7 +287,6 @@ def test_rows_need_no_answer_where_nothing_compares(home: Path) -> None:
     [
         ("absent:f", None, "Put absent.py into"),
         ("a.absent:f", None, "Put a/absent.py into"),
-        ("mine.py:f", "", 'Write "mine:f"'),
         ("mine:f", "def g(): ...", "name another function in it"),
         ("mine:f", "def f(:", "Correct mine"),
         ("mine:f", "import not_there_at_all", "Install not_there_at_all"),
@@ -305,6 +304,7 @@ def test_why_one_cannot_be_imported_says_what_to_do(home: Path, path: str, body:
     ("options", "complaint"),
     [
         ({"reward_funcs": ["my_rewards"]}, "is not an import path"),
+        ({"reward_funcs": ["my_rewards.py:short"]}, "is not an import path of a function.*my_rewards:short"),
         ({"reward_funcs": ["os; x:y"]}, "is not an import path"),
         ({"reward_funcs": ["my_rewards:nothing"]}, "cannot be imported: AttributeError"),
         ({"reward_funcs": ["no_such_module:f"]}, "cannot be imported: ModuleNotFoundError"),

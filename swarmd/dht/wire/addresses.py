@@ -111,7 +111,8 @@ def suggest_address(text: str) -> str:
     found = re.fullmatch(r"(?:\w+://)?([\w.-]+?)(?::(\d{1,5}))?/?", text)
     _, kind, host = ("/" + text.strip("/") + "//").split("/")[:3]
     if text.startswith("/ip") and kind in HOSTS and not _is_host(kind, host):
-        return f"{host!r} is not a valid {kind} address: write for example /ip4/0.0.0.0/tcp/38331"
+        example = {"ip4": "192.0.2.1", "ip6": "2001:db8::1"}.get(kind, "node.example.org")
+        return f"{host!r} is not a valid {kind} address: write for example /{kind}/{example}/tcp/38331"
     if found is None or text.startswith("/"):
         return "Write for example /ip4/0.0.0.0/tcp/38331"
     host, port = found[1], found[2] or "38331"

@@ -14,6 +14,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -92,8 +93,11 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
     except (*DECODE_ERRORS, RecordRejected) as error:
         raise RecordRejected("not-invited", f"no invitation: {error}") from error
     until = invitation.until or math.inf
-    if not until > now or len(invitation.signature) != ED25519_BYTES or not is_peer_id(invitation.host):
-        raise RecordRejected("not-invited", "an invitation that is over, or is not signed")
+    if not until > now:
+        ended = datetime.fromtimestamp(max(0.0, min(until, now)), UTC)
+        raise RecordRejected("not-invited", f"an invitation that ended on {ended:%Y-%m-%d at %H:%M} UTC")
+    if len(invitation.signature) != ED25519_BYTES or not is_peer_id(invitation.host):
+        raise RecordRejected("not-invited", "an invitation that is not signed")
     if invitation.host == creator:
         if invitation.own:  # of the guest's choice, as it is not signed: one invitation would be any number of them
             raise RecordRejected("not-invited", "the creator needs no invitation of its own, and here is one")

@@ -47,6 +47,8 @@ _ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE = "general.architecture", "split.count", 
 
 def check_directory(directory: Path) -> None:
     """Check that a directory looks like a model's. Raises ModelError naming the file and the fix, OSError."""
+    if (directory / ADAPTERS).is_file() and (directory / CONFIG).is_file():
+        raise adapters_beside_weights_error(str(directory))
     if (directory / ADAPTERS).is_file():
         raise _adapters_only_error(directory)
     if not (directory / CONFIG).is_file():
@@ -104,6 +106,8 @@ def _read_settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_bytes().decode())
     except ValueError as error:
+        if isinstance(error, json.JSONDecodeError) and "BOM" not in error.msg:
+            raise ModelError(f"{path} is not JSON: {error}", "Correct it there, or copy the file again") from error
         raise ModelError(
             f"{path} is not JSON in UTF-8: {error}", "Save it as UTF-8 without a byte order mark, or copy it again"
         ) from error
@@ -168,6 +172,14 @@ def explain_wrapped_weights(names: Iterable[str]) -> str:
         if any(part in name.split(".") for name in names):
             return f"The model was saved inside the wrapper of {wrapper}: save {inner} with save_pretrained instead"
     return ""
+
+
+def adapters_beside_weights_error(name: str) -> ModelUnfit:
+    """The error for a model with adapters in its directory, which transformers would load without a message."""
+    return ModelUnfit(
+        f"{name} has adapters beside its weights ({ADAPTERS}), which change what the model computes",
+        f"Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without {ADAPTERS}",
+    )
 
 
 def _adapters_only_error(directory: Path) -> ModelError:

@@ -15,7 +15,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from swarmd.errors import ModelError, ModelUnfit, SwarmdError
-from swarmd.training.models.files import explain_wrapped_weights
+from swarmd.training.models.files import adapters_beside_weights_error, explain_wrapped_weights
 from swarmd.training.models.hub import explain_hub, find_hub_error
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
 
@@ -25,7 +25,7 @@ _COMPUTED = re.compile(
     r"(^|\.)((attn|self_attn|attention)\.(bias|masked_bias|causal_mask)|position_ids|rotary_emb\.inv_freq)$"
 )
 _OTHER_HEADS = re.compile(r"^(score|classifier|classification_head|v_head|value_head|reward_head|qa_outputs)\.")
-_CHECKPOINT = {"model_state_dict", "state_dict", "optimizer", "optimizer_state_dict", "epoch"}
+_CHECKPOINT = {"model", "model_state_dict", "state_dict", "optimizer", "optimizer_state_dict", "epoch", "step"}
 _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
 
@@ -43,10 +43,7 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
         **WITHOUT_CODE,
     )
     if model._hf_peft_config_loaded:  # it was read without any message
-        raise ModelUnfit(
-            f"{name} has adapters beside its weights (adapter_config.json), which change what the model computes",
-            "Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without adapter_config.json",
-        )
+        raise adapters_beside_weights_error(name)
     check_loaded(name, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
     _disable_dropout(model)
     return model
@@ -144,8 +141,13 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
     if what and isinstance(error, KeyError | TypeError | AttributeError):
         reason = f"{type(error).__name__}: {error}"
         fix = "Copy or download its tokenizer.json and tokenizer_config.json again"
+    elif isinstance(error, KeyError) and "Missing required keys" in str(error):
+        reason, fix = str(error.args[0]), "Correct that in its config.json, or copy the file again"
     elif isinstance(error, KeyError):
         reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
+    if "Couldn't instantiate the backend tokenizer" in str(error):
+        reason = "it has no tokenizer.json, and of an older kind not all of the files"
+        fix = "Copy its tokenizer.json, or its tokenizer.model, or save it again: `tokenizer.save_pretrained(DIR)`"
     if "Should have a `model_type` key" in str(error):
         reason, fix = "its config.json has no model_type", "Copy or download config.json again"
     if "Unrecognized configuration class" in str(error):

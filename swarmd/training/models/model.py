@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from jinja2 import TemplateError
+from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -33,10 +33,10 @@ from swarmd.training.models.device import (
     name_device,
     set_thread_count,
 )
-from swarmd.training.models.files import check_quantization, list_weights, missing_template_error, read_header
+from swarmd.training.models.files import check_quantization, missing_template_error
 from swarmd.training.models.gguf_file import read_gguf_config, resolve_model_directory
 from swarmd.training.models.hub import fetch_commit
-from swarmd.training.models.loading import call_loader, check_loaded, read_model
+from swarmd.training.models.loading import call_loader, read_model
 from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_device_memory, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, encode_choice
 from swarmd.training.models.remembered import DigestCache
@@ -113,6 +113,11 @@ class Policy(msgspec.Struct, eq=False):
         apply = self.tokenizer.apply_chat_template
         try:
             ids = apply(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        except TemplateSyntaxError as error:
+            raise ModelUnfit(
+                f"the chat template of {self.name} is not valid Jinja: {error.message} (line {error.lineno})",
+                "Mend or copy its chat template again",
+            ) from error
         except TemplateError as error:
             roles = ", ".join(each["role"] for each in chat)
             raise ModelUnfit(
@@ -375,32 +380,27 @@ def read_base_weights(policy: Policy) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-def check_loadable(training: TrainingConfig) -> None:
-    """Check from the files of a model of this machine, without its weights, that it can be loaded. Raises ModelError:
-    transformers does not know its architecture, it is not a language model, or it lacks a tokenizer; ConfigError: it
-    has no layers as `training.lora.targets` names them."""
+def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
+    """Check from the files of a model of this machine, without its weights' values, that it can be loaded.
+
+    Args:
+        has_system: whether questions have a system message.
+
+    Raises:
+        ModelError: transformers does not know its architecture, it is not a language model, its files have other
+            weights than its configuration describes, or it lacks a tokenizer.
+        ConfigError: it has no layers as `training.lora.targets` names them.
+    """
     if training.model == AUTO or (source := find_configured_model(training)) is None or is_gguf(str(source)):
         return
-    _, empty = _make_weightless_model(str(source), training.model)
+    config, empty = _make_weightless_model(str(source), training.model)
     tokenizer = load_tokenizer(str(source), training.model)
-    try:
-        tokenizer.apply_chat_template([{"role": "user", "content": _QUESTION}], tokenize=False)
-    except TemplateError as error:
-        raise ModelUnfit(
-            f"the chat template of {training.model} refuses a question: {error}", "Mend or copy its chat template again"
-        ) from error
-    check_loaded(training.model, (), (), _compare_shapes(source, empty))
+    if not getattr(config, "quantization_config", None):
+        empty = call_loader(training.model, lambda: read_model(training.model, str(source), device_map={"": "meta"}))
+    markers = list_escaped_texts(tokenizer)
+    check_tokenizer(Policy(training.model, empty, tokenizer, device="meta", digest="", markers=markers), has_system)
     if training.lora.targets:
         adapters.choose_targets(empty, training.lora)
-
-
-def _compare_shapes(directory: Path, empty: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """Name and shape, in the files and in the model, of plain weights that have another shape in each."""
-    wanted = {} if getattr(empty.config, "quantization_config", None) else empty.state_dict()
-    for path in list_weights(directory) if wanted else ():
-        for name, entry in (read_header(path) if path.suffix == ".safetensors" and path.is_file() else {}).items():
-            if name in wanted and tuple(entry["shape"]) != tuple(wanted[name].shape):
-                yield name, tuple(entry["shape"]), tuple(wanted[name].shape)
 
 
 def read_model_shape(source: str, name: str, revision: str = "") -> ModelShape:
@@ -471,16 +471,17 @@ def load_tokenizer(source: str, name: str, revision: str = "", chats: bool = Tru
     return tokenizer
 
 
-def check_tokenizer(policy: Policy) -> None:
+def check_tokenizer(policy: Policy, has_system: bool = False) -> None:
     """Raise ModelUnfit if the tokenizer does not go with the model.
 
-    - A question must reach the model through the chat template.
+    - A question, with a system message if `has_system`, must reach the model through the chat template.
     - The end tokens in the model's settings must exist.
     - Text must not become tokens without an embedding: the first of them, even a peer's, would end each stage. Special
       tokens count only if they are used, since text never becomes them.
     """
     tokenizer, embeddings = policy.tokenizer, policy.model.get_input_embeddings().num_embeddings
-    prompt = policy.encode_prompt([Message("user", _QUESTION)])
+    before = [Message("system", "Be brief.", trusted=True)] if has_system else []
+    prompt = policy.encode_prompt([*before, Message("user", _QUESTION)])
     if _QUESTION not in tokenizer.decode(prompt):
         raise ModelUnfit(
             f"what the tokenizer of {policy.name} makes of a question does not hold it: {_QUESTION!r} becomes "

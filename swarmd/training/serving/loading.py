@@ -19,11 +19,10 @@ from swarmd.installed import import_optional
 from swarmd.swarms.plan import Message
 from swarmd.training.checkpoint_files import find_newest_complete, list_checkpoints, verify_checkpoint
 from swarmd.training.checkpoints import WEIGHTS
+from swarmd.training.models.files import ADAPTERS
 from swarmd.training.models.model import Policy, list_escaped_texts, load_frozen, load_tokenizer
 from swarmd.training.models.pool import CHOICE, read_choice
 from swarmd.training.models.source import hub_revision_of
-
-ADAPTERS = "adapter_config.json"  # of PEFT
 
 
 class ModelChosen(NamedTuple):

@@ -131,7 +131,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "another format": (put(WEIGHTS, b"PK\3\4" + bytes(100)), f"{WEIGHTS} is not a safetensors file", "again"),
     "a wrapper": (reweighted(prefixed("_orig_mod.")), "all of their names begin with '_orig_mod'", "model._orig_mod"),
     "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
-    "adapters beside a model": (ADAPTERS, "holds adapters of 'org/base'", 'training.model = "org/base"'),
+    "adapters beside a model": (ADAPTERS, "has adapters beside its weights", "without adapter_config.json"),
     "a GGUF file in it": (gguf_alone, "has no config.json", "tiny-Q4.gguf"),
     "a shard too few": (a_shard_too_few, "is missing, which the index of its weights names", "again"),
     "shards without their index": (shards_alone, "has no weights", "index.json"),

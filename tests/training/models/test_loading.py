@@ -18,7 +18,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from swarmd.config import TrainingConfig
 from swarmd.errors import ModelUnfit
 from swarmd.training.models.loading import read_model
-from swarmd.training.models.model import Policy, load_policy, read_base_weights
+from swarmd.training.models.model import Policy, check_loadable, load_policy, read_base_weights
 from swarmd.training.reference.scoring import load_reference
 from tests.training.models.conftest import GPT, SMALL, Weights, configured, prefixed, reweighted
 
@@ -97,6 +97,12 @@ CAUSES: dict[str, tuple[Callable[[Weights], Weights], dict[str, Any], str, str]]
     "no head": (without("lm_head"), {}, "1 is missing (lm_head.weight)", "tie_word_embeddings"),
     "a classifier": (as_classifier, {}, "score.weight", "classifier"),
     "a classifier, tied": (as_classifier, {"tie_word_embeddings": True}, "score.weight", "classifier"),
+    "a trainer's own file": (
+        lambda all: {"model": torch.zeros(1), "step": torch.zeros(1)},
+        {},
+        "step",
+        "checkpoint of",
+    ),
     "other shapes": (wider, {}, "model.embed_tokens.weight is [80, 16] instead of [64, 16]", "config.json"),
     "a layer too few": (without("layers.1."), {}, "12 are missing (model.layers.1.", "config.json"),
     "a layer too many": (
@@ -173,7 +179,12 @@ def test_all_that_reads_a_model_refuses_such_weights(model: Path) -> None:
     training = TrainingConfig(model=str(model), device="cpu")
     policy: Policy = load_policy(training)
     reweighted(without("layers.0.mlp"))(model)
-    for use in (lambda: load_policy(training), lambda: read_base_weights(policy), lambda: load_reference(training)):
+    for use in (
+        lambda: load_policy(training),
+        lambda: read_base_weights(policy),
+        lambda: load_reference(training),
+        lambda: check_loadable(training),  # for `swarmd config check`
+    ):
         with pytest.raises(ModelUnfit, match=r"are missing \(model\.layers\.0\.mlp"):
             use()
 

@@ -17,10 +17,17 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from swarmd.config import LoraConfig, TrainingConfig
-from swarmd.errors import ExitCode, ModelError
+from swarmd.errors import ExitCode, ModelError, ModelUnfit
 from swarmd.swarms.plan import Message
 from swarmd.training.models.files import check_context
-from swarmd.training.models.model import Policy, check_tokenizer, load_policy, load_tokenizer, read_base_weights
+from swarmd.training.models.model import (
+    Policy,
+    check_loadable,
+    check_tokenizer,
+    load_policy,
+    load_tokenizer,
+    read_base_weights,
+)
 from swarmd.training.models.source import prefer_cache
 from swarmd.training.reference.scoring import load_reference
 from tests.hub_double import HubDouble
@@ -89,6 +96,7 @@ SYSTEM_ALONE = "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }
         (configured("generation_config.json", eos_token_id=[1, 32000]), "ends completions at token 32000"),
         (configured(num_hidden_layers=0), "without layers"),
         (configured(hidden_act="none of these"), "names 'none of these', which transformers"),
+        (configured(rope_parameters={"rope_type": "yarn"}), "cannot be loaded: Missing required keys in `rope_param"),
         (configured(model_type="vit"), "not a causal language model"),
         (configured(model_type="t5"), "its architecture, t5, is an encoder with a decoder"),
         (configured(model_type="bert"), "its architecture, bert, is an encoder, which fills gaps"),
@@ -105,6 +113,22 @@ def test_what_transformers_would_go_on_with_is_refused(model: Path, spoil: Calla
     with pytest.raises(ModelError) as caught:
         check_tokenizer(load_policy(TrainingConfig(device="cpu", model=str(model))))
     assert told in caught.value.message and caught.value.fix, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("[INST]answer: ", "'12' becomes '[INST]answer: '"),
+        ("{% for m in messages %}{{ m.content }}{% end %}", "is not valid Jinja"),
+        ("{{ raise_exception('no system') if messages[0].role == 'system' else messages[0].content }}", "no system"),
+    ],
+)
+def test_a_chat_template_that_takes_no_question_is_told_before_weights_are_read(
+    model: Path, template: str, told: str
+) -> None:
+    templated(template)(model)
+    with pytest.raises(ModelUnfit, match=re.escape(told)):
+        check_loadable(TrainingConfig(device="cpu", model=str(model)), has_system=True)
 
 
 def test_a_model_with_several_chat_templates(model: Path, tmp_path: Path) -> None:
