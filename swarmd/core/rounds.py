@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from swarmd.bounds import add_bounded, clamp_integer
-from swarmd.core import evidence, stage_times, submissions, votes, weights
+from swarmd.core import evidence, group_costs, stage_times, submissions, votes, weights
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
     Announce,
@@ -278,8 +278,9 @@ def _issue_train(turn: StepContext, work: StageWork) -> None:
     if turn.state.catch_up is not None and not work.begun:
         work = turn.state.work = replace(work, begun=True, weights=weights.give_to_trainer(turn))
     name = train_command_id(work.round, work.stage)
+    chosen = group_costs.choose_for_stage(turn.state, turn.settings.peer_slots)
     turn.issue_until_answered(
-        Train(name, work.round, work.stage, work.rollouts, work.context, work.weights, work.barred)
+        Train(name, work.round, work.stage, work.rollouts, work.context, work.weights, work.barred, chosen)
     )
     turn.set_deadline("train", turn.at + turn.settings.train_s)
 
@@ -293,6 +294,7 @@ def on_stage_trained(turn: StepContext, event: StageTrained) -> None:
     else:
         record_result(turn, event)
         stage_times.note_trained(turn.state, event)
+        group_costs.count_stage(turn.state, event)
         weights.on_stage_trained(turn)
         if work is not None and (work.round, work.stage) == (event.round, event.stage):
             _publish_result(turn, event, work)

@@ -239,6 +239,7 @@ class Stage:
         self.mask_stats = MaskStats()
         self._longest_prompt = 0  # tokens of the longest question that was skipped
         self.flatness = ZeroVarianceStats(policy.stop_ids)
+        self.trained_groups = 0  # that went through the passes
         self._longest = 0  # tokens of the longest own completion in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
@@ -330,6 +331,7 @@ class Stage:
         others = [self._cut_peer_group(group) for group in (*fresh[len(informative) :], *replayed)]
         groups = [*informative, *others, *flat][: self.training.questions]
         foreign = {id(group) for group in others}
+        self.trained_groups += sum(self.training.beta > 0 or not group.has_zero_variance for group in groups)
         self.metrics.count_other_groups(len(foreign))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
