@@ -553,14 +553,15 @@ def update_learning(before: LearningStatus | None, event: StageTrained, at: floa
 
 
 def count_set_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
-    """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share` and `little` groups, and peers
-    with a `mark`. Reasons that did not occur are left out."""
+    """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share`, `little` and `long` groups,
+    and peers with a `mark`. Reasons that did not occur are left out."""
     if not set_aside:
         return ()
     counts = {
         "unvouched": sum(each.held for each in set_aside),
         "share": sum(each.over_share for each in set_aside),
         "little": sum(each.of_little for each in set_aside),
+        "long": sum(each.too_long for each in set_aside),
         "mark": sum(bool(each.mark) for each in set_aside),
     }
     return tuple((reason, clamp_integer(count)) for reason, count in counts.items() if count > 0)

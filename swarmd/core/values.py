@@ -148,6 +148,7 @@ class SetAside(Value, frozen=True):
     mark_own: float = 0.0  # of this node's own
     over_share: int = 0  # groups that were passed over, as the peer had its share of a batch
     of_little: int = 0  # groups that were passed over for others', as little of this peer's counts
+    too_long: int = 0  # groups that were passed over, as this peer's right answers are longer than others'
 
 
 SKILL_NAME_MAX = 64  # characters of a task's name

@@ -38,6 +38,7 @@ from swarmd.training.evaluation import Accuracy, SkillGuard, mean_accuracy, meas
 from swarmd.training.footprint import is_out_of_memory, measure_peak_bytes, release_memory
 from swarmd.training.groups import CollectedGroups, PeerGroupCollector, Scorer, judge_peers
 from swarmd.training.kl import make_reference
+from swarmd.training.lengths import split_by_length
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.files import check_context
 from swarmd.training.models.memory import GIB, estimate_need, measure_device_memory, read_shape
@@ -483,6 +484,7 @@ class TrainingEngine:
         peers = PeerGroupCollector(swarm, training, self.policy, self._plan, self._scorer, self._peer)
         with self._timer.time("judge"):
             collected = peers.collect(order, self._blobs.get, self._derive_seed("peers", order), cancellation)
+            groups, long = split_by_length(collected.groups)
         self._replay.drop_groups(
             lambda group: any(is_banned_by(each, group.peer, group.round) for each in order.barred)
         )
@@ -502,7 +504,7 @@ class TrainingEngine:
             self._scorer,
             islice(thin_by_weight(drawn, favoured, self._derive_seed("skills", order)), rank, None, ranks),
             PeerSchedule(
-                select_rank_groups(collected.groups, rank, ranks, count_peer_ranks(slots, authors, ranks)),
+                select_rank_groups(groups, rank, ranks, count_peer_ranks(slots, authors, ranks)),
                 training.steps,
                 slots,
                 groups_per_peer_max(slots, authors),
@@ -514,6 +516,7 @@ class TrainingEngine:
             bare=self._draw_without_material(place) if order.stage else None,
             weights=self._skills.sampling_weights,
             first_step=self.steps,
+            long=long if rank == 0 else (),
         )
         return stage, collected
 

@@ -32,7 +32,8 @@ TASKS_MAX = 256  # with earlier groups; the one that had no new group for the lo
 T = TypeVar("T")
 NO_WEIGHTS: Mapping[str, float] = {}
 WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
-Reason = Literal["share", "little"]  # why a group was skipped: its peer had its share, or little of it counts
+# why a group was skipped: its peer had its share, little of it counts, or its right answers are too long
+Reason = Literal["share", "little", "long"]
 
 
 class PeerSchedule:
