@@ -56,6 +56,8 @@ TrustedPeer = Annotated[
     msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})\Z", description=_TRUSTED),
 ]
 
+AUTO = "auto"
+AUTO_PARTS = 4  # one of this many groups comes from peers, while nothing is known of what they cost
 SenderKind = Literal["wallet", "proxy", "none"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
@@ -213,7 +215,7 @@ class TrainingConfig(Section, frozen=True):
     overlap: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0  # steps that draw ahead, with the weights of the step before
     own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave slots for
     own_questions_max: Count = 0  # at most, if own groups have zero variance; 0: no more than above
-    peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
+    peer_questions: Count | Literal["auto"] = 4  # of `questions`, at most this many are peers'; auto: by their cost
     warm_up: Literal["none", "form"] = "none"  # form: before the first step, the model learns where answers stand
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
@@ -424,7 +426,9 @@ def advise_value(message: str, kind: Any) -> str:
         where = "write {KEY = VALUE}" if key.endswith("]") else f"set the keys in it, as {key}.KEY"
         return f"{key} is a table: {where}"
     if reason.startswith("Invalid enum value"):
-        return f"Choose one of {', '.join(str(value) for value in _list_literal_values(hint))}"
+        values = _list_literal_values(hint)
+        other = "" if field is None or field.default in values else f", or a value like {field.default}"
+        return f"Choose one of {', '.join(map(str, values))}{other}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
     if reason.startswith("Expected `str` matching regex"):
         form = _describe_form(hint)
@@ -668,12 +672,42 @@ def open_service(url: str, key: str) -> "Apprise":
     return apprise.Apprise(plugin, asset=asset)
 
 
-def _check_training(training: TrainingConfig) -> None:
-    if training.peer_questions + training.replay_questions >= training.questions:
+def usual_peer_questions(training: TrainingConfig) -> int:
+    """Groups of a step that come from peers at most, while nothing is known of what they cost."""
+    if isinstance(training.peer_questions, int):
+        return training.peer_questions
+    return max(training.questions // AUTO_PARTS, 1)
+
+
+def make_peer_slots(training: TrainingConfig) -> values.PeerSlots | None:
+    """Between what bounds a node chooses the part that comes from peers; None if it is configured.
+
+    At least one group is this node's own, on each of its processes.
+    """
+    if training.peer_questions != AUTO:
+        return None
+    ranks = training.processes
+    at_most = ranks * (training.questions // ranks - 1 - -(-training.replay_questions // ranks))
+    return values.PeerSlots(training.questions, min(usual_peer_questions(training), at_most), at_most)
+
+
+def _check_peer_questions(training: TrainingConfig) -> None:
+    if training.peer_questions == AUTO and training.peer_loss == "success-gated":
         raise ConfigError(
-            f"training.peer_questions ({training.peer_questions}) and training.replay_questions "
+            'training.peer_questions = "auto" does not go with training.peer_loss = "success-gated": peers\' questions '
+            "are answered here first, so their groups are never cheaper than own ones",
+            "Set training.peer_questions to a number",
+        )
+
+
+def _check_training(training: TrainingConfig) -> None:
+    _check_peer_questions(training)
+    peers = usual_peer_questions(training)
+    if peers + training.replay_questions >= training.questions:
+        raise ConfigError(
+            f"training.peer_questions ({peers}) and training.replay_questions "
             f"({training.replay_questions}) together must be below training.questions ({training.questions})",
-            f"Set training.questions to {training.peer_questions + training.replay_questions + 1} or more: at least "
+            f"Set training.questions to {peers + training.replay_questions + 1} or more: at least "
             "one question of every step is this node's own",
         )
     if training.questions % training.processes:
@@ -683,11 +717,11 @@ def _check_training(training: TrainingConfig) -> None:
             f"Set training.questions to {-(-training.questions // training.processes) * training.processes}",
         )
     own = training.questions // training.processes
-    others = sum(-(-each // training.processes) for each in (training.peer_questions, training.replay_questions))
+    others = sum(-(-each // training.processes) for each in (peers, training.replay_questions))
     if others >= own:  # each rank rounds its shares up
         raise ConfigError(
             f"training.processes ({training.processes}) leaves each process {own} of training.questions "
-            f"({training.questions}), and its shares of training.peer_questions ({training.peer_questions}) and "
+            f"({training.questions}), and its shares of training.peer_questions ({peers}) and "
             f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
             f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
         )
@@ -793,6 +827,7 @@ def make_core_settings(config: Config, peer: str) -> values.Settings:
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
         catch_up_rounds=CATCH_UP_ROUNDS if _catches_up_from_peers(config) else 0,
         average_rounds=config.training.average_weights_every if _can_change_weights(config) else 0,
+        peer_slots=make_peer_slots(config.training),
     )
 
 

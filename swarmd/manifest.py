@@ -45,6 +45,7 @@ from swarmd.config import (
     describe_invalid,
     find_unknown_key,
     parse_config,
+    usual_peer_questions,
 )
 from swarmd.core.values import Drive, Role
 from swarmd.dht.identity.identity import Identity, is_peer_id
@@ -203,6 +204,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
         "tasks": tasks,
         "options": {name: value for name, value in swarm.options.items() if name not in OWN_OPTIONS},
         "digest": "",
+        "peer_questions": usual_peer_questions(config.training),  # "auto" is for each node to set
         "lora": config.training.lora if config.training.lora.rank else None,
     }
     try:

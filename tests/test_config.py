@@ -3,7 +3,9 @@
 import pytest
 
 from swarmd.config import decode, encode, make_core_settings, needs_peer_weights, parse_config
+from swarmd.core.values import PeerSlots
 from swarmd.errors import ConfigError
+from swarmd.manifest import recipe_of
 
 COORDINATOR = 'role = "coordinator"\n[swarm]\nid = "s"\n'
 ON_CHAIN = COORDINATOR + f'[chain]\nrpc = ["http://127.0.0.1:1"]\nchain_id = 1\ncontract = "0x{"a1" * 20}"\n'
@@ -65,6 +67,9 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (FOLLOWER.replace("bootstrap", "#"), "a follower needs dht.bootstrap"),
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 4", "must be below training.questions"),
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 1\nreplay_questions = 3", "must be below"),
+        (COORDINATOR + '[training]\npeer_questions = "all"', "peer_questions: Invalid enum value 'all'"),
+        (COORDINATOR + '[training]\npeer_questions = "auto"\npeer_loss = "success-gated"', "does not go with"),
+        (COORDINATOR + '[training]\nquestions = 1\npeer_questions = "auto"', "must be below training.questions (1)"),
         (COORDINATOR + '[training]\nquantization = "4bit"', "needs adapters"),
         (COORDINATOR + '[training]\nweights_from = []\ncatch_up = "weights"', "weights_from is empty"),
         (COORDINATOR + "[training]\nweights_from = []\naverage_weights_every = 2", "weights_from is empty"),
@@ -99,6 +104,22 @@ def test_wrong_values_and_those_that_do_not_go_together_are_named(text: str, tol
 @pytest.mark.parametrize("others", ["stages = 3\n[training]", "[training]\npeer_questions = 0"])
 def test_no_round_may_pass_where_rounds_have_stages_or_nothing_is_taken(others: str) -> None:
     assert parse_config(COORDINATOR + f"{others}\nstaleness_rounds = 0", "node.toml").training.staleness_rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ("", None),
+        ('peer_questions = "auto"', PeerSlots(16, 4, 15)),
+        ('peer_questions = "auto"\nquestions = 8\nreplay_questions = 3\nprocesses = 2', PeerSlots(8, 2, 2)),
+    ],
+)
+def test_peers_part_is_chosen_between_bounds_that_leave_every_process_a_group(
+    settings: str, slots: PeerSlots | None
+) -> None:
+    config = parse_config(f"{COORDINATOR}[training]\n{settings}", "node.toml")
+    assert make_core_settings(config, "me").peer_slots == slots
+    assert recipe_of(config).peer_questions == (4 if slots is None else slots.usual), "a manifest has a number"
 
 
 @pytest.mark.parametrize("text", [COORDINATOR, FOLLOWER])

@@ -384,7 +384,7 @@ def test_the_recipe_is_all_of_training_that_is_not_a_nodes_own() -> None:
     own = {"kind", "stages", "tasks", "options", "digest"}
     assert set(TrainingConfig.__struct_fields__) - NODE_LOCAL == set(ManifestRecipe.__struct_fields__) - own
     ours, theirs = (get_type_hints(kind, include_extras=True) for kind in (ManifestRecipe, TrainingConfig))
-    alike = (ours.keys() & theirs.keys()) - {"model", "lora"}
+    alike = (ours.keys() & theirs.keys()) - {"model", "lora", "peer_questions"}
     assert {k: ours[k] for k in alike} == {k: theirs[k] for k in alike}
 
 

@@ -64,6 +64,7 @@ class Train(CommandBase, frozen=True, tag="train"):
             round before if this stage begins a round.
         weights: of a peer, to be measured before the first step, and begun from if they are better than one's own.
         barred: evidence for which earlier groups of peers are not trained on again, either.
+        peer_questions: groups of a step that come from peers at most, chosen by their cost; 0: as configured.
     """
 
     round: int
@@ -72,6 +73,7 @@ class Train(CommandBase, frozen=True, tag="train"):
     context: tuple[values.RolloutsRef, ...] = ()  # in swarms of several stages only
     weights: values.PeerWeights | None = None
     barred: tuple[values.KnownEvidence, ...] = ()
+    peer_questions: int = 0
 
 
 class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):

@@ -8,7 +8,7 @@ takes part only from the round after the first one that it saw open (`raise_roun
 from msgspec.structs import replace
 
 from swarmd.bounds import add_bounded, clamp_integer
-from swarmd.core import commands, events, evidence, stage_times, submissions, votes, weights
+from swarmd.core import commands, events, evidence, group_costs, stage_times, submissions, votes, weights
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.ids import command_id, stage_command_id, timer_name_of
 from swarmd.core.state import (
@@ -256,8 +256,9 @@ def _issue_train(turn: StepContext, work: StageWork) -> None:
     if turn.state.catch_up is not None and not work.begun:
         work = turn.state.work = replace(work, begun=True, weights=weights.give_to_trainer(turn))
     name = train_command_id(work.round, work.stage)
+    chosen = group_costs.choose_for_stage(turn.state, turn.settings.peer_slots)
     turn.issue_until_answered(
-        commands.Train(name, work.round, work.stage, work.rollouts, work.context, work.weights, work.barred)
+        commands.Train(name, work.round, work.stage, work.rollouts, work.context, work.weights, work.barred, chosen)
     )
     turn.set_deadline("train", turn.at + turn.settings.train_s)
 
@@ -271,6 +272,7 @@ def on_stage_trained(turn: StepContext, event: events.StageTrained) -> None:
     else:
         record_result(turn, event)
         stage_times.note_trained(turn.state, event)
+        group_costs.count_stage(turn.state, event)
         weights.on_stage_trained(turn)
         if work is not None and (work.round, work.stage) == (event.round, event.stage):
             _publish_result(turn, event, work)
@@ -526,14 +528,15 @@ def update_learning(before: LearningStatus | None, event: events.StageTrained, a
 
 
 def count_set_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
-    """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share` and `little` groups, and peers
-    with a `mark`. Reasons that did not occur are left out."""
+    """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share`, `little` and `long` groups,
+    and peers with a `mark`. Reasons that did not occur are left out."""
     if not set_aside:
         return ()
     counts = {
         "unvouched": sum(each.held for each in set_aside),
         "share": sum(each.over_share for each in set_aside),
         "little": sum(each.of_little for each in set_aside),
+        "long": sum(each.too_long for each in set_aside),
         "mark": sum(bool(each.mark) for each in set_aside),
     }
     return tuple((reason, clamp_integer(count)) for reason, count in counts.items() if count > 0)

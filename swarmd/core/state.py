@@ -287,6 +287,18 @@ class Coordination(CoordinationBase, frozen=True):  # type: ignore[misc]  # as f
     """The coordinator's side between two events; immutable."""
 
 
+class GroupCosts(values.Value, frozen=True):
+    """What informative groups have cost this node: sums over its stages, in which each stage counts half as much as
+    the next. Seconds are of wall time."""
+
+    own_groups: float = 0.0  # drawn here
+    own_s: float = 0.0  # drawing and scoring them, and the groups without variance beside them
+    peer_groups: float = 0.0  # of peers, fetched and scored
+    peer_s: float = 0.0  # waiting for them, reading and scoring them
+    trained_groups: float = 0.0  # of both
+    pass_s: float = 0.0  # in the passes through the model
+
+
 class StageTimes(values.Value, frozen=True):
     """Where the wall time of a stage went on this node; no rule reads it. The parts lie end to end, from joining the
     stage to joining the next. Time in which the node was down or paused is left out."""
@@ -298,6 +310,8 @@ class StageTimes(values.Value, frozen=True):
     train_at: float = 0.0  # when the trainer was given the stage last, POSIX seconds
     trained: bool = False
     trainer: values.TrainerTimes | None = None  # what the part "train" is made of, if the trainer says so
+    peer_questions: int = 0  # groups of a step from peers at most, chosen by their cost; 0: as configured
+    costs: GroupCosts | None = None  # by which these were chosen
 
 
 class Submission(values.Value, frozen=True):
@@ -438,6 +452,7 @@ class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     learning: LearningStatus | None = None  # None until a stage is trained
     stage_times: StageTimes | None = None  # of the stage in hand, up to when `chart` was entered
     last_times: StageTimes | None = None  # of the stage before it that was trained
+    group_costs: GroupCosts = GroupCosts()
     reward_total: float = 0.0
     first_accuracy: FirstAccuracy | None = None  # None before any was measured
     rejections: tuple[tuple[str, int], ...] = ()

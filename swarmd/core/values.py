@@ -53,6 +53,14 @@ class ChainSettings(Value, frozen=True):
     resend_s: float = 60.0  # a submission without news for this long is looked at again
 
 
+class PeerSlots(Value, frozen=True):
+    """Between what bounds a node chooses, by their cost, how many groups of a step come from peers."""
+
+    questions: int  # groups in a step
+    usual: int  # of peers, while too little was measured
+    at_most: int  # of peers
+
+
 class Settings(Value, frozen=True):
     """The part of a node's configuration that decides its behaviour; logged at every start for replay."""
 
@@ -77,6 +85,7 @@ class Settings(Value, frozen=True):
     catch_up_rounds: int = 0  # having missed this many, a node takes a peer's weights before it trains; 0: never
     catch_up_s: float = 300.0  # longest that it waits for them
     average_rounds: int = 0  # every this many rounds the own weights are averaged with a peer's; 0: never
+    peer_slots: PeerSlots | None = None  # None: what the configuration says of peers' groups in a step is fixed
 
 
 class RolloutsRef(Value, frozen=True):
@@ -137,6 +146,7 @@ class SetAside(Value, frozen=True):
     mark_own: float = 0.0  # of this node's own
     over_share: int = 0  # groups that were passed over, as the peer had its share of a batch
     of_little: int = 0  # groups that were passed over for others', as little of this peer's counts
+    too_long: int = 0  # groups that were passed over, as this peer's right answers are longer than others'
 
 
 SKILL_NAME_MAX = 64  # characters of a task's name
@@ -170,12 +180,12 @@ class FlatStage(Value, frozen=True):
     example: str = ""  # one of them, cut short, without control characters
 
 
-# Parts of the time that a trainer takes for a stage: making questions, batches and rollouts ready, reading prompts,
-# drawing tokens, giving the weights to what draws, scoring, the passes forward and backward (or both as `gradients`,
-# where they are not told apart), the optimiser's step, TRL's loop around all these, held-out accuracy,
-# waiting until the checkpoint of the stage before is on disk.
+# Parts of the time that a trainer takes for a stage: making questions, batches and rollouts ready, reading and scoring
+# peers' groups, reading prompts, drawing tokens, giving the weights to what draws, scoring own groups, the passes
+# forward and backward (or both as `gradients`, where they are not told apart), the optimiser's step, TRL's loop around
+# all these, held-out accuracy, waiting until the checkpoint of the stage before is on disk.
 TrainerPart = Literal[
-    "prepare", "prefill", "decode", "sync", "score", "forward", "backward", "gradients", "optimiser", "loop",
+    "prepare", "judge", "prefill", "decode", "sync", "score", "forward", "backward", "gradients", "optimiser", "loop",
     "evaluation", "checkpoint", "other",
 ]  # fmt: skip
 # Parts of a stage's time besides the trainer's: fetching peers' rollouts, being cut off from the network, waiting for
@@ -193,6 +203,9 @@ class TrainerTimes(Value, frozen=True):
     idle_cores: int = 0  # that its threads leave idle though the model is large enough for more
     faults: int = 0  # pages of memory that had to be read from disk
     tail_s: float = 0.0  # of drawing, with an eighth of a batch or less left
+    own_groups: int = 0  # informative ones that the node drew
+    peer_groups: int = 0  # informative ones of peers that it read and scored
+    trained_groups: int = 0  # that went through the passes, whoever drew them
 
 
 class Standing(Value, frozen=True):

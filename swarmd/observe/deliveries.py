@@ -273,11 +273,14 @@ class _Fetched:
             if aside.peer == peer:
                 told += [f"{aside.over_share} passed over, as it had its share of a batch"] * bool(aside.over_share)
                 told += [f"{aside.of_little} passed over, as little of it counts"] * bool(aside.of_little)
+                told += [f"{aside.too_long} passed over, as its right answers are too long"] * bool(aside.too_long)
                 masked = f"{aside.held} of {aside.tokens} tokens masked, since only its word stands for them"
                 told += [masked] * bool(aside.held)
         if event.peer_groups:
             passed = sum(groups for _, groups in event.rejected) if alone else 0
-            passed += sum(each.over_share + each.of_little for each in event.set_aside if each.peer == peer)
+            passed += sum(
+                each.over_share + each.of_little + each.too_long for each in event.set_aside if each.peer == peer
+            )
             most = min(event.peer_groups, max(own - passed, 0))
             used = f"used {event.peer_groups} of them"
             if not alone:

@@ -27,7 +27,8 @@ DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
 FLAT_CAUSES: tuple[FlatCause, ...] = get_args(FlatCause)
 DRAWN = ("more", "as-ever")  # a task whose held-out accuracy has fallen, by what is done about it
-PASSED_OVER = ("share", "little")  # why a peer's group is in no batch: it had its share, or little of it counts
+# why a peer's group is in no batch: it had its share, little of it counts, or its right answers are too long
+PASSED_OVER = ("share", "little", "long")
 SUBMISSION_KINDS: tuple[SubmissionKind, ...] = get_args(SubmissionKind)
 SUBMISSION_STATES: tuple[SubmissionState, ...] = get_args(SubmissionState)
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled

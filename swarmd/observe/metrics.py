@@ -174,6 +174,7 @@ class EventCounts(msgspec.Struct, array_like=True):
                 self.add_to_counter("tokens_set_aside", by=sum(each.held for each in event.set_aside))
                 self.add_to_counter("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
                 self.add_to_counter("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
+                self.add_to_counter("groups_passed_over", "long", by=sum(each.too_long for each in event.set_aside))
                 self.add_to_counter("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
             case events.TrainingCancelled():
                 self.add_to_counter("stages_cancelled")

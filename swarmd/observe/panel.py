@@ -426,7 +426,7 @@ def _times(times: TimesStatus) -> list[RenderableType]:
     ]
     return [
         Text(f"time     {format_duration(times.seconds)} a stage: {', '.join(words)}"),
-        Text(f"         {times.words}", "dim"),
+        *(Text(f"         {words}", "dim") for words in (times.words, times.peer_groups) if words),
     ]
 
 

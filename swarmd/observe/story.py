@@ -203,9 +203,8 @@ class StoryTeller:
         times, now = dict(self._times), self._state.stage_times
         if now is not None and now.trained and now.round == self._round:
             times[now.stage] = now
-        told = [
-            (stage, describe_times(each, self._state).words) for stage, each in sorted(times.items()) if each.trainer
-        ]
+        found = [(stage, describe_times(each, self._state)) for stage, each in sorted(times.items()) if each.trainer]
+        told = [(stage, words) for stage, each in found for words in (each.words, each.peer_groups) if words]
         return tuple(f"{f'Stage {stage}: ' if self._stages > 1 else ''}{words}." for stage, words in told)
 
     def _describe_outcome(self, outcome: str, reason: str, now: float | None) -> str:

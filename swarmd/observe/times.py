@@ -12,8 +12,9 @@ from typing import Literal, get_args
 
 import msgspec
 
+from swarmd.core.group_costs import group_prices
 from swarmd.core.state import Coordination, StageTimes, State
-from swarmd.core.values import NodePart, Settings, TrainerPart, TrainerTimes
+from swarmd.core.values import NodePart, PeerSlots, Settings, TrainerPart, TrainerTimes
 from swarmd.observe.words import count_noun, format_duration
 
 Part = TrainerPart | NodePart
@@ -71,6 +72,10 @@ WORDS: dict[Bottleneck, tuple[str, str]] = {
         "making questions and batches ready",
         "a lower training.peer_questions or training.prompt_tokens would change it",
     ),
+    "judge": (
+        "reading and scoring peers' groups",
+        "a faster reward function would change it, or smaller rollouts (training.share_groups of the peers)",
+    ),
     "prefill": ("reading prompts", "a lower training.prompt_tokens or training.questions would change it"),
     "decode": ("decoding", "training.completion_tokens or training.vllm.mode would change it"),
     "tail": ("decoding", "a lower training.completion_tokens would change it"),
@@ -121,6 +126,7 @@ class TimesStatus(msgspec.Struct, frozen=True):
     parts: dict[str, float]  # in seconds, without those that took none, the longest first
     bottleneck: str
     words: str  # what the bottleneck is, and the setting that would change it, in a sentence
+    peer_groups: str = ""  # what a peer's group costs beside one drawn here, and how many come from peers, in another
 
 
 def times_status(state: State) -> TimesStatus | None:
@@ -139,6 +145,27 @@ def describe_times(times: StageTimes, state: State) -> TimesStatus:
         dict(sorted(parts.items(), key=lambda item: -item[1])),
         bottleneck,
         tell_bottleneck(bottleneck, parts, times, slowest_words(state.coordination)),
+        tell_group_costs(times, state.settings.peer_slots if state.settings is not None else None),
+    )
+
+
+def tell_group_costs(times: StageTimes, slots: PeerSlots | None) -> str:
+    """What a peer's group costs beside one drawn here, and how many came from peers; empty if nothing depends on it.
+
+    Args:
+        slots: between what bounds the node chooses; None: it does not.
+    """
+    if slots is None or times.costs is None:
+        return ""
+    some = f"{times.peer_questions} of {slots.questions} groups of a step come from peers"
+    prices = group_prices(times.costs)
+    if prices is None:
+        return f"Too little is known yet of what groups cost, so {some}, as is usual"
+    own_s, peer_s = prices
+    share = times.peer_questions / slots.questions
+    return (
+        f"A peer's group costs {peer_s / own_s:.2g} of one drawn here ({peer_s:.2g} against {own_s:.2g} s), "
+        f"so {share:.0%} come from peers ({some.removesuffix(' come from peers')})"
     )
 
 

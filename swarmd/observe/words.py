@@ -40,6 +40,10 @@ REASONS = {  # of `swarmd.core.rounds.count_set_aside`: in singular and plural
     "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),
+    "long": (
+        "group of a peer whose right answers are longer than others'",
+        "groups of peers whose right answers are longer than others'",
+    ),
     "mark": ("peer with the mark of a payload", "peers with the mark of a payload"),
 }
 
@@ -67,6 +71,7 @@ def describe_skipped_groups(aside: SetAside) -> str:
     """How many groups of one peer were passed over, and why; empty for none."""
     told = [f"{aside.over_share} as it had its share"] * bool(aside.over_share)
     told += [f"{aside.of_little} as little of it counts"] * bool(aside.of_little)
+    told += [f"{aside.too_long} as its right answers are longer than others'"] * bool(aside.too_long)
     return f"groups passed over: {', '.join(told)}" if told else ""
 
 

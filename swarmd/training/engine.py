@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from swarmd.config import Config
+from swarmd.config import Config, usual_peer_questions
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.evidence import is_banned_by
@@ -38,6 +38,7 @@ from swarmd.training.evaluation import Accuracy, SkillGuard, mean_accuracy, meas
 from swarmd.training.footprint import is_out_of_memory, measure_peak_bytes, release_memory
 from swarmd.training.groups import CollectedGroups, PeerGroupCollector, Scorer, judge_peers
 from swarmd.training.kl import make_reference
+from swarmd.training.lengths import split_by_length
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.files import check_context
 from swarmd.training.models.memory import GIB, estimate_need, measure_device_memory, read_shape
@@ -418,7 +419,12 @@ class TrainingEngine:
                 skills=self._skills.list_skills() if measured else (),
                 flat=stage.flatness.summarize(),
                 staleness=stage.staleness,
-                times=self._timer.read(),
+                times=msgspec.structs.replace(
+                    self._timer.read(),
+                    own_groups=stage.metrics.stage.groups - stage.metrics.stage.flat,
+                    peer_groups=len(collected.groups),
+                    trained_groups=stage.trained_groups * self._ranks.size,
+                ),
             )
         self._scorer.log_failures()
         self._sizes.grow()
@@ -476,11 +482,14 @@ class TrainingEngine:
         training = self._training
         swarm = self._config.swarm.id
         peers = PeerGroupCollector(swarm, training, self.policy, self._plan, self._scorer, self._peer)
-        collected = peers.collect(order, self._blobs.get, self._derive_seed("peers", order), cancellation)
+        with self._timer.time("judge"):
+            collected = peers.collect(order, self._blobs.get, self._derive_seed("peers", order), cancellation)
+            groups, long = split_by_length(collected.groups)
         self._replay.drop_groups(
             lambda group: any(is_banned_by(each, group.peer, group.round) for each in order.barred)
         )
         place, rank, ranks = StageId(self._peer, order.round, order.stage), self._ranks.rank, self._ranks.size
+        slots = -(-(order.peer_questions or usual_peer_questions(self._config.training)) // ranks)
         authors = len({ref.peer for ref in order.rollouts} - {self._peer})
         drawn = draw_questions(self._plan, place, collected.material)
         # later stages ask about each thing once
@@ -495,10 +504,10 @@ class TrainingEngine:
             self._scorer,
             islice(thin_by_weight(drawn, favoured, self._derive_seed("skills", order)), rank, None, ranks),
             PeerSchedule(
-                select_rank_groups(collected.groups, rank, ranks, count_peer_ranks(training, authors, ranks)),
+                select_rank_groups(groups, rank, ranks, count_peer_ranks(slots, authors, ranks)),
                 training.steps,
-                training.peer_questions,
-                groups_per_peer_max(training, authors),
+                slots,
+                groups_per_peer_max(slots, authors),
                 self._skills.sampling_weights,
             ),
             self._derive_seed("sampling" if rank == 0 else f"sampling/{rank}", order),
@@ -507,6 +516,7 @@ class TrainingEngine:
             bare=self._draw_without_material(place) if order.stage else None,
             weights=self._skills.sampling_weights,
             first_step=self.steps,
+            long=long if rank == 0 else (),
         )
         return stage, collected
 

@@ -145,6 +145,7 @@ class MaskCounts(msgspec.Struct):
     example: tuple[list[int], list[int]] = ([], [])  # a completion, and its mask
     over_share: int = 0  # groups that were skipped because the peer had its share of the batch
     of_little: int = 0  # groups that were skipped because few of the peer's tokens count
+    too_long: int = 0  # groups that were skipped because the peer's right answers are longer than others'
 
     def add(self, other: MaskCounts) -> None:
         self.tokens += other.tokens
@@ -153,6 +154,7 @@ class MaskCounts(msgspec.Struct):
         self.example = self.example if self.example[0] else other.example
         self.over_share += other.over_share
         self.of_little += other.of_little
+        self.too_long += other.too_long
 
 
 def count_masked(batch: dict[str, Any], held: torch.Tensor) -> dict[int, MaskCounts]:
@@ -223,10 +225,13 @@ class MaskStats:
         for (peer, reason), groups in passed.items():
             self.counts[peer].over_share += groups * (reason == "share")
             self.counts[peer].of_little += groups * (reason == "little")
+            self.counts[peer].too_long += groups * (reason == "long")
 
     def summarize(self, decode: TokenDecoder) -> tuple[SetAside, ...]:
         """What was masked or skipped of each peer; those with a mark first."""
-        most = {peer: (each.held, each.over_share + each.of_little) for peer, each in self.counts.items()}
+        most = {
+            peer: (each.held, each.over_share + each.of_little + each.too_long) for peer, each in self.counts.items()
+        }
         found = sorted((-held, -passed, peer) for peer, (held, passed) in most.items() if held or passed)
         own = [list_untrusted_runs(tokens) for tokens in self._own] if found else []
         told = [self._summarize_peer(peer, own, decode) for _, _, peer in found[:EXAMINED_MAX]]
@@ -241,6 +246,7 @@ class MaskStats:
             *(peer, counts.tokens, counts.held, make_printable(text), make_printable(part)),
             over_share=counts.over_share,
             of_little=counts.of_little,
+            too_long=counts.too_long,
         )
         if mark is None:
             return told

@@ -62,11 +62,10 @@ class RankInfo(msgspec.Struct, frozen=True):
         return [each for each in parts if each is not None]
 
     def rank_config(self, training: TrainingConfig) -> TrainingConfig:
-        """The settings with this rank's share of a step's groups."""
-        shared = ("questions", "own_questions", "own_questions_max", "peer_questions", "replay_questions")
-        shares = {name: -(-getattr(training, name) // self.size) for name in shared if getattr(training, name)}
-        shares["questions"] = training.questions // self.size
-        return msgspec.structs.replace(training, **shares)
+        """The settings with this rank's share of a step's groups, except for peers': each stage has its number."""
+        shared = ("own_questions", "own_questions_max", "replay_questions")
+        shares = {name: -(-getattr(training, name) // self.size) for name in shared}
+        return msgspec.structs.replace(training, questions=training.questions // self.size, **shares)
 
 
 ALONE = RankInfo()

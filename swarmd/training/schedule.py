@@ -23,7 +23,6 @@ from typing import Literal, TypeVar
 
 from cachetools import FIFOCache
 
-from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import hash_number
 from swarmd.training.groups import TrainingGroup
 
@@ -33,7 +32,8 @@ TASKS_MAX = 256  # with earlier groups; the one that had no new group for the lo
 T = TypeVar("T")
 NO_WEIGHTS: Mapping[str, float] = {}
 WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
-Reason = Literal["share", "little"]  # why a group was skipped: its peer had its share, or little of it counts
+# why a group was skipped: its peer had its share, little of it counts, or its right answers are too long
+Reason = Literal["share", "little", "long"]
 
 
 class PeerSchedule:
@@ -173,27 +173,28 @@ def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, f
     return shares
 
 
-def groups_per_peer_max(training: TrainingConfig, peers: int) -> int:
+def groups_per_peer_max(slots: int, peers: int) -> int:
     """Most groups of a batch that one peer may have: `PEER_SHARE` of peers' slots, rounded up.
 
     0, no bound, if there is only one peer, whose slots nobody else could take.
 
     Args:
+        slots: of a batch for peers' groups.
         peers: that published something.
     """
-    return max(1, math.ceil(training.peer_questions * PEER_SHARE)) if peers > 1 else 0
+    return max(1, math.ceil(slots * PEER_SHARE)) if peers > 1 else 0
 
 
-def count_peer_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
+def count_peer_ranks(slots: int, peers: int, ranks: int) -> int:
     """Number of ranks on which one peer may have groups.
 
     Each rank keeps to `groups_per_peer_max` of its own slots, which is rounded up, and together they keep to that of
-    all slots. `training` has the settings of one rank.
+    all slots. `slots` are those of one rank.
     """
-    bound = groups_per_peer_max(training, peers)
+    bound = groups_per_peer_max(slots, peers)
     if not bound:
         return ranks
-    return min(max(math.ceil(training.peer_questions * ranks * PEER_SHARE) // bound, 1), ranks)
+    return min(max(math.ceil(slots * ranks * PEER_SHARE) // bound, 1), ranks)
 
 
 class ReplayBuffer:

@@ -12,6 +12,7 @@ generator meanwhile.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import InitVar, dataclass
@@ -62,7 +63,7 @@ from swarmd.training.models.model import Policy
 from swarmd.training.overlap import DrawingThread
 from swarmd.training.progress import ETA
 from swarmd.training.sampling import BaseSampler, TurnSampler
-from swarmd.training.schedule import PeerSchedule, ReplayBuffer
+from swarmd.training.schedule import PeerSchedule, Reason, ReplayBuffer
 from swarmd.training.trainer import REWARD_KEY
 
 PARTS_MAX = 32  # named parts of a reward that are reported
@@ -222,6 +223,7 @@ class Stage:
     bare: Iterator[Question] | None  # questions without what peers wrote, used if all of `questions` are too long
     weights: Mapping[str, float]  # of tasks whose earlier groups are replayed more often than others'
     first_step: int = 0  # optimiser steps of the node's life before the stage
+    long: Sequence[TrainingGroup] = ()  # peers' groups that are left out for their length
 
     def __post_init__(self, sampler: BaseSampler, seed: int) -> None:
         training, policy = self.training, self.policy
@@ -239,6 +241,7 @@ class Stage:
         self.mask_stats = MaskStats()
         self._longest_prompt = 0  # tokens of the longest question that was skipped
         self.flatness = ZeroVarianceStats(policy.stop_ids)
+        self.trained_groups = 0  # that went through the passes
         self._longest = 0  # tokens of the longest own completion in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
@@ -255,7 +258,8 @@ class Stage:
 
     def finish_steps(self) -> None:
         """After the last step: record which peers' groups were skipped, and warn of questions that were too long."""
-        self.mask_stats.record_skipped(self.schedule.count_skipped())
+        long: Counter[tuple[str, Reason]] = Counter((group.peer, "long") for group in self.long)
+        self.mask_stats.record_skipped(self.schedule.count_skipped() + long)
         if self.metrics.stage.too_long:
             log.warning(
                 "questions were passed over: their prompts are longer than training.prompt_tokens",
@@ -330,6 +334,7 @@ class Stage:
         others = [self._cut_peer_group(group) for group in (*fresh[len(informative) :], *replayed)]
         groups = [*informative, *others, *flat][: self.training.questions]
         foreign = {id(group) for group in others}
+        self.trained_groups += sum(self.training.beta > 0 or not group.has_zero_variance for group in groups)
         self.metrics.count_other_groups(len(foreign))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],

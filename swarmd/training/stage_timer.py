@@ -1,8 +1,8 @@
 """How the trainer spends the wall time of a stage, part by part.
 
 - `StageTimer` adds up the time between changes of the part in hand. A part within another is counted as itself, not
-  as the other; what lies within an evaluation is part of it. Only the thread that trains counts: completions that
-  another one draws ahead cost the stage no more than the wait for them.
+  as the other; what lies within an evaluation, or within reading peers' groups, is part of it. Only the thread that
+  trains counts: completions that another one draws ahead cost the stage no more than the wait for them.
 - Nothing here waits for an accelerator, except after reading prompts, where the first token is waited for anyway.
   Separating forward and backward passes would cost a wait in each pass, so on an accelerator they are one part.
 """
@@ -14,7 +14,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -22,6 +22,7 @@ from swarmd.core.values import TrainerPart, TrainerTimes
 from swarmd.training.models.device import LIGHT_PARAMETERS_MAX
 
 TAIL_SHARE = 8  # a batch is at its tail when at most one of this many completions is still being drawn
+WHOLE: tuple[TrainerPart, ...] = ("evaluation", "judge")  # parts that no other is taken out of
 
 
 class StageTimer:
@@ -30,7 +31,10 @@ class StageTimer:
     Attributes:
         idle_cores: cores that torch's threads leave idle though the model is large enough to use them.
         elsewhere: an accelerator or a server computes, so that the processor may wait.
+        clock: returns seconds; of wall time, unless a benchmark on a busy machine counts processor time.
     """
+
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
         self.idle_cores, self.elsewhere = 0, False
@@ -42,14 +46,14 @@ class StageTimer:
         self._seconds: dict[TrainerPart, float] = {}
         self._tail_s = 0.0
         self._part: TrainerPart = "other"
-        self._since = time.perf_counter()
+        self._since = self.clock()
         self._processor_s, self._faults = time.process_time(), count_faults()
 
     @contextlib.contextmanager
     def time(self, part: TrainerPart) -> Iterator[None]:
         """Count what is done inside as this part."""
         outer = self._part
-        if outer == "evaluation" or threading.get_ident() != self._thread:
+        if outer in WHOLE or threading.get_ident() != self._thread:
             yield
             return
         self.enter(part)
@@ -60,7 +64,7 @@ class StageTimer:
 
     def enter(self, part: TrainerPart) -> None:
         """Count what follows as this part, until the next change."""
-        now = time.perf_counter()
+        now = self.clock()
         self._seconds[self._part] = self._seconds.get(self._part, 0.0) + now - self._since
         self._part, self._since = part, now
 

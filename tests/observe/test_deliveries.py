@@ -157,6 +157,7 @@ def test_7_publishing_failed(swarm: ScriptedSwarm) -> None:
         ({"rejected": (("stale", GROUPS),)}, f"{GROUPS} of peers refused: stale"),
         ({"set_aside": (SetAside(peer_of(SENDER), 0, 0, of_little=9),)}, "9 passed over, as little of it counts"),
         ({"set_aside": (SetAside(peer_of(SENDER), 0, 0, over_share=9),)}, "9 passed over, as it had its share"),
+        ({"set_aside": (SetAside(peer_of(SENDER), 0, 0, too_long=9),)}, "9 passed over, as its right answers are too"),
     ],
 )
 def test_8_groups_that_were_fetched_were_set_aside(

@@ -289,8 +289,10 @@ def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
 def test_the_state_keeps_of_each_stage_what_was_set_aside_by_reason() -> None:
     node = core.Story.joined(core.settings())
     node.tell(core.announced(0))
-    node.tell(replace(TRAINED, set_aside=(HOSTILE, replace(HONEST, over_share=3, of_little=1))))
-    assert node.state.rewards[-1].set_aside == (("unvouched", 205), ("share", 3), ("little", 1), ("mark", 1))
+    node.tell(replace(TRAINED, set_aside=(HOSTILE, replace(HONEST, over_share=3, of_little=1, too_long=2))))
+    assert node.state.rewards[-1].set_aside == tuple(
+        {"unvouched": 205, "share": 3, "little": 1, "long": 2, "mark": 1}.items()
+    )
     node.tell(core.announced(1))
     node.tell(core.trained(1))
     assert node.state.rewards[-1].set_aside == ()
@@ -302,12 +304,13 @@ def test_what_the_state_keeps_fits_into_a_log_whatever_the_trainer_says() -> Non
 
 
 def test_tokens_and_marks_are_counted() -> None:
-    busy = replace(HOSTILE, over_share=2, of_little=5)
+    busy = replace(HOSTILE, over_share=2, of_little=5, too_long=4)
     found = count(*JOINED, core.announced(0), replace(TRAINED, set_aside=(busy, HONEST)))
     assert found["swarmd_tokens_set_aside_total",] == 205
     assert found["swarmd_payload_marks_total",] == 1
     assert found["swarmd_groups_passed_over_total", "share"] == 2
     assert found["swarmd_groups_passed_over_total", "little"] == 5
+    assert found["swarmd_groups_passed_over_total", "long"] == 4
 
 
 FALLEN = Skill("sort", 0.3, 64, 0.9, True, 2.5)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import (
     COMPLETION_CHARACTERS_MAX,
@@ -130,18 +129,9 @@ def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
     assert not schedule.admit_group(group("sort", 9, peer="mallory")) and schedule.admit_group(group("sort", 9))
 
 
-@pytest.mark.parametrize(
-    ("peers", "settings", "bound"),
-    [
-        (1, {}, 0),
-        (2, {}, 2),
-        (50, {}, 2),
-        (5, {"peer_questions": 1}, 1),
-        (5, {"peer_questions": 5}, 3),
-    ],
-)
-def test_the_bound_is_a_share_of_the_places_that_peers_have(peers: int, settings: dict[str, Any], bound: int) -> None:
-    assert groups_per_peer_max(TrainingConfig(**settings), peers) == bound
+@pytest.mark.parametrize(("peers", "slots", "bound"), [(1, 4, 0), (2, 4, 2), (50, 4, 2), (5, 1, 1), (5, 5, 3)])
+def test_the_bound_is_a_share_of_the_places_that_peers_have(peers: int, slots: int, bound: int) -> None:
+    assert groups_per_peer_max(slots, peers) == bound
 
 
 @given(offers, st.integers(1, 6), st.integers(1, 5))
@@ -149,8 +139,7 @@ def test_ranks_together_give_a_peer_no_more_of_a_batch_than_its_bound(
     made: list[tuple[str, str]], ranks: int, places: int
 ) -> None:
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
-    training = TrainingConfig(peer_questions=places)
-    peer_ranks, bound = count_peer_ranks(training, len(PEERS), ranks), groups_per_peer_max(training, len(PEERS))
+    peer_ranks, bound = count_peer_ranks(places, len(PEERS), ranks), groups_per_peer_max(places, len(PEERS))
     parts = [select_rank_groups(groups, rank, ranks, peer_ranks) for rank in range(ranks)]
     assert sorted(id(each) for part in parts for each in part) == sorted(map(id, groups)), "each is for one rank"
     batch = [each for part in parts for each in PeerSchedule(part, 1, places, bound).schedule_step({})]

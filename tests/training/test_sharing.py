@@ -60,6 +60,27 @@ def test_peers_groups_are_marked_and_own_ones_fill_the_rest(make_engine: Maker) 
     assert all(not is_flat(batch, place) for place, foreign in enumerate(marks(batch)) if foreign)
 
 
+def test_a_stage_takes_as_many_groups_of_peers_as_its_order_says_and_counts_what_groups_cost(
+    make_engine: Maker,
+) -> None:
+    ref, body = publish(make_engine, questions=8)
+    engine = make_engine("a", questions=6, peer_questions="auto", held_out_questions=0)
+    engine._blobs.put(body)
+    usual, chosen = order(1, (ref,)), replace(order(1, (ref,)), peer_questions=3)
+    scheduled = []
+    for each in (usual, chosen):
+        stage, collected = engine._open_stage(each, Cancellation())
+        assert len(collected.groups) >= 6
+        scheduled.append(len(stage._schedule_step()))
+    assert scheduled == [1, 3]
+    event = engine.train(chosen, Cancellation())
+    assert event.peer_groups >= 3 * engine._training.steps and event.times is not None
+    times = event.times
+    assert times.peer_groups == len(collected.groups) and 0 < times.own_groups <= times.trained_groups
+    assert times.own_groups + event.peer_groups >= times.trained_groups
+    assert dict(times.parts)["judge"] > 0
+
+
 def test_earlier_groups_stand_in_for_flat_ones_only(make_engine: Maker) -> None:
     engine = make_engine("a", questions=4, peer_questions=0, replay_questions=2, steps=4, held_out_questions=0)
     _, first = open_batch(engine, 0)

@@ -6,13 +6,13 @@ import { duration, place } from "./format.js";
 const SHOWN = 7; // longest parts; what is left is one part more
 const REST = "all else";
 
-/** @param {{round: number, stage: number, seconds: number, parts: Record<string, number>, words: string} | null} times */
+/** @param {{round: number, stage: number, seconds: number, parts: Record<string, number>, words: string, peer_groups: string} | null} times */
 export function showSpent(times) {
   byId("spent").hidden = !times;
   if (!times) return;
   const parts = longest(Object.entries(times.parts));
   say(byId("spent-stage"), `${place(times.round, times.stage)}, ${duration(times.seconds)}`);
-  say(byId("spent-words"), `${times.words}.`);
+  say(byId("spent-words"), [times.words, times.peer_groups].filter(Boolean).map((words) => `${words}.`).join(" "));
   let sum = 0;
   const share = (/** @type {number} */ seconds) => (100 * seconds) / Math.max(times.seconds, 1e-9);
   const blocks = parts.map(([, seconds], index) => {
