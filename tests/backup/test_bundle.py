@@ -86,13 +86,6 @@ def test_in_the_place_of_a_segment_it_is_not_copied(put: Callable[[Path], None],
         write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
 
 
-def test_a_segment_that_takes_no_room_here_takes_none_in_the_copy(node: Path, tmp_path: Path) -> None:
-    with list_segments(node / "events")[-1].open("r+b") as file:
-        file.truncate(BundleManifest.BYTES_MAX + 1)
-    with pytest.raises(ArchiveError, match="more than"):
-        write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
-
-
 def test_a_bundle_whose_log_folds_to_another_state_here_is_refused(node: Path, tmp_path: Path) -> None:
     """Whatever else is altered in an archive is for tests/backup/test_archive.py and test_create.py."""
     made, changed = tmp_path / "b.tar.gz", tmp_path / "changed.tar.gz"

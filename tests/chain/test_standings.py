@@ -24,7 +24,7 @@ from swarmd.core.events import (
     VoteLog,
 )
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused
+from swarmd.errors import ChainError
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 
 PEERS = ("a", "b", "c", "", "\x1b[2J", "peer\n")
@@ -213,45 +213,6 @@ def test_after_a_reorganisation_only_what_stands_is_counted(url: str, swarm: Swa
     check(url, played)
     played.play(1, first=2)
     check(url, played)
-
-
-def test_reading_from_a_later_block_says_that_it_is_not_all(url: str, swarm: Swarm) -> None:
-    played = Played(swarm, 1)
-    played.play(1)
-    late = swarm.w3.eth.block_number + 1
-    played.play(1, first=1)
-    found = read(url, swarm, late)
-    assert not found.whole and found.differences is None
-    assert sum(row.stages for row in found.standings.standings_by_peer().values()) == 4
-
-
-def test_sums_of_the_contract_that_differ_are_told(url: str, swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    Played(swarm, 2).play(1)
-    count = standings._add_logs
-    monkeypatch.setattr(
-        standings,
-        "_add_logs",
-        lambda counts, logs: count(counts, [log for log in logs if not isinstance(log, RewardLog)]),
-    )
-    differences = read(url, swarm).differences
-    assert differences and all("its events add up to 0" in difference for difference in differences)
-
-
-def test_a_contract_without_sums_is_not_compared(url: str, swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    Played(swarm, 4).play(1)
-
-    async def without(*arguments: Any, **options: Any) -> Any:
-        raise ContractRefused("", "the contract has no getTotalRewards(string[])")
-
-    monkeypatch.setattr(coordinator, "call_view", without)
-    assert read(url, swarm).differences is None
-
-
-def test_a_missing_contract_and_a_dead_endpoint_are_told(url: str) -> None:
-    with pytest.raises(ChainMismatch, match="there is no contract"):
-        anyio.run(partial(read_onchain_standings, [url], "0x" + "11" * 20, 0))
-    with pytest.raises(ChainError, match="cannot be reached"):
-        anyio.run(partial(read_onchain_standings, ["http://127.0.0.1:9/secret-in-the-path"], "0x" + "11" * 20, 0))
 
 
 def test_a_chain_that_changes_while_it_is_read_is_read_again(

@@ -80,6 +80,12 @@ def report(peer: str, round: int, stage: int = 0, reward: float = 1.0) -> Report
     return ReportSeen(peer, round, stage, reward, record=f"{peer}/{round}/{stage}".encode())
 
 
+def test_a_leaving_member_is_not_waited_for(node: Story) -> None:
+    open_first(node)
+    node.tell(report("me", 0), report("a", 0))
+    assert announcement(node.tell(MemberLeft("b"))).round == 1
+
+
 @pytest.fixture
 def node() -> Story:
     return Story(coordinator_settings(min_peers=3, start_s=30, stage_s=100, resume_s=15))

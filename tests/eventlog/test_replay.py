@@ -1,19 +1,16 @@
 """The fold gives back the state; a changed digest, a changed core and other charts are named where they first tell."""
 
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from swarmd.core.chart import GAPS, default_charts
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, WorkerStarted, tag_of
+from swarmd.core.events import Envelope, tag_of
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
-from swarmd.errors import ExitCode, LogDamaged, ReplayDifference
-from swarmd.eventlog.export import FieldChange
+from swarmd.errors import LogDamaged, ReplayDifference
 from swarmd.eventlog.fold import (
     apply_commit,
     base_upto,
@@ -24,9 +21,8 @@ from swarmd.eventlog.fold import (
     oldest_base,
     peer_id_of_log,
 )
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import CommitDiffers, compare_replays, verify_log
+from swarmd.eventlog.replay import CommitDiffers, verify_log
 from swarmd.eventlog.segment import list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
 from tests.core.story import gathered
@@ -70,27 +66,6 @@ def test_a_log_goes_on_over_lives(tmp_path: Path) -> None:
     assert verify_log(tmp_path).events == 3 * len(follower_story())
 
 
-def test_the_first_commit_with_another_digest_is_named(tmp_path: Path) -> None:
-    events = follower_story()
-    changed = events.index(gathered(1))
-    with open_log(tmp_path) as log:
-        state = State()
-        for index, event in enumerate(events):
-            state, commands = step(state, Envelope(index, 5.0, event))
-            log.append(5.0, [event], b"\xaa" * 16 if index >= changed else digest_commands(commands))
-    with pytest.raises(ReplayDifference) as caught:
-        verify_log(tmp_path)
-    assert caught.value.exit_code == ExitCode.DIFFERENCE
-    assert isinstance(caught.value, CommitDiffers)
-    difference = caught.value.difference
-    assert (difference.seq, difference.events) == (changed, (events[changed],))
-    assert difference.expected == b"\xaa" * 16
-    assert difference.got == digest_commands(difference.commands)
-    message = str(caught.value)
-    for part in (f"seq {changed} (rollouts_gathered)", "aa" * 16, difference.got.hex(), "train id=train/1/0"):
-        assert part in message
-
-
 def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant that forgets the first command of a gathering."""
     events = follower_story()
@@ -107,24 +82,6 @@ def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch
     with pytest.raises(CommitDiffers) as caught:
         verify_log(tmp_path)
     assert caught.value.difference.seq == first
-
-
-def test_other_charts_part_at_the_first_event_that_they_take_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GAPS, "raises", False)  # charts of one's own may leave something open
-    events = follower_story()
-    with open_log(tmp_path) as log:
-        write_story(log, events, State())
-    charts = default_charts()
-    link = msgspec.structs.replace(charts.link, table={})  # a link that never comes up
-    found = compare_replays(tmp_path, partial(step, charts=msgspec.structs.replace(charts, link=link)))
-    assert found.first is not None
-    assert found.first.event == WorkerStarted("network", 11, 1)
-    assert FieldChange("link.chart", "down", "connecting") in found.first.here.changes
-    assert found.first.there.changes != found.first.here.changes
-    assert any(change.path == "link.chart" and change.after == "down" for change in found.changes)
-    assert found.events == len(events)
 
 
 def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None:

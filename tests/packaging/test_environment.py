@@ -142,40 +142,12 @@ def test_an_environment_grows_with_its_purpose_and_its_lock(fresh: Checkout) -> 
     assert fresh.prepare("run") == "", "what tests need holds what a node needs"
 
 
-def test_what_was_interrupted_is_installed_again(checkout: Checkout) -> None:
-    checkout.prepare()
-    (record,) = (checkout.root / ".venv").rglob("tiny-1.0.dist-info/RECORD")
-    record.unlink()
-    (checkout.root / ".venv" / ".ready-run").unlink()
-    assert "tiny" not in checkout.versions()
-    checkout.prepare()
-    assert checkout.versions()["tiny"] == "1.0" and record.exists()
-
-
 def test_a_full_disk_is_told_before_anything_is_fetched(checkout: Checkout, environment: ModuleType) -> None:
     lock = checkout.root / "constraints.txt"
     lock.write_text(LOCK.replace(", 3 MB", ", 900000000 MB"))
     with pytest.raises(environment.Failed, match=r"the disk has .* GB left: make room"):
         checkout.prepare()
     assert checkout.versions() == {}
-
-
-def test_a_package_that_cannot_be_had_ends_with_its_fix(checkout: Checkout, environment: ModuleType) -> None:
-    next(checkout.wheels.glob("tiny-1.0*")).unlink()
-    with pytest.raises(environment.Failed) as caught:
-        checkout.prepare()
-    *said, last = str(caught.value).splitlines()
-    assert last.startswith("the packages could not be installed: a locked version is on none of the indexes asked")
-    assert 1 < len(said) <= 21 and any("tiny==1.0" in line for line in said)
-    assert not (checkout.root / ".venv" / ".ready-run").exists()
-
-
-def test_torch_comes_in_the_other_build_where_there_is_none(checkout: Checkout, environment: ModuleType) -> None:
-    next(checkout.wheels.glob("torch-2.0+cpu*")).unlink()
-    said = checkout.prepare()
-    assert f"is not where pip is set to look: asking {environment.CPU_INDEX}" in said
-    assert "taking the build for CUDA, 4 GB more" in said and "set PIP_FIND_LINKS" in said
-    assert checkout.versions()["torch"] == "2.0"
 
 
 # --- which torch ---
@@ -200,20 +172,6 @@ def test_torchs_build(
 
 
 # --- what is told ---
-
-
-def test_uv_looks_where_pip_is_set_to_look(environment: ModuleType) -> None:
-    said = (
-        ":env:.find-links='/wheels /more'\nglobal.find-links='/other'\nglobal.cert='/ca.pem'\n"
-        "global.extra-index-url='https://one.example https://two.example'\nglobal.index-url='https://main.example'\n"
-    )
-    assert environment.uv_settings(said) == {
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-        "UV_FIND_LINKS": "/wheels,/more",
-        "UV_DEFAULT_INDEX": "https://main.example",
-        "UV_INDEX": "https://one.example https://two.example",
-        "SSL_CERT_FILE": "/ca.pem",
-    }
 
 
 # --- the Python that calls it ---
