@@ -208,6 +208,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "chat.toml"], "line 1: 'prompt' is not a text: [", "Write the user's message alone"),
         (["config", "check", "number.toml"], "line 1: 'answer' is not a text: 2", '{"answer": "2"}'),
         (["config", "check", "deeper.toml"], "are missing (model.layers.", "put the config.json that belongs"),
+        (["swarm", "new", "x", "--dir", "new", "--config", "deeper.toml"], "are missing (model.layers.", "config.json"),
         (["config", "check", "scored.toml"], "1 is not the model's (score.weight)", "saved as a classifier or reward"),
         (["config", "check", "systemless.toml"], "refuses a chat of system, user", "mend its chat_template.jinja"),
         (["explain", "nodes/logless"], "the log of the node in nodes/logless is gone", "Put them back from a copy"),
