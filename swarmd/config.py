@@ -438,6 +438,7 @@ def advise_value(message: str, kind: Any) -> str:
             "Expected `str`, got": f'in quotes: {name} = "..."',
             "Expected `str | null`, got": f'in quotes: {name} = "..."',
             "Expected `int`, got `str`": f"without quotes: {name} = 1",
+            "Expected `float`, got `str`": "without quotes, as 1.0",
             "Expected `array`, got `str`": f'as a list: {name} = ["..."]',
         }
         return next((f"Write it {form}" for start, form in forms.items() if reason.startswith(start)), "")

@@ -9,14 +9,13 @@ import typer
 from tomlkit.container import Container
 from tomlkit.items import Table
 
-from swarmd.cli.handed_out import print_untried_reason
+from swarmd.cli.handed_out import check_trainable, print_untried_reason
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
 from swarmd.doctor.node import check_usable_config
 from swarmd.manifest import add_comment
 from swarmd.observe.redaction import Redactor, secrets_outside_files
-from swarmd.swarms.registry import has_system_message
 from swarmd.toml_text import parse_toml
-from swarmd.training.models.source import is_embedded, require_model
+from swarmd.training.models.source import require_model
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show the settings in force."
@@ -49,13 +48,7 @@ def check(
 
             choose_device(config.training.device)
         require_model(config.training)
-        if not is_embedded(config.training.model) or config.training.lora.targets:
-            from swarmd.training.library_logging import silence_libraries  # as the next, it loads torch
-            from swarmd.training.models.model import check_loadable
-
-            silence_libraries()
-
-            check_loadable(config.training, has_system_message(config.swarm))
+        check_trainable(config.training, config.swarm)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
     print_untried_reason(untried)
 

@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 import typer
 
-from swarmd.config import DIGEST, TrainingConfig
+from swarmd.config import DIGEST, SwarmConfig, TrainingConfig
 from swarmd.errors import HubUnreachable, ManifestError, SwarmError
 from swarmd.manifest import HANDED_OUT, ManifestRecipe
 from swarmd.swarms.dataset import is_hub_id, read_dataset_source, write_questions_file
 from swarmd.swarms.jsonl import SUFFIX, load_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
-from swarmd.swarms.registry import questions_file_of
+from swarmd.swarms.registry import has_system_message, questions_file_of
 from swarmd.training.models.files import digest_weights, list_weights
 from swarmd.training.models.hub import fetch_commit
 from swarmd.training.models.source import (
@@ -29,6 +29,7 @@ from swarmd.training.models.source import (
     compare_weights,
     find_configured_model,
     is_directory,
+    is_embedded,
     is_gguf,
     is_local,
     list_embedded,
@@ -182,6 +183,20 @@ def copy_questions(source: Path, data: Path) -> None:
 
 
 # --- models ---
+
+
+def check_trainable(training: TrainingConfig, swarm: SwarmConfig) -> None:
+    """Check that a trainer can load a model that is on this machine. Loads torch, unless it is one of swarmd's own.
+
+    Raises ModelError and ConfigError as `swarmd.training.models.model.check_loadable`.
+    """
+    if is_embedded(training.model) and not training.lora.targets:
+        return
+    from swarmd.training.library_logging import silence_libraries
+    from swarmd.training.models.model import check_loadable
+
+    silence_libraries()
+    check_loadable(training, has_system_message(swarm))
 
 
 def pin_model(training: TrainingConfig) -> TrainingConfig:

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from swarmd.cli.directory import NodeCreator, OwnAccount
-from swarmd.cli.handed_out import copy_questions, options_for_manifest, pin_model, print_untried_reason
+from swarmd.cli.handed_out import check_trainable, copy_questions, options_for_manifest, pin_model, print_untried_reason
 from swarmd.cli.options import Announce, PayerOptions, add_payer_options, check_multiaddrs
 from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmIdentity, swarm_of_manifest
@@ -201,6 +201,7 @@ def _read_base_config(path: Path | None, stages: int | None) -> tuple[Config, Pa
     shared = options_for_manifest(swarm.options, home)
     print_untried_reason(check_questions(swarm, base.training, home))
     swarm = fill_in_default_tasks(msgspec.structs.replace(swarm, options=shared))
+    check_trainable(base.training, swarm)
     training = pin_model(base.training)
     return msgspec.structs.replace(base, swarm=swarm, training=training), home / name if name else None
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 from jinja2 import TemplateError, TemplateSyntaxError
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -33,7 +34,7 @@ from swarmd.training.models.device import (
     name_device,
     set_thread_count,
 )
-from swarmd.training.models.files import check_quantization, missing_template_error
+from swarmd.training.models.files import check_quantization, list_weights, missing_template_error
 from swarmd.training.models.gguf_file import read_gguf_config, resolve_model_directory
 from swarmd.training.models.hub import fetch_commit
 from swarmd.training.models.loading import call_loader, read_model
@@ -381,7 +382,7 @@ def read_base_weights(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
-    """Check from the files of a model of this machine, without its weights' values, that it can be loaded.
+    """Check from the files of a model of this machine that it can be loaded. Its weights are read one by one.
 
     Args:
         has_system: whether questions have a system message.
@@ -397,10 +398,25 @@ def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
     tokenizer = load_tokenizer(str(source), training.model)
     if not getattr(config, "quantization_config", None):
         empty = call_loader(training.model, lambda: read_model(training.model, str(source), device_map={"": "meta"}))
+        _require_finite_weights(training.model, source)
     markers = list_escaped_texts(tokenizer)
     check_tokenizer(Policy(training.model, empty, tokenizer, device="meta", digest="", markers=markers), has_system)
     if training.lora.targets:
         adapters.choose_targets(empty, training.lora)
+
+
+def _require_finite_weights(name: str, directory: Path) -> None:
+    """Raise ModelUnfit for weights in safetensors that are not finite, as a trainer does after it has loaded them."""
+    for path in list_weights(directory):
+        if path.suffix != ".safetensors":
+            continue
+        with safe_open(path, "pt") as weights:
+            for key in weights.keys():  # noqa: SIM118  # it is not a mapping
+                value = weights.get_tensor(key)
+                if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                    raise ModelUnfit(
+                        f"{key} of {name} holds values that are not finite", "Take other files of it: training diverged"
+                    )
 
 
 def read_model_shape(source: str, name: str, revision: str = "") -> ModelShape:

@@ -131,6 +131,12 @@ def test_a_chat_template_that_takes_no_question_is_told_before_weights_are_read(
         check_loadable(TrainingConfig(device="cpu", model=str(model)), has_system=True)
 
 
+def test_weights_that_are_not_finite_are_found_without_loading_the_model(model: Path) -> None:
+    reweighted(damage)(model)
+    with pytest.raises(ModelUnfit, match=r"model\.embed_tokens\.weight of .* not finite"):
+        check_loadable(TrainingConfig(device="cpu", model=str(model)))
+
+
 def test_a_model_with_several_chat_templates(model: Path, tmp_path: Path) -> None:
     """A checkpoint has no directories, whose content no digest would cover; and what is written is what was read."""
     (model / "additional_chat_templates").mkdir()
