@@ -20,7 +20,7 @@ import typer
 from swarmd.animals import animal_name
 from swarmd.cli.directory import NodeCreator, OwnAccount
 from swarmd.cli.handed_out import (
-    copy_questions,
+    copy_file,
     find_manifest_model,
     find_questions,
     print_untried_reason,
@@ -52,7 +52,7 @@ from swarmd.manifest import (
 )
 from swarmd.paths import quote_for_shell
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
-from swarmd.swarms.registry import check_kind, find_reduced_limits
+from swarmd.swarms.registry import check_code, check_kind, find_reduced_limits
 from swarmd.swarms.truths import check_questions
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def join(
     root = directory or Path(read.id)
     existing = NodeCreator(root, data).read_existing_config(swarm_of_manifest(read))
     node = NodeCreator(root, existing.data if existing else data)
+    check_code(_make_swarm_config(read), node.data.root, manifest.parent)
     if existing is None:
         refuse_missing_files(read.recipe, manifest, node.data.root)
     options = JoinOptions(
@@ -202,7 +203,7 @@ def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, exis
         choice = anyio.run(_join_chain, node, manifest, options, choice, existing)
     config = existing or make_node_config(manifest, choice)
     if options.questions is not None:
-        copy_questions(options.questions, node.data.root)
+        copy_file(options.questions, node.data.root)
     for cut in find_reduced_limits(existing.swarm if existing else _make_swarm_config(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:

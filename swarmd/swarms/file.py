@@ -24,6 +24,7 @@ from swarmd.logger import get_logger
 from swarmd.swarms.dataset import write_questions_file
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.options import PROMPT_CHARACTERS_MAX, FileOptions, decode_options
+from swarmd.swarms.packages import check_packages, list_function_paths
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
 from swarmd.swarms.rewards import COMPARING, AnsweredCompletion, Reward, RewardFunctions, RewardOption, make_reward
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
@@ -74,6 +75,7 @@ class FilePlan(SplitPlan):
     Raises:
         SwarmError: the options are wrong, the file is missing, malformed or not the swarm's, it cannot be made of its
             data set, or a reward function cannot be imported.
+        EnvironmentMissing: this node lacks the Python that the swarm's manifest names.
     """
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
@@ -83,6 +85,8 @@ class FilePlan(SplitPlan):
             )
         options = decode_options(swarm.options, FileOptions)
         home = home or Path()
+        if options.packages:
+            check_packages(options.packages, list_function_paths(swarm.options), home)
         self._functions: RewardFunctions | None = None
         if options.reward_funcs:
             self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
@@ -120,6 +124,10 @@ class FilePlan(SplitPlan):
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
         if self._functions is not None:
             self._functions.begin_stage(is_cancelled)
+
+    def use_tokenizer(self, encode: Callable[[str], list[int]]) -> None:
+        if self._functions is not None:
+            self._functions.use_tokenizer(encode)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""

@@ -18,6 +18,7 @@ from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Isolation, Limits, Sandbox
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
+from swarmd.swarms.packages import Package
 from swarmd.swarms.rewards import FUNCTIONS_MAX, Inputs, RewardOption
 from swarmd.swarms.text import AnswerPlace
 
@@ -242,9 +243,10 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
     system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # empty: none is sent
     answer: AnswerPlace = "tags"  # where a completion has its answer
     rewards: Annotated[tuple[RewardOption, ...], msgspec.Meta(max_length=REWARDS_MAX)] = ()
-    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's; never shared
+    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's
     reward_weights: tuple[float, ...] = ()  # of these, as TRL's
     reward_inputs: Inputs = "text"  # what these get
+    packages: Annotated[tuple[Package, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # that functions come from
 
     def __post_init__(self) -> None:
         names = {path.rpartition(":")[2] for path in self.reward_funcs}

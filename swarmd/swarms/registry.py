@@ -32,6 +32,7 @@ from swarmd.swarms.options import (
     ProposerOptions,
     decode_options,
 )
+from swarmd.swarms.packages import check_packages, list_function_paths
 from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
@@ -136,6 +137,16 @@ def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
     kind = BUILT_IN.get(swarm.kind)
     return decode_options(swarm.options, kind.options) if kind is not None and kind.options is not None else None
+
+
+def check_code(swarm: SwarmConfig, home: Path, beside: Path | None = None) -> None:
+    """Check that this node has the Python that the swarm's manifest names, see `swarmd.swarms.packages`.
+
+    Raises EnvironmentMissing, SwarmError.
+    """
+    options = read_options(swarm)
+    if isinstance(options, FileOptions) and (options.packages or beside is not None):
+        check_packages(options.packages, list_function_paths(swarm.options), home, beside)
 
 
 def find_reduced_limits(swarm: SwarmConfig) -> list[str]:

@@ -186,12 +186,17 @@ class RewardFunctions:
         self.weights = dict(zip(self._paths, weights or [1.0] * len(paths), strict=True))
         self._inputs = inputs
         self._process = RewardProcess(paths, home)
+        self._encode: Callable[[str], list[int]] | None = None
         self._failures = dict.fromkeys(self._paths, 0)  # in this stage, of functions that have given no reward yet
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
         """Count failures from 0 again, and give calls up as soon as the stage is cancelled."""
         self._failures = dict.fromkeys(self._paths, 0)
         self._process.stop_when(is_cancelled)
+
+    def use_tokenizer(self, encode: Callable[[str], list[int]]) -> None:
+        """From now on give `completion_ids`: of the texts, as this node's model reads them."""
+        self._encode = encode
 
     def score_completions(
         self, prompt: Any, completions: Sequence[str], columns: Mapping[str, Any]
@@ -215,6 +220,8 @@ class RewardFunctions:
             "completions": texts if self._inputs == "text" else spoken,
             **{name: [value] * count for name, value in columns.items() if name not in _TRLS_OWN},
         }
+        if self._encode is not None:
+            given["completion_ids"] = [self._encode(text) for text in texts]
         values: list[dict[str, float]] = [{} for _ in completions]
         for name in self._paths:
             for place, value in enumerate(self._call_function(name, given, count)):

@@ -19,7 +19,7 @@ from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.swarms.dataset import is_hub_id
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
-from swarmd.swarms.registry import BUILT_IN, make_plan, questions_file_of
+from swarmd.swarms.registry import BUILT_IN, check_code, make_plan, questions_file_of
 from swarmd.swarms.reward_process import check_source
 from swarmd.swarms.rewards import COMPARING
 
@@ -49,6 +49,7 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         return ""
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
     if functions:
+        check_code(swarm, home)
         for path in functions:
             check_source(path, home)
         return f"the reward functions {', '.join(functions)} decide"
