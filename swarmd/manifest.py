@@ -75,6 +75,7 @@ OWN_OPTIONS = (
     "judge_model",
     "judge_s",
     "download_bytes",
+    "openenv_url",
 )
 DEPTH_MAX = 8  # tables in tables of a task's settings
 UINT32_MAX = 2**32 - 1  # of the contract's policy

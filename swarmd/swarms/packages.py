@@ -59,8 +59,8 @@ def list_function_paths(options: Mapping[str, Any]) -> list[str]:
 def describe_packages(paths: Iterable[str], home: Path) -> list[Package]:
     """The packages that these functions come from, as a manifest names them. Raises SwarmError."""
     names = list(paths)
-    found = [_find_package(module, home) for module in _list_modules(names)]
-    if missing := [module for module, package in zip(_list_modules(names), found, strict=True) if package is None]:
+    found = [_find_package(module, home) for module in list_modules(names)]
+    if missing := [module for module, package in zip(list_modules(names), found, strict=True) if package is None]:
         raise SwarmError(
             f"swarm.options: there is no module {missing[0]}",
             f"Put {missing[0]}.py into {home}, or install its package beside swarmd",
@@ -72,7 +72,7 @@ def describe_packages(paths: Iterable[str], home: Path) -> list[Package]:
 
 def list_module_files(paths: Iterable[str], home: Path) -> list[Path]:
     """The files beside a configuration that these functions come from."""
-    files = [home / f"{module}.py" for module in _list_modules(paths)]
+    files = [home / f"{module}.py" for module in list_modules(paths)]
     return [file for file in files if file.is_file()]
 
 
@@ -90,7 +90,7 @@ def check_packages(packages: Sequence[Package], paths: Iterable[str], home: Path
     """
     names = list(paths)
     _refuse_own_requirements(names, packages)
-    if unnamed := set(_list_modules(names)) - {package.module for package in packages}:
+    if unnamed := set(list_modules(names)) - {package.module for package in packages}:
         raise SwarmError(
             f"swarm.options.packages does not name {min(unnamed)}, which functions come from",
             "Have `swarmd swarm new` make the manifest: it names them",
@@ -119,7 +119,7 @@ def _missing_error(package: Package, found: Package | None, home: Path, beside: 
     return EnvironmentMissing(told, f"{got}{trust} install it: {copy}")
 
 
-def _list_modules(paths: Iterable[str]) -> list[str]:
+def list_modules(paths: Iterable[str]) -> list[str]:
     """The outermost modules of import paths, each once."""
     return list(dict.fromkeys(path.partition(":")[0].partition(".")[0] for path in paths))
 

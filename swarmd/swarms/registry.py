@@ -129,8 +129,18 @@ def check_kind(swarm: SwarmConfig) -> SwarmKind:
             f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
             f"Write stages = {kind.stages} in [swarm]",
         )
-    read_options(swarm)
+    refuse_turns(read_options(swarm))
     return kind
+
+
+def refuse_turns(options: msgspec.Struct | None) -> None:
+    """Raise SwarmError for options that ask for rollouts of several turns."""
+    if isinstance(options, FileOptions) and options.has_turns:
+        raise SwarmError(
+            "swarm.options: tools, environment_factory and openenv need rollouts of several turns, and this swarmd "
+            "draws one turn of a kind `file`",
+            "Use reward_funcs, which judge one completion",
+        )
 
 
 def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:

@@ -136,7 +136,7 @@ def check_function_path(path: str) -> str:
     return key
 
 
-def check_source(path: str, home: Path) -> None:
+def check_source(path: str, home: Path, is_class: bool = False) -> None:
     """Check what can be told of an import path without running its module, which may need what is not installed yet.
 
     Raises SwarmError if the path has another form, or a module below `home` cannot have such a function.
@@ -152,7 +152,7 @@ def check_source(path: str, home: Path) -> None:
     except (OSError, ValueError, SyntaxError) as error:
         raise SwarmError(f"{key}: {file} cannot be read as Python: {error}", f"Correct {file.name}") from error
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+    if not is_class and any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
         raise _not_a_function(key)
     if not re.search(rf"\b{name}\b|\bimport \*", source):
         near = difflib.get_close_matches(name, defined, n=1)

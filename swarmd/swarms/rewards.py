@@ -199,7 +199,7 @@ class RewardFunctions:
         self._encode = encode
 
     def score_completions(
-        self, prompt: Any, completions: Sequence[str], columns: Mapping[str, Any]
+        self, prompt: Any, completions: Sequence[str | list[dict[str, Any]]], columns: Mapping[str, Any]
     ) -> list[dict[str, float]]:
         """The value of each function, by its name, for each completion to one question.
 
@@ -208,19 +208,20 @@ class RewardFunctions:
 
         Args:
             prompt: text or messages, as the functions take them.
+            completions: texts, or the messages of rollouts with several turns.
             columns: of the data set; each is repeated for every completion.
 
         Raises:
             PlanFailed: a function has failed at every call since the stage began; in its own words.
         """
-        count, texts = len(completions), list(completions)
-        spoken = [[{"role": "assistant", "content": text}] for text in texts]
+        count, texts = len(completions), [each for each in completions if isinstance(each, str)]
+        spoken = [[{"role": "assistant", "content": each}] if isinstance(each, str) else each for each in completions]
         given = {
             "prompts": [prompt] * count,
-            "completions": texts if self._inputs == "text" else spoken,
+            "completions": texts if self._inputs == "text" and len(texts) == count else spoken,
             **{name: [value] * count for name, value in columns.items() if name not in _TRLS_OWN},
         }
-        if self._encode is not None:
+        if self._encode is not None and len(texts) == count:
             given["completion_ids"] = [self._encode(text) for text in texts]
         values: list[dict[str, float]] = [{} for _ in completions]
         for name in self._paths:

@@ -18,6 +18,7 @@ import msgspec
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.swarms.dataset import is_hub_id
+from swarmd.swarms.packages import list_function_paths
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
 from swarmd.swarms.registry import BUILT_IN, check_code, make_plan, questions_file_of
 from swarmd.swarms.reward_process import check_source
@@ -47,12 +48,14 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         if swarm.tasks:  # only their kind knows their names and settings
             make_plan(swarm, training, home)
         return ""
-    functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
+    functions, source = list_function_paths(swarm.options), swarm.options.get("dataset")
     if functions:
         check_code(swarm, home)
         for path in functions:
-            check_source(path, home)
-        return f"the reward functions {', '.join(functions)} decide"
+            check_source(path, home, path == swarm.options.get("environment_factory"))
+        return f"the functions {', '.join(functions)} decide"
+    if "openenv" in swarm.options:
+        return "the environment decides"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
         if source and not (home / name).exists():
             if is_hub_id(source) and not (home / source).exists():
