@@ -55,7 +55,7 @@ def describe_tools(tools: Sequence[str], environment: str, rewards: Sequence[str
 
 def _describe_here(tools: Sequence[str], environment: str, rewards: Sequence[str]) -> ToolDescription:
     """See `describe_tools`. Raises whatever the modules raise, and ValueError."""
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     functions = [_load(path) for path in tools]
     has_reward = False
