@@ -7,18 +7,23 @@ a limit has ended.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from swarmd.errors import SwarmdError
 from swarmd.sandbox.inside import READY
 
 POLL_S = 0.2  # how often it is asked whether to stop
 CHUNK_BYTES = 65536
+
+# A confined process ends with the thread that started it, and a rollout's calls each have a thread of their own.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="sandbox-starter")
 
 
 class SessionEnded(SwarmdError):
@@ -48,9 +53,10 @@ class SandboxSession:
         free: Callable[[], object],
     ) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, start_new_session=True, cwd="/"
+        start = functools.partial(
+            subprocess.Popen[bytes], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, cwd="/"
         )
+        self._process = _starter.submit(start, command, start_new_session=True).result()
         assert self._process.stdin and self._process.stdout
         self._output_bytes, self._is_stopped, self._free = output_bytes, is_stopped, free
         self._feed = program  # what is still to be written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def test_a_program_remembers_between_questions(sandbox: Sandbox) -> None:
     session.close()
     with pytest.raises(SessionEnded, match="has ended"):
         session.ask("three", 10)
+
+
+def test_a_program_outlives_the_thread_that_opened_it(sandbox: Sandbox) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        session = pool.submit(sandbox.open, ECHO).result()
+        assert pool.submit(session.ask, "one", 10).result() == "1 one"
+    time.sleep(0.2)
+    assert session.ask("two", 10) == "2 two"
+    session.close()
 
 
 def test_a_question_may_be_larger_than_a_pipe(sandbox: Sandbox) -> None:
