@@ -53,8 +53,9 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         check_code(swarm, home)
         for path in functions:
             check_source(path, home, path == swarm.options.get("environment_factory"))
-        return f"the functions {', '.join(functions)} decide"
-    if "openenv" in swarm.options:
+    if rewards := swarm.options.get("reward_funcs"):
+        return f"the reward functions {', '.join(rewards)} decide"
+    if functions or "openenv" in swarm.options:
         return "the environment decides"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
         if source and not (home / name).exists():
