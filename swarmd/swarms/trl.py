@@ -122,6 +122,7 @@ class ToolEpisode:
 
     def __init__(self, box: ToolBox, messages: Sequence[Message], columns: Mapping[str, Any], seed: str) -> None:
         self._box, self._messages, self._columns, self._seed = box, messages, dict(columns), seed
+        self._prompt: Sequence[Message] = messages  # with the first observation
         self._session: SandboxSession | None = None
         self._transcript: list[dict[str, Any]] = []  # the completion, as TRL gives it to reward functions
 
@@ -132,8 +133,9 @@ class ToolEpisode:
         self._session = self._box.sandbox.open(PROGRAM.read_text(encoding="utf-8"))
         self._ask("begin", **self._box.request, seed=self._seed)
         observation = self._ask("reset", columns=self._columns) if self._box.has_environment else None
-        *before, last = self._box.introduce(self._messages)
-        return [*before, Message(last.role, last.content + (observation or ""), last.trusted)]
+        *before, last = self._messages
+        self._prompt = (*before, Message(last.role, last.content + (observation or ""), last.trusted))
+        return list(self._box.introduce(self._prompt))
 
     def act(self, text: str) -> str | None:
         """The results of the calls in a turn of the model; None if there are none, which ends the rollout."""
@@ -151,7 +153,7 @@ class ToolEpisode:
 
     def reward(self) -> Score:
         """What the rollout is worth: a weighted sum, as in TRL; failed if no reward applies."""
-        prompt = [{"role": message.role, "content": message.content} for message in self._messages]
+        prompt = [{"role": message.role, "content": message.content} for message in self._prompt]
         columns = {name: [value] for name, value in self._columns.items() if name not in ("prompt", "completion")}
         given = {"prompts": [prompt], "completions": [self._transcript], **columns}
         values = {name: value for name, value in self._ask("reward", given=given).items() if value is not None}

@@ -118,6 +118,10 @@ def counted(environments, start, **kwargs):
     return [float(each.counter - first) for each, first in zip(environments, start)]
 
 
+def prompted(environments, prompts, **kwargs):
+    return [float(prompt[-1]["content"].startswith("Count. From 3,")) for prompt in prompts]
+
+
 def turns(completions, **kwargs):
     return [float(len(completion)) for completion in completions]
 
@@ -148,7 +152,9 @@ def make_box(home: Path, *tools: str, environment: str = "", **rewards: float) -
 
 @pytest.fixture(scope="module")
 def box(home: Path) -> ToolBox:
-    return make_box(home, "multiply", "async_add", environment="Rewarding", counted=2.0, turns=0.5, not_here=1.0)
+    return make_box(
+        home, "multiply", "async_add", environment="Rewarding", counted=2.0, turns=0.5, prompted=0.0, not_here=1.0
+    )
 
 
 @pytest.fixture
@@ -187,7 +193,7 @@ def test_a_rollout_goes_on_while_the_model_calls_and_is_rewarded_as_in_trl(episo
     assert episode.act("It is 7.") is None
     score = episode.reward()
     turns = 1 + 2 + 1 + 1 + 1  # messages, of tools too
-    assert score.values == {"Rewarding": 0.7, "counted": 4.0, "turns": turns}
+    assert score.values == {"Rewarding": 0.7, "counted": 4.0, "prompted": 1.0, "turns": turns}
     assert score.reward == pytest.approx(0.7 + 2.0 * 4 + 0.5 * turns)
 
 
