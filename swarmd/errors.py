@@ -321,6 +321,10 @@ class DatasetRefused(SwarmError):
     """A data set is larger than this node downloads, or nothing says how large it is; none of it was downloaded."""
 
 
+class EnvironmentMissing(SwarmError):
+    """A swarm runs code on its nodes that this one does not have, or has in another version; none was installed."""
+
+
 class SandboxUnavailable(SwarmdError):
     """Programs cannot be confined on this machine, so none is run."""
 

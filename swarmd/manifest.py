@@ -65,7 +65,8 @@ MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
 # Options of kinds that each node sets for itself: how programs are confined, what they are given, whom a node calls,
-# what it downloads, and what Python it imports. A manifest's creator does not decide these.
+# and what it downloads. A manifest's creator does not decide these. Python that a manifest names is installed by each
+# operator, see `swarmd.swarms.packages`.
 OWN_OPTIONS = (
     "sandbox",
     "own_limits",
@@ -73,9 +74,7 @@ OWN_OPTIONS = (
     "judge_model",
     "judge_s",
     "download_bytes",
-    "reward_funcs",
-    "reward_weights",
-    "reward_inputs",
+    "openenv_url",
 )
 DEPTH_MAX = 8  # tables in tables of a task's settings
 UINT32_MAX = 2**32 - 1  # of the contract's policy
@@ -321,7 +320,7 @@ def check_recipe(recipe: ManifestRecipe) -> None:
         if name in recipe.options:
             raise ManifestError(
                 f"recipe.options: {name} is for each node to set, no manifest sets it",
-                "Do not join: it would decide what programs may do on this machine, which ones run, or whom it calls",
+                "Do not join: it would decide what programs may do on this machine, or whom it calls",
             )
     _check_printable("recipe.kind", recipe.kind)
     if recipe.model.startswith(HANDED_OUT) and not recipe.revision.startswith(DIGEST):

@@ -21,6 +21,7 @@ from swarmd.manifest import HANDED_OUT, ManifestRecipe
 from swarmd.swarms.dataset import is_hub_id, read_dataset_source, write_questions_file
 from swarmd.swarms.jsonl import SUFFIX, load_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
+from swarmd.swarms.packages import describe_packages, list_function_paths, list_module_files
 from swarmd.swarms.registry import has_system_message, questions_file_of
 from swarmd.training.models.files import digest_weights, list_weights
 from swarmd.training.models.hub import fetch_commit
@@ -51,6 +52,8 @@ def options_for_manifest(options: Mapping[str, Any], home: Path) -> dict[str, An
     _make_questions_file(home, name, options)
     _, digest = load_rows(home, name, str(options.get("digest", "")))
     shared = {**options, "data": Path(name).name, "digest": digest}
+    if functions := list_function_paths(options):
+        shared["packages"] = msgspec.to_builtins(describe_packages(functions, home))
     source = str(options.get("dataset", ""))
     if is_hub_id(source) and not (home / source).exists():
         return shared
@@ -153,14 +156,19 @@ def _is_unsafe_path(named: object) -> bool:
 
 
 def overwrite_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
-    """Copy the file that a configuration's options name into another data directory, over one that is there. Raises
-    SwarmError if it is missing or not sound."""
+    """Copy the file that a configuration's options name into another data directory, over one that is there; and beside
+    it the modules of its functions that lie beside the configuration.
+
+    Raises SwarmError if it is missing or not sound.
+    """
     name = questions_file_of(options)
     _make_questions_file(home, name, options)
     load_rows(home, name)
     target = data / name
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _copy_atomically(home / name, target)
+    for module in list_module_files(list_function_paths(options), home):
+        _copy_atomically(module, data / module.name)
 
 
 def _copy_atomically(source: Path, target: Path) -> None:
@@ -170,8 +178,11 @@ def _copy_atomically(source: Path, target: Path) -> None:
     fresh.replace(target)
 
 
-def copy_questions(source: Path, data: Path) -> None:
-    """Copy the file into a data directory, unless it is there already. Raises SwarmError if another one is."""
+def copy_file(source: Path, data: Path) -> None:
+    """Copy a file of questions, or the creator's own module, into a data directory, unless it is there already.
+
+    Raises SwarmError if another one is.
+    """
     target = data / source.name
     if target.exists():
         if not target.samefile(source) and target.read_bytes() != source.read_bytes():

@@ -39,7 +39,7 @@ from swarmd.manifest import (
 )
 from swarmd.paths import quote_for_shell
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
-from swarmd.swarms.registry import check_kind, find_reduced_limits
+from swarmd.swarms.registry import check_code, check_kind, find_reduced_limits
 from swarmd.swarms.truths import check_questions
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def join(
     root = directory or Path(read.id)
     existing = NodeCreator(root, data).read_existing_config(swarm_of_manifest(read))
     node = NodeCreator(root, existing.data if existing else data)
+    check_code(_make_swarm_config(read), node.data.root, manifest.parent)
     if existing is None:
         handed_out.refuse_missing_files(read.recipe, manifest, node.data.root)
     options = JoinOptions(
@@ -192,7 +193,7 @@ def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, exis
         choice = anyio.run(_join_chain, node, manifest, options, choice, existing)
     config = existing or make_node_config(manifest, choice)
     if options.questions is not None:
-        handed_out.copy_questions(options.questions, node.data.root)
+        handed_out.copy_file(options.questions, node.data.root)
     for cut in find_reduced_limits(existing.swarm if existing else _make_swarm_config(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from swarmd.cli.directory import NodeCreator, OwnAccount
-from swarmd.cli.handed_out import check_trainable, copy_questions, options_for_manifest, pin_model, print_untried_reason
+from swarmd.cli.handed_out import check_trainable, copy_file, options_for_manifest, pin_model, print_untried_reason
 from swarmd.cli.options import Announce, PayerOptions, add_payer_options, check_multiaddrs
 from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmIdentity, swarm_of_manifest
@@ -44,6 +44,7 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.paths import quote_for_shell
+from swarmd.swarms.packages import list_function_paths, list_module_files
 from swarmd.swarms.registry import check_kind, fill_in_default_tasks, find_kind, questions_file_of
 from swarmd.swarms.truths import check_questions
 
@@ -104,7 +105,7 @@ class NewSwarmOptions(NamedTuple):
 
     name: str
     base: Config  # whose recipe and coordinator's settings are taken
-    questions: Path | None  # file that the recipe trains on
+    files: tuple[Path, ...]  # that the recipe trains on, and modules of its functions
     listen: tuple[str, ...]
     announce: tuple[str, ...]
     bootnodes: tuple[str, ...]
@@ -148,11 +149,11 @@ def new(
 
     With --rpc, also create its contract. Run the same command again to continue after a failure.
     """
-    base, questions = _read_base_config(config, stages)
+    base, files = _read_base_config(config, stages)
     options = NewSwarmOptions(
         name=name,
         base=base,
-        questions=questions,
+        files=files,
         listen=tuple(listen or (LISTEN,)),
         announce=tuple(announce or ()),
         bootnodes=tuple(bootnode or ()),
@@ -187,8 +188,8 @@ def default_stage_seconds(base: Config) -> int:
     return max(STAGE_S, int(base.round.train_s / TRAIN_STAGES), int(base.coordinator.stage_s))
 
 
-def _read_base_config(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
-    """The configuration to start from, with the stages of its kind, and the file of questions that it names."""
+def _read_base_config(path: Path | None, stages: int | None) -> tuple[Config, tuple[Path, ...]]:
+    """The configuration to start from, with the stages of its kind, and the files that it names: questions, modules."""
     base = load_config(path) if path else Config(SwarmConfig("swarm"), role="coordinator")
     kind, swarm = find_kind(base.swarm.kind), base.swarm
     if stages not in (None, kind.stages):
@@ -203,7 +204,8 @@ def _read_base_config(path: Path | None, stages: int | None) -> tuple[Config, Pa
     swarm = fill_in_default_tasks(msgspec.structs.replace(swarm, options=shared))
     check_trainable(base.training, swarm)
     training = pin_model(base.training)
-    return msgspec.structs.replace(base, swarm=swarm, training=training), home / name if name else None
+    modules = list_module_files(list_function_paths(swarm.options), home)
+    return msgspec.structs.replace(base, swarm=swarm, training=training), (*([home / name] if name else []), *modules)
 
 
 def _check(options: NewSwarmOptions) -> None:
@@ -272,8 +274,8 @@ def _make_swarm(node: NodeCreator, options: NewSwarmOptions) -> Manifest:
         choice = _with_chain(node, options, choice, account)
     manifest = sign_manifest(manifest, identity)
     make_node_config(manifest, choice)
-    if options.questions is not None:
-        copy_questions(options.questions, node.data.root)
+    for file in options.files:
+        copy_file(file, node.data.root)
     node.write_private_file(node.home.config, make_config_text(manifest, choice))
     write_manifest(node.home.manifest, manifest)
     typer.echo(f"{node.home.manifest}: written, recipe {manifest.recipe.digest[:16]}")
@@ -421,6 +423,8 @@ def _print_next_steps(node: NodeCreator, manifest: Manifest) -> None:
     typer.echo(f"run its first node:  swarmd run --config {quote_for_shell(node.home.config)}")
     questions = questions_file_of(manifest.recipe.options)
     handed = f"{node.home.manifest}" + (f" and {node.data.root / questions}" if questions else "")
+    for file in list_module_files(list_function_paths(manifest.recipe.options), node.data.root):
+        handed += f" and {file}"
     if manifest.recipe.model.startswith(HANDED_OUT):
         handed += f" and the directory {load_config(node.home.config).training.model}"
     typer.echo(f"others join with:    swarmd join {node.home.manifest.name}      (hand them {handed})")

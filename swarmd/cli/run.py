@@ -17,7 +17,7 @@ from swarmd.host import check_host
 from swarmd.observe.logs import log_fatal, set_up_logging
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory, quote_for_shell
-from swarmd.swarms.registry import check_kind
+from swarmd.swarms.registry import check_code, check_kind
 from swarmd.units import DROP_IN, ServicePaths, credential_names, find_service_paths
 
 PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
@@ -32,6 +32,7 @@ def run(directory: NodeDir = None, config: ConfigFile = None, data: DataDir = No
     loaded = load_config(file)
     check_kind(loaded.swarm)
     paths = NodeDirectory(data or locate_node(directory, config).data)
+    check_code(loaded.swarm, paths.root)
     secrets = known_secrets(loaded, paths.root, signing=True)
     is_watched = set_up_logging(loaded.logs.level, loaded.logs.format, secrets=secrets)
     try:

@@ -29,6 +29,7 @@ import msgspec
 from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import syscalls
 from swarmd.sandbox.inside import READY
+from swarmd.sandbox.session import SandboxSession
 
 MIB = 1024 * 1024
 
@@ -432,6 +433,18 @@ class Sandbox:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="sandbox") as pool:
             return list(pool.map(lambda program: self.run(program, wall_s=due - time.monotonic()), programs))
 
+    def open(self, program: str) -> SandboxSession:
+        """Start a program that is talked to. Raises SandboxUnavailable."""
+        source = program.encode()
+        stack = contextlib.ExitStack()
+        try:
+            scratch = stack.enter_context(make_scratch_directory()) if self.isolation == RISKY else ""
+            command = self._command(self.isolation, self.limits, len(source), scratch)
+            return SandboxSession(command, source, self.limits.output_bytes, lambda: self._is_stopped(), stack.close)
+        except (OSError, subprocess.CalledProcessError) as error:
+            stack.close()
+            raise _unavailable(error) from error
+
     def _choose_isolation(self, wanted: Isolation) -> Isolation:
         failures = []
         ways = BEST_FIRST if wanted == "auto" else (wanted,)
@@ -446,21 +459,27 @@ class Sandbox:
         raise SandboxUnavailable(f"programs cannot be confined on this machine ({'; '.join(failures)})", FIX)
 
     def _run_isolated(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> ProcessOutcome:
-        inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
-        command = interpreter_command(inner, limits, len(source), way)
         try:
             with make_scratch_directory() if way == RISKY else contextlib.nullcontext("") as scratch:
-                if way == "bubblewrap":
-                    command = bubblewrap_command(self._layout, limits, command)
-                else:
-                    command = launcher_command(self._layout, limits, command, scratch)
+                command = self._command(way, limits, len(source), scratch)
                 output_bytes = limits.output_bytes + len(READY)
                 return run_command(command, source + feed, limits.wall_s, output_bytes, self._is_stopped)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SandboxUnavailable(
-                f"a process for the sandbox cannot be started, or its directory made or removed: {error}",
-                "Free memory, processes and space in the temporary directory",
-            ) from error
+            raise _unavailable(error) from error
+
+    def _command(self, way: Isolation, limits: Limits, program_bytes: int, scratch: str) -> list[str]:
+        inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
+        command = interpreter_command(inner, limits, program_bytes, way)
+        if way == "bubblewrap":
+            return bubblewrap_command(self._layout, limits, command)
+        return launcher_command(self._layout, limits, command, scratch)
+
+
+def _unavailable(error: Exception) -> SandboxUnavailable:
+    return SandboxUnavailable(
+        f"a process for the sandbox cannot be started, or its directory made or removed: {error}",
+        "Free memory, processes and space in the temporary directory",
+    )
 
 
 def _describe_failure(ended: ProcessOutcome) -> str:

@@ -21,7 +21,9 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.logger import get_logger
 from swarmd.swarms.dataset import write_questions_file
 from swarmd.swarms.jsonl import load_rows
+from swarmd.swarms.openenv import OpenEnvEpisode
 from swarmd.swarms.options import PROMPT_CHARACTERS_MAX, FileOptions, decode_options
+from swarmd.swarms.packages import check_packages, list_function_paths
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
 from swarmd.swarms.rewards import COMPARING, AnsweredCompletion, Reward, RewardFunctions, RewardOption, make_reward
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
@@ -37,6 +39,7 @@ from swarmd.swarms.text import (
     read_number,
     span_answer,
 )
+from swarmd.swarms.trl import ToolBox, ToolEpisode
 
 log = get_logger(__name__)
 TASK = "questions"  # of rows that name none
@@ -64,9 +67,16 @@ class QuestionRow(NamedTuple):
 
 
 class FilePlan(SplitPlan):
-    """One's own questions and answers from a JSONL file, with named rewards. Raises SwarmError: the options are wrong,
-    the file is missing, malformed or not the swarm's, it cannot be made of its data set, or a reward function cannot be
-    imported."""
+    """One's own questions and answers from a JSONL file, with named rewards.
+
+    Args:
+        training: gives the weight of the form if no rewards are named.
+
+    Raises:
+        SwarmError: the options are wrong, the file is missing, malformed or not the swarm's, it cannot be made of its
+            data set, or a reward function cannot be imported.
+        EnvironmentMissing: this node lacks the Python that the swarm's manifest names.
+    """
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         if swarm.tasks:
@@ -75,22 +85,27 @@ class FilePlan(SplitPlan):
             )
         options = decode_options(swarm.options, FileOptions)
         home = home or Path()
+        if options.packages:
+            check_packages(options.packages, list_function_paths(swarm.options), home)
         self._functions: RewardFunctions | None = None
-        if options.reward_funcs:
+        self._box: ToolBox | None = None
+        if options.tools or options.environment_factory:
+            self._box = _make_tool_box(options, home)
+        elif options.reward_funcs:
             self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
         self._rewards = _make_named_rewards(options, (training or TrainingConfig()).format_reward)
         self._compares = any(option.name in COMPARING for option, _ in self._rewards)
         self.unchecked = _reason_unchecked(options, self._rewards)
-        if self._functions is None:  # which may give anything
+        if self._functions is None and not options.has_turns:  # which may give anything
             self.reward_max = sum(option.weight for option, _ in self._rewards)
         write_questions_file(home, options.data, options, options.digest)
         needed = ("prompt", "answer") if self._compares else ("prompt",)
         rows, digest = load_rows(home, options.data, options.digest, needed)
         self._swarm = swarm.id
         self._digest = digest[:16]
-        has_functions = self._functions is not None
+        keeps_columns = self._functions is not None or options.has_turns
         self._rows = tuple(
-            _read_row(row, f"{options.data}, row {number}", has_functions) for number, row in enumerate(rows, 1)
+            _read_row(row, f"{options.data}, row {number}", keeps_columns) for number, row in enumerate(rows, 1)
         )
         self._places = _distinct_row_indices(self._rows, options.data)
         self._training = [place for place in self._places if self._rows[place].side == "train"]
@@ -99,9 +114,12 @@ class FilePlan(SplitPlan):
         self._tasks = tuple(sorted({self._rows[place].task for place in self._places}))
         if len(self._tasks) > TASKS_MAX:
             raise SwarmError(f"{options.data} has {len(self._tasks)} tasks, the limit is {TASKS_MAX}", "Join some")
-        system = INSTRUCTIONS[options.answer] if options.system is None else options.system
+        system = options.system
+        if system is None:
+            system = "" if options.has_turns else INSTRUCTIONS[options.answer]
         self._before = (Message("system", system, trusted=True),) if system else ()
         self._place: AnswerPlace = options.answer
+        self._options = options
         self._inputs = options.reward_inputs
         self._columns = options.columns
 
@@ -112,6 +130,36 @@ class FilePlan(SplitPlan):
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
         if self._functions is not None:
             self._functions.begin_stage(is_cancelled)
+        if self._box is not None:
+            self._box.begin_stage(is_cancelled)
+
+    def use_tokenizer(self, encode: Callable[[str], list[int]]) -> None:
+        if self._functions is not None:
+            self._functions.use_tokenizer(encode)
+
+    def open_environment(self, question: Question) -> ToolEpisode | OpenEnvEpisode:
+        """A rollout with the tools or the environment that the options name.
+
+        This is where rollouts of several turns begin: a trainer that draws them calls `reset`, which gives the prompt,
+        then `act` with each text of the model until it gives None, then `reward`, and at last `close`. It may be called
+        from several threads. All nodes answer the same turns to the same question alike, as far as the code that is
+        named depends on nothing but `random`.
+
+        Raises:
+            SwarmError: the options name none, or no server.
+        """
+        reference = question.reference
+        messages = self._make_question(reference.index, reference.seed).messages
+        columns = self._columns_for_rewards(question)
+        if self._box is not None:
+            return ToolEpisode(self._box, messages, columns, f"{self._digest} {reference.index}")
+        if self._options.openenv is None or not self._options.openenv_url:
+            raise SwarmError(
+                "this swarm's environment is an OpenEnv server, and swarm.options.openenv_url does not name one",
+                "Start a server of this environment, and write its address, such as http://127.0.0.1:8000",
+            )
+        seed = hash_number("openenv", self._digest, reference.index)
+        return OpenEnvEpisode(self._options.openenv_url, self._options.openenv, messages, columns, seed)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
@@ -233,10 +281,23 @@ class FilePlan(SplitPlan):
         return Question(reference, (*self._before, Message("user", row.prompt)), {"answer": row.answer})
 
 
+def _make_tool_box(options: FileOptions, home: Path) -> ToolBox:
+    """The tools or the environment, and the functions that reward what is done with them."""
+    weights = options.reward_weights or [1.0] * len(options.reward_funcs)
+    return ToolBox(
+        options.tools,
+        options.environment_factory,
+        dict(zip(options.reward_funcs, weights, strict=True)),
+        lambda paths, each: RewardFunctions(paths, each, "messages", home),
+        home,
+        options.sandbox,
+    )
+
+
 def _make_named_rewards(options: FileOptions, format_reward: float) -> list[tuple[RewardOption, Reward]]:
     """The rewards that are named; if neither these nor functions are, the exact answer, and the form of the tags."""
     named = options.rewards
-    if not named and not options.reward_funcs:
+    if not named and not options.reward_funcs and not options.has_turns:
         named = (RewardOption("exact"),)
         if options.answer == "tags" and format_reward:
             named = (*named, RewardOption("format-tags", format_reward))
@@ -251,6 +312,8 @@ def _reason_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption
     """See `SplitPlan.unchecked`."""
     if options.reward_funcs:
         return f"the reward functions {', '.join(options.reward_funcs)} decide"
+    if options.has_turns:
+        return "the environment decides"
     if all(option.name not in COMPARING or option.name == "regex" for option, _ in rewards):
         return "no reward compares the answer with the truth as it stands"
     return ""

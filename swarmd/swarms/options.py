@@ -16,6 +16,8 @@ from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Isolation, Limits, Sandbox
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
+from swarmd.swarms.openenv import OpenEnvOptions, make_endpoint
+from swarmd.swarms.packages import Package
 from swarmd.swarms.rewards import FUNCTIONS_MAX, Inputs, RewardOption
 from swarmd.swarms.text import AnswerPlace
 
@@ -246,11 +248,18 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
     system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # empty: none is sent
     answer: AnswerPlace = "tags"  # where a completion has its answer
     rewards: Annotated[tuple[RewardOption, ...], msgspec.Meta(max_length=REWARDS_MAX)] = ()
-    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's; never shared
+    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's
     reward_weights: tuple[float, ...] = ()  # of these, as TRL's
     reward_inputs: Inputs = "text"  # what these get
+    tools: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's
+    environment_factory: Text = ""  # as TRL's, a class; empty: none
+    openenv: OpenEnvOptions | None = None  # the environment is an OpenEnv server
+    openenv_url: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # each node's own
+    sandbox: Isolation = "auto"  # for tools and environment, each node's own
+    packages: Annotated[tuple[Package, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # that functions come from
 
     def __post_init__(self) -> None:
+        self._check_turns()
         names = {path.rpartition(":")[2] for path in self.reward_funcs}
         if len(names) < len(self.reward_funcs):
             raise ValueError("two of `reward_funcs` have one name: rename one of them")
@@ -268,6 +277,22 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
                 f"`{given[0]}` is for a data set, and `dataset` does not name one: name it, or leave `{given[0]}` "
                 "out; the columns of the file in `data` are called prompt, answer and task"
             )
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether rollouts have several turns."""
+        return bool(self.tools or self.environment_factory or self.openenv is not None)
+
+    def _check_turns(self) -> None:
+        if self.openenv_url:
+            make_endpoint(self.openenv_url)
+        if self.openenv is not None and (self.tools or self.environment_factory or self.reward_funcs):
+            raise ValueError(
+                "`openenv` has actions and rewards of its own: leave `tools`, `environment_factory` and `reward_funcs` "
+                "out, or write a class that calls the server, as in TRL"
+            )
+        if self.has_turns and self.rewards:
+            raise ValueError("`rewards` look at one completion: with tools or an environment, name `reward_funcs`")
 
 
 _NO_SOURCE = DatasetSource()

@@ -144,6 +144,13 @@ class Plan(abc.ABC):
                 long, they ask it and then end within a second or two. What they return is not used.
         """
 
+    def use_tokenizer(self, encode: Callable[[str], list[int]]) -> None:  # noqa: B027
+        """Called once, before anything is scored, for plans that look at tokens.
+
+        Args:
+            encode: token ids of a text as this node's model reads it, without special tokens.
+        """
+
     def expect(self, peers: Collection[str]) -> None:  # noqa: B027
         """Called in each stage, after `begin`, with the peers whose groups will be scored: they share its cost."""
 

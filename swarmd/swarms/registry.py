@@ -30,6 +30,7 @@ from swarmd.swarms.options import (
     ProposerOptions,
     decode_options,
 )
+from swarmd.swarms.packages import check_packages, list_function_paths
 from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
@@ -119,14 +120,34 @@ def check_kind(swarm: SwarmConfig) -> SwarmKind:
             f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
             f"Write stages = {kind.stages} in [swarm]",
         )
-    read_options(swarm)
+    refuse_turns(read_options(swarm))
     return kind
+
+
+def refuse_turns(options: msgspec.Struct | None) -> None:
+    """Raise SwarmError for options that ask for rollouts of several turns."""
+    if isinstance(options, FileOptions) and options.has_turns:
+        raise SwarmError(
+            "swarm.options: tools, environment_factory and openenv need rollouts of several turns, and this swarmd "
+            "draws one turn of a kind `file`",
+            "Use reward_funcs, which judge one completion",
+        )
 
 
 def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
     kind = BUILT_IN.get(swarm.kind)
     return decode_options(swarm.options, kind.options) if kind is not None and kind.options is not None else None
+
+
+def check_code(swarm: SwarmConfig, home: Path, beside: Path | None = None) -> None:
+    """Check that this node has the Python that the swarm's manifest names, see `swarmd.swarms.packages`.
+
+    Raises EnvironmentMissing, SwarmError.
+    """
+    options = read_options(swarm)
+    if isinstance(options, FileOptions) and (options.packages or beside is not None):
+        check_packages(options.packages, list_function_paths(swarm.options), home, beside)
 
 
 def find_reduced_limits(swarm: SwarmConfig) -> list[str]:

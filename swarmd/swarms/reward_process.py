@@ -141,13 +141,14 @@ def check_function_path(path: str) -> str:
     return key
 
 
-def check_source(path: str, home: Path, columns: Iterable[str] | None = None) -> None:
+def check_source(path: str, home: Path, columns: Iterable[str] | None = None, is_reward: bool = True) -> None:
     """Check what can be told of a function without running its module, which may need what is not installed yet.
 
     Args:
         path: the import path.
         home: modules below it are read.
         columns: what the function is given besides what every function is; None if that is not known.
+        is_reward: it is called as reward functions are; else it may be a class, or take anything.
 
     Raises:
         SwarmError: the path has another form, or a module below `home` has no such function, or one that cannot be
@@ -164,13 +165,13 @@ def check_source(path: str, home: Path, columns: Iterable[str] | None = None) ->
     except (OSError, ValueError, SyntaxError) as error:
         raise SwarmError(f"{key}: {file} cannot be read as Python: {error}", f"Correct {file.name}") from error
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+    if is_reward and any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
         raise _not_a_function(key)
     if not re.search(rf"\b{name}\b|\bimport \*", source):
         near = difflib.get_close_matches(name, defined, n=1)
         fix = f"Did you mean {module}:{near[0]}?" if near else f"It has: {', '.join(defined) or 'no function'}"
         raise SwarmError(f"{key}: {file} has no function {name!r}", fix)
-    if name in defined and not defined[name].decorator_list:
+    if is_reward and name in defined and not defined[name].decorator_list:
         _check_signature(f"{key} ({file.name}, line {defined[name].lineno})", defined[name].args, columns)
 
 
@@ -179,7 +180,7 @@ def _check_signature(which: str, takes: ast.arguments, columns: Iterable[str] | 
     names = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
     optional = {each.arg for each in takes.args[len(takes.args) - len(takes.defaults) :]}
     optional |= {each.arg for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default}
-    given = {"prompts", "completions", *_OF_THE_TRAINER, *(columns or ())}
+    given = {"prompts", "completions", "completion_ids", *_OF_THE_TRAINER, *(columns or ())}
     fix = "Write it as `def reward(completions, answer, **kwargs)`: columns come by name, and what is left in kwargs"
     if not takes.kwarg and given - names:
         raise SwarmError(f"{which} does not take {', '.join(sorted(given - names))}, which it is given", fix)

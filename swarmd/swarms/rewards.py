@@ -182,6 +182,7 @@ class RewardFunctions:
         self.weights = dict(zip(self._paths, weights or [1.0] * len(paths), strict=True))
         self._inputs = inputs
         self._process = RewardProcess(paths, home)
+        self._encode: Callable[[str], list[int]] | None = None
         self._failures = dict.fromkeys(self._paths, 0)  # in this stage, of functions that have given no reward yet
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
@@ -189,8 +190,12 @@ class RewardFunctions:
         self._failures = dict.fromkeys(self._paths, 0)
         self._process.stop_when(is_cancelled)
 
+    def use_tokenizer(self, encode: Callable[[str], list[int]]) -> None:
+        """From now on give `completion_ids`: of the texts, as this node's model reads them."""
+        self._encode = encode
+
     def score_completions(
-        self, prompt: Any, completions: Sequence[str], columns: Mapping[str, Any]
+        self, prompt: Any, completions: Sequence[str | list[dict[str, Any]]], columns: Mapping[str, Any]
     ) -> list[dict[str, float]]:
         """The value of each function, by its name, for each completion to one question.
 
@@ -199,18 +204,21 @@ class RewardFunctions:
 
         Args:
             prompt: text or messages, as the functions take them.
+            completions: texts, or the messages of rollouts with several turns.
             columns: of the data set; each is repeated for every completion.
 
         Raises:
             PlanFailed: a function has failed at every call since the stage began; in its own words.
         """
-        count, texts = len(completions), list(completions)
-        spoken = [[{"role": "assistant", "content": text}] for text in texts]
+        count, texts = len(completions), [each for each in completions if isinstance(each, str)]
+        spoken = [[{"role": "assistant", "content": each}] if isinstance(each, str) else each for each in completions]
         given = {
             "prompts": [prompt] * count,
-            "completions": texts if self._inputs == "text" else spoken,
+            "completions": texts if self._inputs == "text" and len(texts) == count else spoken,
             **{name: [value] * count for name, value in columns.items() if name not in TRLS_OWN},
         }
+        if self._encode is not None and len(texts) == count:
+            given["completion_ids"] = [self._encode(text) for text in texts]
         values: list[dict[str, float]] = [{} for _ in completions]
         for name in self._paths:
             for place, value in enumerate(self._call_function(name, given, count)):

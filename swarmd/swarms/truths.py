@@ -18,8 +18,9 @@ from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.swarms.dataset import is_hub_id
 from swarmd.swarms.jsonl import read_rows
 from swarmd.swarms.options import FileOptions, decode_options
+from swarmd.swarms.packages import list_function_paths
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
-from swarmd.swarms.registry import BUILT_IN, make_plan, questions_file_of
+from swarmd.swarms.registry import BUILT_IN, check_code, make_plan, questions_file_of
 from swarmd.swarms.reward_process import check_source
 from swarmd.swarms.rewards import COMPARING, TRLS_OWN
 
@@ -47,12 +48,17 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         if swarm.tasks:  # only their kind knows their names and settings
             make_plan(swarm, training, home)
         return ""
-    functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
+    functions, source = list_function_paths(swarm.options), swarm.options.get("dataset")
     if functions:
-        columns = _read_columns(swarm, home / name) if (home / name).exists() or not source else None
+        has_columns = "environment_factory" not in swarm.options and ((home / name).exists() or not source)
+        columns = _read_columns(swarm, home / name) if has_columns else None
+        check_code(swarm, home)
         for path in functions:
-            check_source(path, home, columns)
-        return f"the reward functions {', '.join(functions)} decide"
+            check_source(path, home, columns, path in swarm.options.get("reward_funcs", ()))
+    if rewards := swarm.options.get("reward_funcs"):
+        return f"the reward functions {', '.join(rewards)} decide"
+    if functions or "openenv" in swarm.options:
+        return "the environment decides"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
         if source and not (home / name).exists():
             if is_hub_id(source) and not (home / source).exists():

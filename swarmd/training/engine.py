@@ -115,6 +115,7 @@ class TrainingEngine:
         lengths = (config.training.prompt_tokens, config.training.completion_tokens)
         check_context(self.policy.name, self.policy.context, *lengths)
         check_tokenizer(self.policy)
+        plan.use_tokenizer(self.policy.encode_text)
         if untried := check_truths(plan, self.policy.round_trip_text):
             log.info("whether right answers are paid was not tried", reason=untried)
         self._scorer = Scorer(plan)

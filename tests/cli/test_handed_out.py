@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -230,15 +231,14 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
         return datasets.Dataset.from_list(served)
 
     monkeypatch.setattr(dataset, "load_from_hub", load)
-    table = 'dataset = "org/sums"\ncolumns = {prompt = "ask", answer = "say"}\nreward_funcs = ["mine:f"]\n'
+    table = 'dataset = "org/sums"\ncolumns = {prompt = "ask", answer = "say"}\n'
     table += "download_bytes = 5000\n"
     text = f'role = "coordinator"\n[swarm]\nid = "x"\nkind = "file"\n[swarm.options]\ndata = "sums.jsonl"\n{table}'
     (shell.root / "base.toml").write_text(text, encoding="utf-8")
     shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
     options = shell.manifest("a").recipe.options
     assert (options["dataset"], options["digest"]) == ("org/sums", digest_rows(ROWS))
-    assert "reward_funcs" not in options and "download_bytes" not in options
-    assert load_config(shell.root / "a" / "config.toml").swarm.options["reward_funcs"] == ["mine:f"]
+    assert "download_bytes" not in options
     alone = shell.root / "alone" / "swarm.toml"
     alone.parent.mkdir()
     alone.write_bytes((shell.root / "a" / "swarm.toml").read_bytes())
@@ -264,6 +264,31 @@ def test_a_manifest_names_no_data_set_on_this_machine(tmp_path: Path, dataset: o
     options = {"data": "sums.jsonl", "digest": "0" * 64, "dataset": dataset}
     with pytest.raises(SwarmdError, match="not a name of the Hub"):
         find_questions(options, tmp_path / "x" / "swarm.toml", tmp_path)
+
+
+# --- functions ---
+
+
+def test_a_joiner_installs_the_functions_by_the_command_of_the_error(shell: Shell) -> None:
+    here, given = shell.root / "here", shell.root / "given"
+    write_rows(here / "deep" / "sums.jsonl")
+    (here / "mine.py").write_text("def right(completions, **kwargs):\n    return [1.0] * len(completions)\n")
+    base = shell.root / "base.toml"
+    base.write_text(CONFIG.partition("rewards")[0] + 'reward_funcs = ["mine:right"]\n')
+    told = shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", base)
+    assert f"and {shell.root / 'a' / 'mine.py'}" in told
+    assert [each["module"] for each in shell.manifest("a").recipe.options["packages"]] == ["mine"]
+    shutil.copytree(shell.root / "a", given, ignore=shutil.ignore_patterns("config.toml", "identity.key"))
+    join = ("join", given / "swarm.toml", "--dir", shell.root / "b")
+    told = shell.fails(ExitCode.BAD_CONFIG, *join)
+    assert "runs code of mine.py" in told and not (shell.root / "b").exists()
+    subprocess.run(told.partition("install it: ")[2].strip(), shell=True, check=True)
+    shell.well(*join)
+    config = load_config(shell.root / "b" / "config.toml")
+    assert config.swarm.options == shell.manifest("a").recipe.options
+    (shell.root / "b" / "mine.py").write_text("def right(): ...\n")
+    told = shell.fails(ExitCode.BAD_CONFIG, "run", "--config", shell.root / "b" / "config.toml")
+    assert "this node has mine.py with other content" in told
 
 
 # --- models ---

@@ -15,9 +15,8 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.config import Config, SwarmConfig, TrainingConfig
-from swarmd.errors import ManifestError, PlanFailed, SwarmError
-from swarmd.manifest import check_recipe, recipe_of
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import PlanFailed, SwarmError
 from swarmd.swarms import reward_process, rewards
 from swarmd.swarms.file import INSTRUCTIONS, FilePlan
 from swarmd.swarms.plan import Score
@@ -115,6 +114,9 @@ def sleeps(completions, **kwargs):
 
 def now_and_then(completions, **kwargs):
     return [float(completion) for completion in completions]
+
+def tokens(completion_ids, **kwargs):
+    return [float(len(ids)) for ids in completion_ids]
 
 NOT_ONE = 3
 """
@@ -319,16 +321,10 @@ def test_wrong_ones_are_told_when_the_plan_is_made(home: Path, options: dict[str
         plan_of(home, **options)
 
 
-def test_no_manifest_carries_or_sets_them() -> None:
-    own = {"reward_funcs": ["my_rewards:short"], "reward_weights": [1.0], "reward_inputs": "text"}
-    config = Config(SwarmConfig("s", kind="file", options={"data": "q.jsonl", **own}), role="coordinator")
-    recipe = recipe_of(config)
-    assert recipe.options == {"data": "q.jsonl"}
-    for name, value in own.items():
-        recipe.options[name] = value
-        with pytest.raises(ManifestError, match=f"{name} is for each node to set"):
-            check_recipe(recipe)
-        del recipe.options[name]
+def test_they_get_the_tokens_of_the_nodes_own_model(home: Path) -> None:
+    plan = plan_of(home, "tokens")
+    plan.use_tokenizer(lambda text: [ord(letter) for letter in text])
+    assert [each.reward for each in score(plan, "abc", "")] == [3.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,13 @@ class Policy(msgspec.Struct, eq=False):
             ids.append(self.tokenizer.eos_token_id)
         return [int(token) for token in ids]
 
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text, without special tokens."""
+        return [int(token) for token in self.tokenizer.encode(text, add_special_tokens=False)]
+
     def round_trip_text(self, text: str) -> str:
         """The text as it comes back if the model writes it."""
-        return self.decode_completion(self.tokenizer.encode(text, add_special_tokens=False))
+        return self.decode_completion(self.encode_text(text))
 
     def decode_completion(self, tokens: Sequence[int]) -> str:
         """Decode a completion without control tokens; answer tags stay."""
