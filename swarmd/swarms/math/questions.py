@@ -328,7 +328,7 @@ class MathMode(abc.ABC):
 
     @abc.abstractmethod
     def score(
-        self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
+        self, stage: int, entry: Mapping[str, Any], prompt: str, completions: Sequence[str]
     ) -> Sequence[tuple[Parts, float, float]]:
         """Parts of the reward, accuracy and form of each completion."""
 
