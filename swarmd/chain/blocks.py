@@ -51,8 +51,7 @@ class PendingRange(NamedTuple):
 
 
 class RpcBlockReader:
-    """Reads blocks, and the logs of one contract. `range_blocks`: most blocks in one request for logs; halved while
-    endpoints refuse."""
+    """Reads blocks and one contract's logs, `range_blocks` in a request; halved while endpoints refuse."""
 
     def __init__(self, rpc: RpcPool, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
         self._rpc = rpc
@@ -203,8 +202,7 @@ BlockCheck = Callable[[BlockRef], Awaitable[bool]]  # whether the chain still ha
 
 
 class RecentBlocks:
-    """Blocks in the order of their numbers, the last one being the tip; there may be gaps. `blocks`: at least one,
-    oldest first."""
+    """Blocks in the order of their numbers, at least one; the last is the tip, and there may be gaps."""
 
     def __init__(self, blocks: Sequence[BlockRef]) -> None:
         self._blocks = sorted(blocks, key=lambda block: block.number)
@@ -307,8 +305,7 @@ _headers = msgspec.json.Decoder(BlockHeader)
 
 
 class HeadSubscription:
-    """Keeps a subscription open: see `swarmd.chain.ports.HeadNotifier`. `poll_s`: seconds between two polls without a
-    subscription."""
+    """Keeps a subscription open (`swarmd.chain.ports.HeadNotifier`); without one polls every `poll_s`."""
 
     def __init__(self, rpc: RpcPool, contract: str, poll_s: float) -> None:
         self._rpc = rpc

@@ -222,8 +222,7 @@ class TrackedSubmission:
         return first
 
     def count_missing_check(self) -> bool:
-        """Count one more check without a live attempt; true after `MISSING_CHECKS` in a row, at once if there never was
-        an attempt."""
+        """Count a check without a live attempt; true after `MISSING_CHECKS` in a row, or if there never was one."""
         self.missing_checks += 1
         return not self.attempts or self.missing_checks >= MISSING_CHECKS
 
@@ -237,8 +236,7 @@ class TrackedSubmission:
 
 
 def list_replaced_attempts(tracked: TrackedSubmission) -> list[SubmissionAttempt]:
-    """The attempts that a new one replaces. Those that no endpoint took come without their bytes, so that the new one
-    need not cost more."""
+    """The attempts that a new one replaces; those that no endpoint took without bytes, so that it costs no more."""
     return [replace(each, raw=b"") if each.hash in tracked.unwanted else each for each in tracked.attempts]
 
 

@@ -240,8 +240,7 @@ class LogSelection:
         return [COMMON], [EACH_MEMBERS, *senders]
 
     async def report_submission_count(self, head: BlockRef) -> None:
-        """Report how many peers have reported the stage that is open at a block, if the number has changed. Raises
-        ChainError."""
+        """Report how many peers have reported the stage that is open at a block, if that changed. Raises ChainError."""
         if not self._shards:
             return
         block = hex(head.number)

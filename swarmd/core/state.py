@@ -216,8 +216,7 @@ NO_MEMBERS, NO_REPORTS = Members.empty(), Reports.empty()
 
 
 def state_enc_hook(value: object) -> object:
-    """What msgspec does not know by itself of a state, as lists (its `enc_hook`). Raises TypeError: for anything
-    else."""
+    """msgspec's `enc_hook`: what it does not know by itself of a state, as lists. Raises TypeError."""
     if isinstance(value, ValuesByPeer):
         return list(value)
     raise TypeError(f"a {type(value).__name__} is not part of a state")
@@ -379,8 +378,7 @@ class HeardRound(values.Value, frozen=True):
 
 
 class WeightsCatchUp(values.Value, frozen=True):
-    """Weights of a peer that a node takes over after an absence, or averages its own with. There until it has trained a
-    stage since."""
+    """Weights of a peer that a node takes over or averages its own with, until it has trained a stage since."""
 
     round: int  # in which they were asked for; after an absence it waits for them, and later ones do not
     until_at: float  # when they are given up, POSIX seconds

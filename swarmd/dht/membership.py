@@ -266,8 +266,7 @@ log = get_logger(__name__)
 
 
 class Members:
-    """Publishes this node's membership, and emits the others'. `place`: where the latest membership of this node is
-    stored."""
+    """Publishes this node's membership, last at `place`, and emits the others'."""
 
     def __init__(self, view: SwarmView, store: RecordStore, publisher: Publisher, node: OwnNode) -> None:
         self._view = view

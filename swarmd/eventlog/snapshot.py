@@ -79,8 +79,7 @@ def snapshot_seq(path: Path) -> int:
 
 
 def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
-    """Refuse a log that ends before one of its snapshots: events that were durable once are missing. Raises LogDamaged:
-    naming the snapshot."""
+    """Raise LogDamaged for a log that ends before one of its snapshots: durable events are missing."""
     for path in list_snapshots(directory)[-1:]:
         if snapshot_seq(path) > next_seq:
             raise LogDamaged(

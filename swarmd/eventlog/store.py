@@ -160,8 +160,7 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """A node's event log, open for writing. Not for use from several threads at once. `cut`: what recovery removed, or
-    None."""
+    """A node's event log, open for writing, in one thread at once. `cut`: what recovery removed, or None."""
 
     def __init__(self, directory: Path, node: str, run: str, segment_bytes: int, bytes_max: int, lock: int) -> None:
         self.directory = directory

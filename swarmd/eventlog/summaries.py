@@ -86,8 +86,7 @@ def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition,
 
 
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[LogPosition, list[memoryview]] | None:
-    """The place and the parts of a bookmark that fits; None if there is none. Raises Unfit: there is one, and it cannot
-    be used."""
+    """Place and parts of a bookmark that fits; None if there is none. Raises UnusableBookmark."""
     try:
         content = read_regular(bookmark_path(directory, kind))
     except FileNotFoundError:
@@ -185,8 +184,7 @@ class Summary(Protocol):
         """Start from nothing, after this state."""
 
     def restore(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
-        bytes."""
+        """Go on where `encode` was called. Raises DecodeError, ValueError or LookupError for other bytes."""
 
     def encode(self) -> bytes:
         """All that was made of it so far."""

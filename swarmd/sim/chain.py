@@ -127,8 +127,7 @@ class ContractView:
 
 
 class SimContract(ContractView):
-    """The contract at the newest block, and what changes it. `undo`: what to put back, in reverse, to take the present
-    block's changes back."""
+    """The contract at the newest block, and what changes it. `undo` puts the block's changes back, in reverse."""
 
     def __init__(self, rules: ContractRules, at: float) -> None:
         self.undo: Undo = []

@@ -228,8 +228,7 @@ def create_identity(path: Path) -> Ed25519Identity:
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a new file durably, with mode 0600. Raises IdentityError: the file exists already (it is never overwritten)
-    or cannot be written."""
+    """Write a new file durably, mode 0600. Raises IdentityError: it exists already, or cannot be written."""
     write_secret(path, content, PRIVATE_FILE)
 
 

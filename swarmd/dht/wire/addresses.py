@@ -49,8 +49,7 @@ ZONE = "ip6zone/"  # before an address that is valid on one interface of a machi
 
 
 def check_addresses(config: Config) -> None:
-    """Check every peer id and address of a configuration. Raises ConfigError: one is wrong; the message names the
-    key."""
+    """Check every peer id and address of a configuration. Raises ConfigError, which names the key."""
     if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
         _check_peer_id("swarm.coordinator", config.swarm.coordinator)
     for peer in config.dht.members:

@@ -52,8 +52,7 @@ def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
 
 
 def inflate(packed: bytes, size_bytes: int) -> bytes:
-    """Decompress the body in a record. Raises RecordRejected: "malformed" if it is not a zlib stream or does not have
-    the stated size."""
+    """Decompress the body in a record. Raises RecordRejected("malformed"): no zlib, or not the stated size."""
     stream = zlib.decompressobj()
     try:
         body = stream.decompress(packed, size_bytes + 1)

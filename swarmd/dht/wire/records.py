@@ -446,8 +446,7 @@ def is_too_far_ahead(expiration: float, now: float) -> bool:
 
 
 def check_expiration(expiration: float, now: float) -> None:
-    """Check that a record has not expired, and does not last too long. Raises RecordRejected: "stale" or
-    "far-expiration"."""
+    """Raise RecordRejected if a record has expired ("stale") or lasts too long ("far-expiration")."""
     if not math.isfinite(expiration) or is_too_far_ahead(expiration, now):
         raise RecordRejected("far-expiration", f"expires at {expiration}")
     if expiration < now - PAST_S:
