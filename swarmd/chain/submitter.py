@@ -175,8 +175,7 @@ class TrackedSubmission:
         self.is_unannounced = self.block is not None
 
     def add_attempt(self, prepared: SubmissionAttempt, at: float) -> None:
-        """Add the next attempt, which may not be sent yet. It replaces one without bytes: the same transaction, signed
-        again after its block was lost."""
+        """Add the next attempt, not yet to be sent. It replaces one without bytes, whose block was lost."""
         if not self._has_raw_bytes(prepared.hash):
             self._in_log.discard(prepared.hash)
             self._put_attempt(prepared)
@@ -413,8 +412,7 @@ class Submitter:
     # --- on the chain ---
 
     async def _check_inclusion_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
-        """Confirm it once its block is deep enough; forget the block if the chain has replaced it. Returns whether the
-        chain still has it in this block."""
+        """Confirm it once its block is deep enough, forget a block that was replaced. Returns whether it is there."""
         if self._depth is None:
             self._depth = await self._confirmed()
         there = await ports.is_on_chain(self._blocks, block)

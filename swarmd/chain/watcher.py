@@ -31,8 +31,7 @@ log = get_logger(__name__)
 
 
 class ChainRequirements:
-    """What a node's configuration requires of chain and contract. `extensions`: version of the contract's extensions,
-    as reported last; None before."""
+    """What a configuration requires of chain and contract. `extensions`: the contract's version, once reported."""
 
     def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ports.ContractReader) -> None:
         self._config = config

@@ -86,8 +86,7 @@ def estimate_profile_fit(name: str, path: Path | None, device: Device | None) ->
 
 
 def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
-    """The profile of that name or size in billions; `auto`: the largest that fits. Raises ConfigError if there is none,
-    or it does not fit here."""
+    """The profile of that name or size in billions; `auto`: the largest that fits. Raises ConfigError for none."""
     if wanted == "auto":
         return max((each for each in weighed if not each.why), key=lambda each: each.need, default=weighed[0])
     meant = [each for each in weighed if wanted in (each.name, each.model) or each.name.endswith(f"-{wanted}b")]

@@ -258,8 +258,7 @@ class StageWaitState(values.Value, frozen=True):
 
 
 class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`. `chart` is a
-    state of coordinator.yaml."""
+    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`."""
 
     chart: CoordinatorState = "idle"
     since: float = 0.0

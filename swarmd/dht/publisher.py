@@ -56,8 +56,7 @@ class KeptRecord(NamedTuple):
 
 
 class OwnRecords:
-    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`. `swarm`: records of
-    another swarm are dropped."""
+    """This node's own records of `swarm` by key, the latest few of each kind; in memory, see `OwnRecordFile`."""
 
     def __init__(self, swarm: str, kept: Iterable[KeptRecord] = ()) -> None:
         self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}

@@ -90,9 +90,8 @@ def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
-    """Write a snapshot durably and read it back. Raises NoSpaceLeft, LogWriteFailed: it could not be written; the log
-    itself is untouched; LogDamaged: what was written does not read back, and is removed: a fold would begin there, or
-    be refused."""
+    """Write a snapshot durably and read it back. Raises NoSpaceLeft, LogWriteFailed: the log itself is untouched;
+    LogDamaged: it does not read back, and is removed, for a fold would begin there."""
     payload = _encoder.encode(snapshot)
     prefix = PREFIX.pack(MAGIC, FORMAT, len(payload))
     make_directory(snapshot_directory(directory))

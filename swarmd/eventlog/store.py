@@ -38,9 +38,8 @@ PID_BYTES_MAX = 32
 
 
 def acquire_writer_lock(directory: Path) -> int:
-    """Lock the log for writing and leave this process's pid in the lock file. Returns the descriptor that holds it.
-    Raises LogInUse: another process holds the lock; the message names its pid; NoSpaceLeft, LogWriteFailed: the lock
-    file cannot be written."""
+    """Lock the log for writing, with this pid in the lock file. Returns the lock's descriptor. Raises LogInUse: the
+    message names who holds it; NoSpaceLeft, LogWriteFailed: the file cannot be written."""
     path = directory / LOCK_NAME
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

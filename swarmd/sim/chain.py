@@ -42,8 +42,7 @@ class ContractRules(msgspec.Struct, frozen=True):
 
 
 class ContractView:
-    """What the contract says and would take, at some block. `get`: the value of a key at that block, or the second
-    argument if there is none."""
+    """What the contract says and would take at some block, where `get` gives a key's value or the default."""
 
     def __init__(self, rules: ContractRules, get: Callable[[Hashable, Any], Any]) -> None:
         self.rules = rules

@@ -220,8 +220,7 @@ def generate_identity() -> Ed25519Identity:
 
 
 def create_identity(path: Path) -> Ed25519Identity:
-    """Make a new key and write it durably with mode 0600. Raises IdentityError: the file exists already (it is never
-    overwritten) or cannot be written."""
+    """Make a new key and write it durably, mode 0600. Raises IdentityError: it exists, or cannot be written."""
     identity = generate_identity()
     write_private_file(path, identity.encode())
     return identity

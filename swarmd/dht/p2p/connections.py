@@ -121,9 +121,8 @@ class ConnectionLimiter:
 
 
 class LinkReporter:
-    """Reports to the daemon whether the DHT link is up, degraded or down. `alone`: whether the link is up without
-    peers, as the coordinator's is. `isolation`: number of peers → why the node counts as cut off, empty if it does
-    not."""
+    """Reports to the daemon whether the DHT link is up, degraded or down. `alone`: it is up without peers, as the
+    coordinator's is. `isolation`: number of peers → why the node counts as cut off, or nothing."""
 
     def __init__(
         self, node: DhtNode, rejoin: RejoinLoop, alone: bool, emit: EventSink, isolation: Callable[[int], str]

@@ -145,8 +145,7 @@ class MemoryWatch:
             raise WorkerLimitExceeded(f"the network worker makes room for a fresh process: it holds {own}")
 
     def _is_over_threshold(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
-        """Record a share of a threshold. Returns whether it has been above 1 for `patience_s` although memory was
-        freed; at once if far above."""
+        """Record a share of a threshold. Returns whether it was above 1 for `patience_s`, or is far above."""
         if share < 1.0:
             self._over_since.pop(whose, None)
             return False

@@ -56,8 +56,7 @@ ADDRESSES_MAX = 8
 
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
-    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it. Raises
-    RecordRejected: "oversized"."""
+    """Raise RecordRejected("oversized") for a payload that its kind does not need, or of many unknown fields."""
     kind: Any = content.__struct_config__.tag
     if len(payload) > PAYLOAD_BYTES_MAX[kind]:
         raise RecordRejected(
