@@ -86,7 +86,7 @@ class RpcBlockReader:
             return False
 
     async def get_logs_of_block(self, block: BlockRef, filters: Sequence[LogFilter] = ()) -> list[LogEntry]:
-        """Entries of one block. Raises NotThere if the endpoint does not have it."""
+        """Entries of one block. Raises BlockNotFound if the endpoint does not have it."""
         try:
             return await self._get_logs({"blockHash": block.hash}, filters)
         except RpcRefused as refused:
@@ -288,8 +288,8 @@ def facts_from_logs(
 
 
 def group_by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
-    """Entries, sorted already, by their block's number. Raises NotThere: those of one number are of different blocks,
-    because the chain changed in between."""
+    """Entries, sorted already, by their block's number. Raises BlockNotFound: those of one number are of different
+    blocks, because the chain changed in between."""
     groups = [(number, list(group)) for number, group in groupby(entries, lambda entry: int(entry.block_number, 16))]
     for number, group in groups:
         if len({entry.block_hash for entry in group}) > 1:

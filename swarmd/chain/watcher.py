@@ -74,8 +74,8 @@ class ChainRequirements:
         return found
 
     async def read_contract_state(self, head: BlockRef, genesis: str, account: str) -> events.ChainUp:
-        """Read the contract's state at a block. Raises NotThere: the block was replaced meanwhile, so that some answers
-        may be of another one; ChainError: it cannot be read now."""
+        """Read the contract's state at a block. Raises BlockNotFound: the block was replaced meanwhile, so that some
+        answers may be of another one; ChainError: it cannot be read now."""
         block, contract = hex(head.number), self.coordinator
         extensions = await contract.extensions_version()  # first, because the other reads depend on it
         round, stage = await contract.round_and_stage(block)

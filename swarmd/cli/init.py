@@ -416,7 +416,7 @@ def init(
 
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
-    """Raise OtherSwarm if the node that is there does not belong to the swarm that was asked for."""
+    """Raise SwarmMismatch if the node that is there does not belong to the swarm that was asked for."""
     there = load_config(root / CONFIG)
     asked = swarm_of_config(there)
     if manifest is not None:

@@ -258,7 +258,7 @@ class StageWaitState(values.Value, frozen=True):
 
 
 class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`."""
+    """The coordinator's side as rules read it: `StepContext.coordination`, changed in place, or a `Coordination`."""
 
     chart: CoordinatorState = "idle"
     since: float = 0.0
@@ -403,7 +403,8 @@ class WeightsOutcome(values.Value, frozen=True):
 
 
 class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
+    """The node's state as rules read it: a `StepContext`'s, changed in place, or a `State`. `chart` is one of
+    round.yaml."""
 
     settings: values.Settings | None = None
     forked_from: str = ""  # peer id of the node whose events the log begins with; empty if they are all its own

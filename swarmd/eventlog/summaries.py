@@ -116,7 +116,7 @@ def unread_bytes(directory: Path, place: LogPosition) -> int:
 
 
 def _parse_header(content: bytes) -> tuple[BookmarkHeader, int]:
-    """The head, and where the body begins. Raises Unfit."""
+    """The head, and where the body begins. Raises UnusableBookmark."""
     begin = len(MAGIC) + LENGTH.size + DIGEST_BYTES
     if content[: len(MAGIC)] != MAGIC or len(content) < begin:
         raise UnusableBookmark("it is damaged")

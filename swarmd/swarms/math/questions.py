@@ -323,7 +323,8 @@ class MathMode(abc.ABC):
         """The question of stage 2. Raises RecordRejected."""
 
     def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
-        """A question that `compare` or `agree` posed, with less of peers' texts; None if none can be cut."""
+        """A question that `pose_comparison` or `pose_agreement` gave, with less of peers' texts; None if none can be
+        cut."""
         return None
 
     @abc.abstractmethod
