@@ -311,7 +311,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
-    """Raise OtherSwarm if the service's data, or the node's, belong to another swarm than the configuration."""
+    """Raise SwarmMismatch if the service's data, or the node's, belong to another swarm than the configuration."""
     for root in (place.data, config.parent / loaded.data):
         try:
             refuse_other_swarm(NodeDirectory(root), swarm_of_config(loaded))

@@ -25,30 +25,11 @@ from typing import BinaryIO, ClassVar, NamedTuple
 import msgspec
 
 from swarmd import __version__
-from swarmd.backup.archive import (
-    AGAIN,
-    FORMAT,
-    PART,
-    SEALED,
-    SEALED_BYTES_MAX,
-    ArchiveWriter,
-    Manifest,
-    read_archive,
-    unpack_atomically,
-    write_archive,
-)
+from swarmd.backup import archive
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
-from swarmd.daemon.directory import (
-    LAYOUT,
-    MoveNote,
-    RestoreNote,
-    read_layout,
-    read_restore_note,
-    refuse_moved,
-    write_note,
-)
+from swarmd.daemon import directory
 from swarmd.daemon.service import digests_in_use
 from swarmd.dht.identity.backup import BackupProgress, progress_of
 from swarmd.dht.identity.identity import parse_identity, write_private_file
@@ -73,13 +54,13 @@ SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitat
 PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself without secrets
 NOTES = ("moved.json", "restored.json")  # the manifest has their content
 TRIES = 5  # a running node may remove a file that was just listed
-PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all sealed files
+PRIVATE_BYTES_MAX = archive.SEALED_BYTES_MAX // 2  # of all sealed files
 
 _ANY = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
 QUESTIONS = rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl"
 
 
-class BackupManifest(Manifest, frozen=True, kw_only=True):
+class BackupManifest(archive.Manifest, frozen=True, kw_only=True):
     """The manifest of a backup.
 
     Attributes:
@@ -96,8 +77,8 @@ class BackupManifest(Manifest, frozen=True, kw_only=True):
     NOUN: ClassVar[str] = "backup of a node"
     MAKE: ClassVar[str] = "swarmd backup make DIR FILE"
     NAMES: ClassVar[re.Pattern[str]] = re.compile(
-        rf"(?:events|events/snapshots|blobs/[0-9a-f]{{2}}|checkpoints/{PART})/{PART}|{QUESTIONS}|"
-        + "|".join(map(re.escape, (*PUBLIC, PEERS, INVITATIONS, CONFIG, SEALED)))
+        rf"(?:events|events/snapshots|blobs/[0-9a-f]{{2}}|checkpoints/{archive.PART})/{archive.PART}|{QUESTIONS}|"
+        + "|".join(map(re.escape, (*PUBLIC, PEERS, INVITATIONS, CONFIG, archive.SEALED)))
     )
 
     made_at: float  # POSIX seconds
@@ -113,7 +94,7 @@ class BackupManifest(Manifest, frozen=True, kw_only=True):
     sealed: bool
     for_move: bool
     missing: tuple[str, ...]
-    restored: RestoreNote | None = None
+    restored: directory.RestoreNote | None = None
 
 
 class BackupPlan(msgspec.Struct, frozen=True):
@@ -148,10 +129,11 @@ def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManif
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        with _hold_log_lock(data) if plan.for_move else contextlib.nullcontext(), write_archive(out) as archive:
-            manifest = _write_members(data, archive, plan)
-            archive.finish(
-                manifest, _mark_as_moved(data, MoveNote(manifest.made_at, out.name)) if plan.for_move else None
+        with _hold_log_lock(data) if plan.for_move else contextlib.nullcontext(), archive.write_archive(out) as packed:
+            manifest = _write_members(data, packed, plan)
+            packed.finish(
+                manifest,
+                _mark_as_moved(data, directory.MoveNote(manifest.made_at, out.name)) if plan.for_move else None,
             )
         return manifest
     finally:
@@ -163,15 +145,15 @@ def _hold_log_lock(data: NodeDirectory) -> Iterator[None]:
     """Hold the log's lock. Raises LogInUse, or IdentityInUse if the node has moved already."""
     lock = acquire_writer_lock(data.events)
     try:
-        refuse_moved(data)
+        directory.refuse_moved(data)
         yield
     finally:
         os.close(lock)
 
 
 @contextlib.contextmanager
-def _mark_as_moved(data: NodeDirectory, moved: MoveNote) -> Iterator[None]:
-    write_note(data.moved, moved)
+def _mark_as_moved(data: NodeDirectory, moved: directory.MoveNote) -> Iterator[None]:
+    directory.write_note(data.moved, moved)
     try:
         yield
     except OSError:
@@ -179,9 +161,9 @@ def _mark_as_moved(data: NodeDirectory, moved: MoveNote) -> Iterator[None]:
         raise
 
 
-def _write_members(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
+def _write_members(data: NodeDirectory, packed: archive.ArchiveWriter, plan: BackupPlan) -> BackupManifest:
     # before the log is read: a start writes the note into the log, then removes it
-    restored = read_restore_note(data)
+    restored = directory.read_restore_note(data)
     with contextlib.ExitStack() as stack:
         parts, next_seq = _open_log_files(data.events, stack)
         state = _state_at(data.events, next_seq)
@@ -189,14 +171,14 @@ def _write_members(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan
         rollouts = _open_blobs(BlobStore(data.blobs), in_use, stack)
         checkpoint, files = _open_checkpoint(data, stack) if plan.checkpoint else ("", [])
         for part in (*parts, *rollouts, *files):
-            archive.add(*part)
-    _add_files(data, archive, plan)
+            packed.add(*part)
+    _add_files(data, packed, plan)
     return BackupManifest(
-        format=FORMAT,
+        format=archive.FORMAT,
         made_at=time.time(),
         version=__version__,
         rules=RULES,
-        layout=read_layout(data),
+        layout=directory.read_layout(data),
         peer=peer_id_of_log(data.events),
         swarm=state.settings.swarm if state.settings else "",
         from_seq=min(first_seq_of(Path(part.name)) for part in parts if part.name.endswith(".seg")),
@@ -206,7 +188,7 @@ def _write_members(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan
         sealed=plan.passphrase is not None,
         for_move=plan.for_move,
         missing=tuple(sorted(in_use - {part.name.rpartition("/")[2] for part in rollouts})),
-        members=tuple(archive.members),
+        members=tuple(packed.members),
         restored=restored,
     )
 
@@ -273,7 +255,7 @@ def _open_checkpoint(data: NodeDirectory, stack: contextlib.ExitStack) -> tuple[
     raise ArchiveError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
 
 
-def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> None:
+def _add_files(data: NodeDirectory, packed: archive.ArchiveWriter, plan: BackupPlan) -> None:
     """Add the directory's own files: unencrypted if they are known not to be secret, else sealed or not at all."""
     files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
     if plan.config is not None:
@@ -283,19 +265,19 @@ def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) ->
     # not the records beside them, which would be published again
     known |= {name: path for name, path in ((PEERS, data.peers), (INVITATIONS, data.invitations)) if path.is_file()}
     for name, path in known.items():
-        archive.add_file(name, path)
+        packed.add_file(name, path)
     private = {
         name: path
         for name, path in files.items()
         if name not in known and name not in NOTES and not name.endswith((".tmp", ".log")) and not name.startswith(".")
     }
     if plan.passphrase is not None:
-        archive.add_bytes(SEALED, seal(msgspec.msgpack.encode(_read_private(private)), plan.passphrase))
+        packed.add_bytes(archive.SEALED, seal(msgspec.msgpack.encode(_read_private(private)), plan.passphrase))
     elif CONFIG in private and private[CONFIG].stat().st_size <= PRIVATE_BYTES_MAX:
         content = _read_private({CONFIG: private[CONFIG]})[CONFIG]
         text = content.decode("utf-8", "replace")
         if redact_text(text) == text:
-            archive.add_bytes(CONFIG, content)
+            packed.add_bytes(CONFIG, content)
 
 
 def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
@@ -338,7 +320,7 @@ MOVED_S_MAX = 24 * 3600.0  # an older backup of a move is treated as an ordinary
 def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
     """Read a backup from end to end and compare everything with its manifest; with a passphrase also what is sealed.
     Raises NotFoundError, ArchiveError where it is damaged, OtherVersion, IdentityError for a wrong passphrase."""
-    manifest, sealed = read_archive(path, BackupManifest)
+    manifest, sealed = archive.read_archive(path, BackupManifest)
     if manifest.sealed and passphrase is not None:
         open_sealed(sealed, manifest, passphrase)
     return manifest
@@ -357,9 +339,9 @@ def restore_backup(
     Raises ArchiveError as `check_backup` and `unpack_atomically`, or if the backup is not one of a move; NoSpaceLeft;
     and OtherVersion, LogDamaged or ReplayDifference where the log in it does not replay here.
     """
-    with unpack_atomically(root) as making:
+    with archive.unpack_atomically(root) as making:
         data = NodeDirectory(making)
-        manifest, sealed = read_archive(path, BackupManifest, making)
+        manifest, sealed = archive.read_archive(path, BackupManifest, making)
         if moved:
             _check_move(path, manifest)
         verified = _check_log(data, manifest)
@@ -375,11 +357,11 @@ def _write_restore_note(data: NodeDirectory, manifest: BackupManifest, moved: bo
     earlier = manifest.restored
     if moved:
         if earlier is not None:
-            write_note(data.restored, earlier)
+            directory.write_note(data.restored, earlier)
         return
     made_at = min(manifest.made_at, earlier.made_at) if earlier else manifest.made_at
     first = max(from_round, earlier.from_round) if earlier else from_round
-    write_note(data.restored, RestoreNote(time.time(), made_at, first))
+    directory.write_note(data.restored, directory.RestoreNote(time.time(), made_at, first))
 
 
 def _check_move(path: Path, manifest: BackupManifest) -> None:
@@ -394,14 +376,14 @@ def _check_move(path: Path, manifest: BackupManifest) -> None:
 
 def _check_log(data: NodeDirectory, manifest: BackupManifest) -> VerifyResult:
     """Replay the log, and check that it is the one that the manifest describes."""
-    if manifest.layout != LAYOUT:
-        raise OtherVersion.from_numbers("the backup", "layout", manifest.layout, LAYOUT)
+    if manifest.layout != directory.LAYOUT:
+        raise OtherVersion.from_numbers("the backup", "layout", manifest.layout, directory.LAYOUT)
     verified = verify_log(data.events)
     owner = peer_id_of_log(data.events)
     end = verified.from_seq + verified.events
     if owner != manifest.peer or end != manifest.next_seq:
         raise LogDamaged(
-            f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says", AGAIN
+            f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says", archive.AGAIN
         )
     return verified
 
@@ -413,9 +395,9 @@ def open_sealed(sealed: bytes, manifest: BackupManifest, passphrase: str) -> dic
     try:
         files = msgspec.msgpack.decode(unseal(sealed, passphrase, origin), type=dict[str, bytes])
     except DECODE_ERRORS as error:
-        raise ArchiveError(f"{origin} does not hold files", AGAIN) from error
+        raise ArchiveError(f"{origin} does not hold files", archive.AGAIN) from error
     if any(Path(name).name != name or name in ("", ".", "..") for name in files):
-        raise ArchiveError(f"{origin} holds a file with a path for a name", AGAIN)
+        raise ArchiveError(f"{origin} holds a file with a path for a name", archive.AGAIN)
     if IDENTITY in files and parse_identity(files[IDENTITY], "the backup's key").peer_id != manifest.peer:
-        raise ArchiveError(f"the key in the backup is not that of {manifest.peer}, whose log it holds", AGAIN)
+        raise ArchiveError(f"the key in the backup is not that of {manifest.peer}, whose log it holds", archive.AGAIN)
     return files

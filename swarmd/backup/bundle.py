@@ -156,7 +156,7 @@ def _copy(segments: list[Path], snapshots: list[Path], to: Path) -> None:
         if sum(path.stat().st_size for path, _ in copies) > BundleManifest.BYTES_MAX:
             raise ArchiveError(
                 f"the log's newest part has more than {BundleManifest.BYTES_MAX} bytes",
-                "Run `swarmd log compact_event_log DIR` on the node first, which removes what a snapshot stands for",
+                "Run `swarmd log compact DIR` on the node first, which removes what a snapshot stands for",
             )
         for path, place in copies:
             with open_regular(path) as source, (place / path.name).open("xb") as copy:

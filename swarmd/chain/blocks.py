@@ -51,8 +51,7 @@ class PendingRange(NamedTuple):
 
 
 class RpcBlockReader:
-    """Reads blocks, and the logs of one contract. `range_blocks`: most blocks in one request for logs; halved while
-    endpoints refuse."""
+    """Reads blocks and one contract's logs, `range_blocks` in a request; halved while endpoints refuse."""
 
     def __init__(self, rpc: RpcPool, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
         self._rpc = rpc
@@ -87,7 +86,7 @@ class RpcBlockReader:
             return False
 
     async def get_logs_of_block(self, block: BlockRef, filters: Sequence[LogFilter] = ()) -> list[LogEntry]:
-        """Entries of one block. Raises NotThere if the endpoint does not have it."""
+        """Entries of one block. Raises BlockNotFound if the endpoint does not have it."""
         try:
             return await self._get_logs({"blockHash": block.hash}, filters)
         except RpcRefused as refused:
@@ -203,8 +202,7 @@ BlockCheck = Callable[[BlockRef], Awaitable[bool]]  # whether the chain still ha
 
 
 class RecentBlocks:
-    """Blocks in the order of their numbers, the last one being the tip; there may be gaps. `blocks`: at least one,
-    oldest first."""
+    """Blocks in the order of their numbers, at least one; the last is the tip, and there may be gaps."""
 
     def __init__(self, blocks: Sequence[BlockRef]) -> None:
         self._blocks = sorted(blocks, key=lambda block: block.number)
@@ -290,8 +288,8 @@ def facts_from_logs(
 
 
 def group_by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
-    """Entries, sorted already, by their block's number. Raises NotThere: those of one number are of different blocks,
-    because the chain changed in between."""
+    """Entries, sorted already, by their block's number. Raises BlockNotFound: those of one number are of different
+    blocks, because the chain changed in between."""
     groups = [(number, list(group)) for number, group in groupby(entries, lambda entry: int(entry.block_number, 16))]
     for number, group in groups:
         if len({entry.block_hash for entry in group}) > 1:
@@ -307,8 +305,7 @@ _headers = msgspec.json.Decoder(BlockHeader)
 
 
 class HeadSubscription:
-    """Keeps a subscription open: see `swarmd.chain.ports.HeadNotifier`. `poll_s`: seconds between two polls without a
-    subscription."""
+    """Keeps a subscription open (`swarmd.chain.ports.HeadNotifier`); without one polls every `poll_s`."""
 
     def __init__(self, rpc: RpcPool, contract: str, poll_s: float) -> None:
         self._rpc = rpc

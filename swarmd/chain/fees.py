@@ -43,9 +43,8 @@ def parse_quantity(value: Any, what: str) -> int:
 
 
 async def quote_gas_price(chain: AccountClient, fees: FeesConfig) -> Price:
-    """The gas price to sign with now, within the configured bounds. Raises GasTooDear: the chain asks for more than
-    fees.max_gwei; ChainError: no endpoint answers, or as if the chain had no base fee though `fees.legacy` is not
-    set."""
+    """The gas price to sign with now, within the configured bounds. Raises GasTooDear: above fees.max_gwei; ChainError:
+    no endpoint answers, or there is no base fee though `fees.legacy` is not set."""
     base_wei, cap = await chain.base_fee_wei(), max_gas_price_wei(fees)
     if base_wei is None:
         if not fees.legacy:

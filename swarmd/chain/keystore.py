@@ -73,14 +73,12 @@ def create_passphrase(path: Path) -> str:
 
 
 def read_keystore(path: Path, passphrase: str) -> LocalAccount:
-    """The account in a keystore. Raises KeystoreError: there is no such file, others may read it, it is damaged, or the
-    passphrase is wrong."""
+    """The account in a keystore. Raises KeystoreError: not there, not private, damaged, or another passphrase."""
     return _decrypt_keystore(Secret(path), passphrase)
 
 
 def create_keystore(path: Path, passphrase: str, work: int | None = None) -> LocalAccount:
-    """A new random account in a new file. Raises KeystoreError; nothing is overwritten. `work`: scrypt's n; by default
-    2**SCRYPT_COST."""
+    """A new account in a new file; `work` is scrypt's n. Raises KeystoreError; nothing is overwritten."""
     account: LocalAccount = Account.create(extra_entropy="")
     _write_keystore(path, account, passphrase, work)
     return account

@@ -169,8 +169,7 @@ def parse_block_time(quantity: str) -> float:
 
 
 def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> events.AnyChainLog | None:
-    """The event in an entry; None if it holds none, or nothing new. `rejected`: counts entries that make no sense or
-    are beyond a bound, by reason."""
+    """The event in an entry; None if it holds none, or nothing new. `rejected` counts senseless entries by reason."""
     say = SAYINGS.get(entry.topics[0]) if entry.topics else None
     if say is None:
         return None

@@ -182,8 +182,7 @@ async def set_membership_open(
 async def allow_peers(
     orders: OperatorTransactions, coordinator: CoordinatorContract, peers: tuple[str, ...], allow: bool = True
 ) -> list[OrderReceipt | None]:
-    """Put peers on the allow-list, or take them off it. The contract of an open swarm does not say who is on the list,
-    so all are put there."""
+    """Put peers on the allow-list, or take them off it; of an open swarm's list nothing is known, so all are put."""
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.is_membership_open()
     receipts: list[OrderReceipt | None] = []
@@ -308,8 +307,7 @@ class OrderJournal:
 
 
 class OperatorTransactions:
-    """Carries out orders by transactions of one account, each order once. `journal`: `begin` was called for this chain
-    and account."""
+    """Carries out orders by transactions of one account, each once; `journal` has begun for chain and account."""
 
     def __init__(self, rpc: RpcPool, key: LocalAccount, fees: FeesConfig, journal: OrderJournal, tell: Tell) -> None:
         assert journal.record is not None

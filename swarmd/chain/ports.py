@@ -1,8 +1,8 @@
 """The interface between the chain worker's logic and the chain: typed reads and writes.
 
 Watcher, submitter and wallet know the chain by these protocols alone. A node implements them over the endpoints of its
-configuration (`RpcBlockReader`, `Coordinator`, `EthereumClient`, `RpcPool`, `HeadSubscription`, `AccountSigner`), the
-simulator over its own chain (`swarmd.sim.chain_worker`).
+configuration (`RpcBlockReader`, `CoordinatorContract`, `EthereumClient`, `RpcPool`, `HeadSubscription`,
+`AccountSigner`), the simulator over its own chain (`swarmd.sim.chain_worker`).
 
 Every async method may raise:
 
@@ -77,16 +77,16 @@ class BlockReader(Protocol):
         """The newest block."""
 
     async def get_block(self, block: int | str) -> BlockRef:
-        """A block by its number or tag. Raises NotThere."""
+        """A block by its number or tag. Raises BlockNotFound."""
 
     async def get_blocks(self, numbers: Sequence[int]) -> list[BlockRef]:
-        """Blocks by their numbers, asked for concurrently. Raises NotThere."""
+        """Blocks by their numbers, asked for concurrently. Raises BlockNotFound."""
 
     async def get_logs_of_blocks(
         self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()
     ) -> list[list[LogEntry]]:
         """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them. No
-        entry may pass two filters. Raises NotThere if one of the blocks is not known."""
+        entry may pass two filters. Raises BlockNotFound if one of the blocks is not known."""
 
     def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
@@ -99,7 +99,7 @@ class BlockReader(Protocol):
 
 
 async def check_block_not_replaced(blocks: BlockReader, block: BlockRef) -> None:
-    """Raise NotThere if another block has this number by now: what was read by number may be of both blocks."""
+    """Raise BlockNotFound if another block has this number by now: what was read by number may be of both blocks."""
     if (await blocks.get_block(block.number)).hash != block.hash:
         raise BlockNotFound(f"block {block.number} was replaced while the contract was read")
 

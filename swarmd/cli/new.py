@@ -247,7 +247,7 @@ def _validate_files(node: NodeCreator, options: NewSwarmOptions) -> None:
 
 
 def _requested_swarm(node: NodeCreator, options: NewSwarmOptions, manifest: Manifest | None) -> SwarmIdentity:
-    """The swarm to make or to go on with. Raises OtherSwarm if the directory holds the manifest of another."""
+    """The swarm to make or to go on with. Raises SwarmMismatch if the directory holds the manifest of another."""
     # Whose node is in the directory; the manifest there may be of a swarm that it joined.
     peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
     if not peer and node.data.identity.exists():

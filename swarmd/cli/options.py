@@ -49,8 +49,7 @@ PASSPHRASE = SecretKind("passphrase file", IdentityError, 4096, "Write the passp
 
 def read_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
     """Read the passphrase from `file`, or ask for it; `twice` if a slip would lock something up. Raises IdentityError:
-    there is no such file, others may read it, it does not hold one line of text, there is no terminal to ask at, or two
-    answers differ."""
+    the file is not there, not private or not one line of text, no terminal, or two answers differ."""
     if file is not None:
         return _read_passphrase_file(file)
     if not sys.stdin.isatty():

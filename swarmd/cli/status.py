@@ -103,8 +103,7 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
 
 
 def _status_before_start(node: LocatedNode, mute: str) -> Status:
-    """The status of a node that has no log yet. `mute` says why a daemon that runs does not answer. Raises
-    NotFoundError if there is no node."""
+    """The status of a node without a log; `mute` says why its daemon does not answer. Raises NotFoundError."""
     require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:

@@ -63,8 +63,7 @@ def stop(
 
 
 def wait_until_ended(pid: int) -> None:
-    """Wait for the end of a daemon that stops. It ends itself after twice `workers.stop_s`, unless it is frozen. Raises
-    ControlError if it runs on."""
+    """Wait for the end of a daemon that stops, at most twice `workers.stop_s`. Raises ControlError if it runs on."""
     ends = time.monotonic() + ENDED_S
     while is_running(pid):
         if time.monotonic() >= ends:

@@ -170,8 +170,7 @@ class ValuesByPeer(Generic[T]):
         return self._entries.peers_between(size, self.size)
 
     def is_successor_of(self, earlier: "ValuesByPeer[T]") -> bool:
-        """Whether this came of an earlier version by `peers_changed_since(earlier.size)` alone; so does all of an empty
-        one."""
+        """Whether this came of an earlier version by `peers_changed_since(earlier.size)` alone, or of an empty one."""
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
 

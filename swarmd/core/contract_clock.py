@@ -48,8 +48,7 @@ def on_chain_up(turn: StepContext, event: events.ChainUp) -> None:
 
 
 def _check_contract(turn: StepContext, event: events.ChainUp) -> bool:
-    """Stop the node if the log belongs to another contract, or the peer id to another account. Returns whether both are
-    this node's."""
+    """Stop the node if contract or account are others than the log's. Returns whether both are this node's."""
     known = turn.chain
     if known.contract and known.contract.lower() != event.contract.lower():
         reason = (

@@ -490,8 +490,7 @@ class ChainBlock(EventBase, frozen=True, tag="chain_block"):
 
 
 class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
-    """So many peers' rewards for a stage are on the chain, by the contract's own count. For nodes that do not read the
-    rewards of all."""
+    """Rewards for a stage on the chain, by the contract's own count, for nodes that do not read each."""
 
     round: int
     stage: int

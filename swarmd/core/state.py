@@ -216,8 +216,7 @@ NO_MEMBERS, NO_REPORTS = Members.empty(), Reports.empty()
 
 
 def state_enc_hook(value: object) -> object:
-    """What msgspec does not know by itself of a state, as lists (its `enc_hook`). Raises TypeError: for anything
-    else."""
+    """msgspec's `enc_hook`: what it does not know by itself of a state, as lists. Raises TypeError."""
     if isinstance(value, ValuesByPeer):
         return list(value)
     raise TypeError(f"a {type(value).__name__} is not part of a state")
@@ -259,8 +258,7 @@ class StageWaitState(values.Value, frozen=True):
 
 
 class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`. `chart` is a
-    state of coordinator.yaml."""
+    """The coordinator's side as rules read it: `StepContext.coordination`, changed in place, or a `Coordination`."""
 
     chart: CoordinatorState = "idle"
     since: float = 0.0
@@ -393,8 +391,7 @@ class HeardRound(values.Value, frozen=True):
 
 
 class WeightsCatchUp(values.Value, frozen=True):
-    """Weights of a peer that a node takes over after an absence, or averages its own with. There until it has trained a
-    stage since."""
+    """Weights of a peer that a node takes over or averages its own with, until it has trained a stage since."""
 
     round: int  # in which they were asked for; after an absence it waits for them, and later ones do not
     until_at: float  # when they are given up, POSIX seconds
@@ -420,7 +417,8 @@ class WeightsOutcome(values.Value, frozen=True):
 
 
 class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
+    """The node's state as rules read it: a `StepContext`'s, changed in place, or a `State`. `chart` is one of
+    round.yaml."""
 
     settings: values.Settings | None = None
     forked_from: str = ""  # peer id of the node whose events the log begins with; empty if they are all its own

@@ -1,7 +1,8 @@
 """What the rules work on: a state that is changed in place, and the commands of the event in hand.
 
-`step` makes a `Turn` for one event and drops it, so that from outside it is a pure function of (state, envelope). A
-`StateFold` goes on with one `Turn` from event to event, and makes a `State` of it only when somebody asks for one.
+`step` makes a `StepContext` for one event and drops it, so that from outside it is a pure function of (state,
+envelope). A `StateFold` goes on with one `StepContext` from event to event, and makes a `State` of it only when
+somebody asks for one.
 """
 
 from operator import attrgetter, is_not

@@ -195,7 +195,7 @@ def swarm_of_log(data: NodeDirectory) -> SwarmIdentity | None:
 
 
 def refuse_other_swarm(data: NodeDirectory, asked: SwarmIdentity, fix: str = "") -> None:
-    """Raise OtherSwarm if the log of a data directory is of another swarm than the one that is asked for.
+    """Raise SwarmMismatch if the log of a data directory is of another swarm than the one that is asked for.
 
     `fix` says what to do, by default to join the other swarm from another directory. Raises LogDamaged, LogForeign or
     OtherVersion if the log cannot be read.

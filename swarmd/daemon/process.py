@@ -55,8 +55,7 @@ class OutputLine(msgspec.Struct, frozen=True):
 
 
 class LineReader:
-    """Turns stderr's bytes into lines of bounded length without secrets, and keeps the last ones. A traceback becomes
-    one line with line breaks in it."""
+    """Turns stderr into short lines without secrets, a traceback into one with breaks, and keeps the last ones."""
 
     def __init__(self, cover: Redactor | None = None) -> None:
         self._cover = cover or Redactor()

@@ -78,7 +78,7 @@ def run_node(
         progress_s: seconds between two lines about the trainer's progress; 0: no lines.
 
     Raises:
-        OtherSwarm: the data directory belongs to another swarm; nothing was changed.
+        SwarmMismatch: the data directory belongs to another swarm; nothing was changed.
         SwarmdError: the node could not start, or its log could not be written; workers have been ended.
     """
 

@@ -247,7 +247,7 @@ class Supervisor:
                 self._carry_out_action(action)
 
     async def _carry_out_in_order(self, actions: Sequence[supervision.Action]) -> None:
-        """As `_act`, but observes one fact after the other, in order."""
+        """Carry out actions one after the other, and observe each fact before the next."""
         for action in actions:
             if isinstance(action, supervision.EmitEventAction):
                 await self.observe(action.event)

@@ -129,8 +129,7 @@ class HivemindReplicas:
         return [peer for _, peer in lookup.search_locally(self._run, name).trusted_peers(())]
 
     async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
-        """Store a record at peers, all at once. Returns when enough have stored it to prove it, or a moment after the
-        first has."""
+        """Store a record at peers, all at once. Returns a moment after the first has it, or when enough do."""
         signed = as_signed(record)
         pending = {spawn_in_background(self._store_at_peer(cast(PeerID, peer), name, signed)) for peer in peers}
         took: list[Hashable] = []

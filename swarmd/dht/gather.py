@@ -326,8 +326,7 @@ class Gathering:
         return refused | gone if replaceable else refused
 
     def _should_end(self) -> bool:
-        """Note when all that is waited for was there. Returns whether to end: no fetch goes on any more, or the extra
-        time for it is over."""
+        """Note when all that is waited for was there. Returns whether nothing more is fetched, or its time is over."""
         assert self._sample is not None, "it was looked"
         if self._sample.has_enough_rollouts(len(self._got)):
             return True

@@ -72,9 +72,8 @@ class MemberPresences:
         return rank.is_credited or (self._newcomers if rank.has_proof_of_work else self._idle).try_charge()
 
     def record_presence(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
-        """Note a member's record. Returns True to emit an arrival, False to emit a departure, None for neither: nothing
-        has changed, or the member comes back too often. In the latter case its arrival is emitted later if the record
-        is still there."""
+        """Note a member's record. Returns True to emit an arrival, False a departure, None for neither: nothing has
+        changed, or the member comes back too often, and its arrival is emitted later."""
         before = self.known.get(peer)
         if before is None and not (here and self._make_room(rank())):
             return None
@@ -105,8 +104,7 @@ class MemberPresences:
         return len(self.known) < MEMBERS_MAX and len(self._without_work) < IDLE_MEMBERS_MAX
 
     def forget_expired(self, now: float) -> list[str]:
-        """Forget members whose record has expired at `now` (POSIX seconds). Returns those that were here, whose
-        departure is to be emitted."""
+        """Forget members whose record has expired at `now`. Returns those whose departure is to be emitted."""
         if self._earliest >= now - PAST_S:
             return []  # the usual case: this is called after each read, even of a single member
         gone = self.forget([peer for peer, known in self.known.items() if known.until < now - PAST_S])
@@ -142,8 +140,7 @@ class MemberLookups:
                 self._until[peer] = record.expiration
 
     async def require_member(self, peer: str) -> None:
-        """Return if the peer is a member. Checks nothing if memberships are not sharded. Raises NetworkDown: no
-        membership of it was found."""
+        """Return if the peer is a member; unchecked without shards. Raises NetworkDown: no membership was found."""
         view = self._view
         if not view.shards.members.shards or self._until.get(peer, 0.0) > view.policy.now():
             return
@@ -266,8 +263,7 @@ log = get_logger(__name__)
 
 
 class Members:
-    """Publishes this node's membership, and emits the others'. `place`: where the latest membership of this node is
-    stored."""
+    """Publishes this node's membership, last at `place`, and emits the others'."""
 
     def __init__(self, view: SwarmView, store: RecordStore, publisher: Publisher, node: OwnNode) -> None:
         self._view = view
@@ -304,8 +300,7 @@ class Members:
         self._keys.watch()
 
     async def require_member(self, peer: str) -> None:
-        """Return if a peer is a member. Checks nothing while this node does not watch memberships. Raises NetworkDown:
-        no membership of it was found."""
+        """Return if a peer is a member; unchecked while none are watched. Raises NetworkDown: none was found."""
         if self._watching:
             await self._lookups.require_member(peer)
 
@@ -340,8 +335,7 @@ class Members:
         return await self._node.withdrawn_invitations()
 
     async def _publish_changes(self) -> None:
-        """Publish the membership again when the operator withdraws an invitation, the trainer offers weights, or
-        memberships have moved."""
+        """Publish the membership again when an invitation is withdrawn, weights are offered, or shards have moved."""
         while True:
             await self._view.runtime.sleep(self._view.config.dht.poll_s)
             now = (await self._read_withdrawn_invitations(), await self._node.weights_offer())
@@ -381,8 +375,7 @@ class Members:
         await self._left.wait()  # else this process may end before its hints are sent
 
     async def watch_for_duplicate(self) -> None:
-        """Watch for another node with the same identity; never returns. Raises IdentityInUse: another process runs
-        under this node's identity."""
+        """Watch for another node with this identity; never returns. Raises IdentityInUse: there is one."""
         await self._duplicate_seen.wait()
         assert self._duplicate is not None
         raise self._duplicate

@@ -56,8 +56,7 @@ class KeptRecord(NamedTuple):
 
 
 class OwnRecords:
-    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`. `swarm`: records of
-    another swarm are dropped."""
+    """This node's own records of `swarm` by key, the latest few of each kind; in memory, see `OwnRecordFile`."""
 
     def __init__(self, swarm: str, kept: Iterable[KeptRecord] = ()) -> None:
         self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
@@ -97,8 +96,7 @@ class OwnRecordEntry(msgspec.Struct, array_like=True):
 
 
 class OwnRecordFile(OwnRecords):
-    """Own records in a file. `path`: the file; a damaged one is put aside and an empty one begun, for its records can
-    be made again."""
+    """Own records in the file `path`; a damaged one is put aside and begun anew: its records can be made again."""
 
     def __init__(self, path: Path, swarm: str) -> None:
         super().__init__(swarm, _read_own_records(path))
@@ -178,8 +176,7 @@ class Publisher:
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
     def _next_expiration(self, key: str) -> float:
-        """An expiration later than all before under this key, except those of a clock that was ahead, which no peer
-        takes yet."""
+        """An expiration later than all before under this key, but for those of a clock that was far ahead."""
         now = self._runtime.time()
         before = (self._floors.get(key, 0.0), *self._own_records.used_expirations(key))
         return max(

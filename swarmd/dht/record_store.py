@@ -109,8 +109,7 @@ class RecordStore(ABC):
         self, name: str, owners: Collection[str], wanted: Collection[str] | None = None
     ) -> LookupResult:
         """Look up the records of these owners only, each at one of the peers that keep it: they may be large. `wanted`:
-        the owners whose records are worth waiting for; all if None. Raises NetworkDown: the network is down, or gave no
-        answer in time."""
+        those that are worth waiting for; None for all. Raises NetworkDown."""
 
     @abstractmethod
     async def find_record_by_owner(self, name: str, owner: str) -> LookupResult:

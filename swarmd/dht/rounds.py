@@ -114,8 +114,7 @@ class SwarmClock:
         self._view.emit(RoundPublished(command.id, command.round, command.stage))
 
     async def read_clock(self, command: ReadClock) -> None:
-        """Read the clock and emit it, even if it was emitted before. Raises NetworkDown: nobody answered, so it is
-        unknown whether there is a round."""
+        """Read the clock and emit it, even if it was emitted before. Raises NetworkDown: nobody answered."""
         found = await self._store.find_records(self._name)
         self._keep_if_later(found.records)
         if self._latest is not None:

@@ -221,8 +221,8 @@ class Session:
     # --- running ---
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Run the parts until `body` returns. Raises AddressInUse: the node cannot listen on its addresses; OutOfRoom:
-        the process has grown too large."""
+        """Run the parts until `body` returns. Raises AddressInUse, and WorkerLimitExceeded: the process is too
+        large."""
         evidence = self.gossip.evidence
         parts = (self.node, self.link, self.publisher, evidence, self._memory)
         async with self._runtime.open_task_group() as tasks:

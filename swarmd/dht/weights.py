@@ -162,8 +162,7 @@ async def _fetch_file(
 
 
 async def fetch_chunks(fetch: ChunkFetch, peers: Collection[str], into: PartialFile) -> None:
-    """Fetch the missing chunks; returns when all are there, or no peer is left. Raises NoSpaceLeft, LogWriteFailed: a
-    chunk cannot be written."""
+    """Fetch missing chunks until all are there or no peer is left. Raises NoSpaceLeft, LogWriteFailed."""
     lanes = _ChunkFetcher(fetch, into, next(iter(peers), ""))
     async with anyio.create_task_group() as tasks:
         for peer in [*peers] * LANES:
@@ -332,8 +331,7 @@ class WeightsFetcher:
         self._directory_lock = anyio.Lock()  # two fetches would remove each other's files
 
     async def handle_command(self, command: FetchWeights) -> None:
-        """Fetch weights, and emit the result. An earlier command that is not finished is cancelled without an answer:
-        its sender has given it up too."""
+        """Fetch weights, and emit the result. An earlier command, which was given up, is cancelled without one."""
         if self._current is not None:
             self._current.cancel()
         with anyio.CancelScope() as self._current:

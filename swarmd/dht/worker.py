@@ -64,8 +64,7 @@ def confine_process(start: StartMessage) -> None:
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """Run the network worker; called by `serve`. Raises SwarmdError: no restart, or no restart soon, can help; its exit
-    code says so."""
+    """Run the network worker, for `serve`. Raises SwarmdError where no restart helps; its exit code says so."""
     config = decode(start.config)
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
     os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * COLLECTED)))

@@ -181,9 +181,8 @@ class SegmentWriter:
             raise make_write_error(error, path, "opening") from error
 
     def append(self, payload: bytes) -> None:
-        """Write one frame and make it durable. Raises NoSpaceLeft: the disk is full; nothing of the frame remains,
-        unless the message says otherwise; LogWriteFailed: the write or the sync failed, or the file was changed by
-        somebody else."""
+        """Write one frame and make it durable. Raises NoSpaceLeft, after which nothing of it remains unless the message
+        says so; LogWriteFailed: write or sync failed, or somebody else changed the file."""
         frame = encode_frame(payload, self._seed)
         self._check_writable()
         try:

@@ -79,8 +79,7 @@ def snapshot_seq(path: Path) -> int:
 
 
 def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
-    """Refuse a log that ends before one of its snapshots: events that were durable once are missing. Raises LogDamaged:
-    naming the snapshot."""
+    """Raise LogDamaged for a log that ends before one of its snapshots: durable events are missing."""
     for path in list_snapshots(directory)[-1:]:
         if snapshot_seq(path) > next_seq:
             raise LogDamaged(
@@ -91,9 +90,8 @@ def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
-    """Write a snapshot durably and read it back. Raises NoSpaceLeft, LogWriteFailed: it could not be written; the log
-    itself is untouched; LogDamaged: what was written does not read back, and is removed: a fold would begin there, or
-    be refused."""
+    """Write a snapshot durably and read it back. Raises NoSpaceLeft, LogWriteFailed: the log itself is untouched;
+    LogDamaged: it does not read back, and is removed, for a fold would begin there."""
     payload = _encoder.encode(snapshot)
     prefix = PREFIX.pack(MAGIC, FORMAT, len(payload))
     make_directory(snapshot_directory(directory))

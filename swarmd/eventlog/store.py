@@ -19,18 +19,9 @@ from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogInUse, LogWriteFailed, NoSpaceLeft
+from swarmd.eventlog import segment
 from swarmd.eventlog.fold import load_state, peer_id_of_log
 from swarmd.eventlog.frame import Commit, classify_tail, decode_commit, digest_file, encode_commit, read_frames
-from swarmd.eventlog.segment import (
-    ParsedHeader,
-    SegmentHeader,
-    SegmentWriter,
-    damage_error,
-    first_seq_of,
-    list_segments,
-    read_header,
-    unreadable,
-)
 from swarmd.eventlog.snapshot import (
     Snapshot,
     check_no_snapshot_ahead,
@@ -47,9 +38,8 @@ PID_BYTES_MAX = 32
 
 
 def acquire_writer_lock(directory: Path) -> int:
-    """Lock the log for writing and leave this process's pid in the lock file. Returns the descriptor that holds it.
-    Raises LogInUse: another process holds the lock; the message names its pid; NoSpaceLeft, LogWriteFailed: the lock
-    file cannot be written."""
+    """Lock the log for writing, with this pid in the lock file. Returns the lock's descriptor. Raises LogInUse: the
+    message names who holds it; NoSpaceLeft, LogWriteFailed: the file cannot be written."""
     path = directory / LOCK_NAME
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -85,7 +75,7 @@ def disk_bytes(path: Path) -> int:
 
 def log_disk_bytes(directory: Path) -> int:
     """What segments and snapshots take on disk."""
-    return sum(map(disk_bytes, (*list_segments(directory), *list_snapshots(directory))))
+    return sum(map(disk_bytes, (*segment.list_segments(directory), *list_snapshots(directory))))
 
 
 def remove_old_segments(directory: Path, node: str, bytes_max: int) -> list[Path]:
@@ -111,12 +101,12 @@ def _remove_old_segments(directory: Path, node: str, bytes_max: int) -> list[Pat
     excess = log_disk_bytes(directory) - bytes_max
     if excess <= 0:
         return []
-    segments = list_segments(directory)
+    segments = segment.list_segments(directory)
     removed: list[Path] = []
     for path in list_snapshots(directory):
         if excess <= 0:
             break
-        covered = [old for old, after in pairwise(segments) if first_seq_of(after) <= snapshot_seq(path)]
+        covered = [old for old, after in pairwise(segments) if segment.first_seq_of(after) <= snapshot_seq(path)]
         doomed = [old for old in covered if old not in removed]
         if not doomed or not _is_snapshot_sound(path, node):
             continue
@@ -138,8 +128,8 @@ def _is_snapshot_sound(path: Path, node: str) -> bool:
 
 def _remove_stale_snapshots(directory: Path) -> list[Path]:
     """Remove snapshots from before the log's present beginning: nothing is left that follows on them."""
-    segments = list_segments(directory)
-    first_seq = first_seq_of(segments[0]) if segments else 0
+    segments = segment.list_segments(directory)
+    first_seq = segment.first_seq_of(segments[0]) if segments else 0
     stale = [path for path in list_snapshots(directory) if snapshot_seq(path) < first_seq]
     for path in stale:
         path.unlink(missing_ok=True)
@@ -169,8 +159,7 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """A node's event log, open for writing. Not for use from several threads at once. `cut`: what recovery removed, or
-    None."""
+    """A node's event log, open for writing, in one thread at once. `cut`: what recovery removed, or None."""
 
     def __init__(self, directory: Path, node: str, run: str, segment_bytes: int, bytes_max: int, lock: int) -> None:
         self.directory = directory
@@ -179,7 +168,7 @@ class EventLog:
         self._segment_bytes = segment_bytes
         self._bytes_max = bytes_max
         self._lock = lock
-        self._segment: SegmentWriter | None = None
+        self._segment: segment.SegmentWriter | None = None
         self._broken = False
         end = recover_log_end(directory, node)
         self.next_seq = end.next_seq
@@ -218,12 +207,12 @@ class EventLog:
         LogWriteFailed: the write or the sync failed; all further appends fail."""
         commit = Commit(self.next_seq, at, RULES, tuple(events), commands_digest)
         payload = encode_commit(commit)
-        segment = self._segment
-        if segment is None or segment.size_bytes >= self._segment_bytes:
-            segment = self._begin_segment()
-        before = segment.size_bytes
-        segment.append(payload)
-        self._loose_bytes += segment.size_bytes - before
+        writer = self._segment
+        if writer is None or writer.size_bytes >= self._segment_bytes:
+            writer = self._begin_segment()
+        before = writer.size_bytes
+        writer.append(payload)
+        self._loose_bytes += writer.size_bytes - before
         self.next_seq = commit.end_seq
         return commit
 
@@ -259,13 +248,13 @@ class EventLog:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _begin_segment(self) -> SegmentWriter:
+    def _begin_segment(self) -> segment.SegmentWriter:
         if self._lock < 0 or self._broken:
             raise LogWriteFailed(f"the event log in {self.directory} takes no more events", "Start the node again")
         self._seal_segment()
-        header = SegmentHeader(self._node, self._run, self.next_seq, self._chain)
+        header = segment.SegmentHeader(self._node, self._run, self.next_seq, self._chain)
         try:
-            self._segment = SegmentWriter.create(self.directory, header, self._segment_bytes)
+            self._segment = segment.SegmentWriter.create(self.directory, header, self._segment_bytes)
         except LogWriteFailed as error:
             self._broken = not isinstance(error, NoSpaceLeft)
             raise
@@ -286,7 +275,7 @@ def recover_log_end(directory: Path, node: str) -> LogEnd:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise make_write_error(error, directory, "removal of unfinished files") from error
-    segments = list_segments(directory)
+    segments = segment.list_segments(directory)
     if not segments:
         if list_snapshots(directory):
             raise LogDamaged(
@@ -297,12 +286,12 @@ def recover_log_end(directory: Path, node: str) -> LogEnd:
     try:
         return _recover_segment(segments[-1], node)
     except OSError as error:
-        raise unreadable(segments[-1], error) from error
+        raise segment.unreadable(segments[-1], error) from error
 
 
 def _recover_segment(path: Path, node: str) -> LogEnd:
     with open_regular(path) as file:
-        opening = read_header(file, path)
+        opening = segment.read_header(file, path)
         if opening.header.node != node:
             raise LogForeign(
                 f"the event log in {path.parent} belongs to node {opening.header.node}, this node is {node}",
@@ -311,7 +300,7 @@ def _recover_segment(path: Path, node: str) -> LogEnd:
         next_seq, offset = _find_segment_end(file, path, opening)
         tail = classify_tail(file, offset, opening.seed)
         if tail.verdict == "damaged":
-            raise damage_error(path, offset, "a broken frame with valid ones after it")
+            raise segment.damage_error(path, offset, "a broken frame with valid ones after it")
         check_no_snapshot_ahead(path.parent, next_seq)
         _truncate_segment(path, offset)
         cut = TailCut(path, offset, tail.torn_bytes) if tail.torn_bytes else None
@@ -320,7 +309,7 @@ def _recover_segment(path: Path, node: str) -> LogEnd:
         return LogEnd(next_seq, digest_file(file), cut)
 
 
-def _find_segment_end(file: FileIO, path: Path, opening: ParsedHeader) -> tuple[int, int]:
+def _find_segment_end(file: FileIO, path: Path, opening: segment.ParsedHeader) -> tuple[int, int]:
     """Sequence number after the last valid frame of a segment, and the offset behind that frame."""
     offset = opening.size_bytes
     last: bytes | None = None
@@ -352,7 +341,7 @@ def _bytes_since_snapshot(directory: Path) -> int:
     """Bytes in segments that begin at or behind the newest snapshot."""
     seqs = [snapshot_seq(path) for path in list_snapshots(directory)]
     newest = max(seqs, default=0)
-    return sum(path.stat().st_size for path in list_segments(directory) if first_seq_of(path) >= newest)
+    return sum(path.stat().st_size for path in segment.list_segments(directory) if segment.first_seq_of(path) >= newest)
 
 
 RUN = "compaction"  # no segment is begun under it
@@ -376,7 +365,7 @@ def compact_event_log(directory: Path, keep_bytes: int = 0) -> CompactionResult:
         LogDamaged and its kin: as reading raises them; nothing was removed.
         NoSpaceLeft, LogWriteFailed: the snapshot could not be written; nothing was removed.
     """
-    before_bytes, segments = log_disk_bytes(directory), len(list_segments(directory))
+    before_bytes, segments = log_disk_bytes(directory), len(segment.list_segments(directory))
     with EventLog.open(directory, peer_id_of_log(directory), RUN, bytes_max=keep_bytes) as log:
         log.write_snapshot(load_state(directory)[0])
-    return CompactionResult(before_bytes, log_disk_bytes(directory), segments - len(list_segments(directory)))
+    return CompactionResult(before_bytes, log_disk_bytes(directory), segments - len(segment.list_segments(directory)))

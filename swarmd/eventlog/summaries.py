@@ -86,8 +86,7 @@ def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition,
 
 
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[LogPosition, list[memoryview]] | None:
-    """The place and the parts of a bookmark that fits; None if there is none. Raises Unfit: there is one, and it cannot
-    be used."""
+    """Place and parts of a bookmark that fits; None if there is none. Raises UnusableBookmark."""
     try:
         content = read_regular(bookmark_path(directory, kind))
     except FileNotFoundError:
@@ -117,7 +116,7 @@ def unread_bytes(directory: Path, place: LogPosition) -> int:
 
 
 def _parse_header(content: bytes) -> tuple[BookmarkHeader, int]:
-    """The head, and where the body begins. Raises Unfit."""
+    """The head, and where the body begins. Raises UnusableBookmark."""
     begin = len(MAGIC) + LENGTH.size + DIGEST_BYTES
     if content[: len(MAGIC)] != MAGIC or len(content) < begin:
         raise UnusableBookmark("it is damaged")
@@ -185,8 +184,7 @@ class Summary(Protocol):
         """Start from nothing, after this state."""
 
     def restore(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
-        bytes."""
+        """Go on where `encode` was called. Raises DecodeError, ValueError or LookupError for other bytes."""
 
     def encode(self) -> bytes:
         """All that was made of it so far."""

@@ -278,8 +278,9 @@ class NodeLoop:
     def write_commits(self, at: float, facts: Sequence[Event]) -> list[PlannedCommit]:
         """Make facts durable, in one commit or, if that would be too large, in several. Blocks; in any thread.
 
-        Nothing takes effect before `adopt`. Raises LogWriteFailed or NoSpaceLeft, after which the process must end, and
-        CommitTooLarge for a single fact. Facts of workers are never that large, for frames are smaller than commits.
+        Nothing takes effect before `adopt_commits`. Raises LogWriteFailed or NoSpaceLeft, after which the process must
+        end, and CommitTooLarge for a single fact. Facts of workers are never that large, for frames are smaller than
+        commits.
         """
         return self._write_or_split(self.state, at, facts)
 

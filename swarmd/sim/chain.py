@@ -42,8 +42,7 @@ class ContractRules(msgspec.Struct, frozen=True):
 
 
 class ContractView:
-    """What the contract says and would take, at some block. `get`: the value of a key at that block, or the second
-    argument if there is none."""
+    """What the contract says and would take at some block, where `get` gives a key's value or the default."""
 
     def __init__(self, rules: ContractRules, get: Callable[[Hashable, Any], Any]) -> None:
         self.rules = rules
@@ -127,8 +126,7 @@ class ContractView:
 
 
 class SimContract(ContractView):
-    """The contract at the newest block, and what changes it. `undo`: what to put back, in reverse, to take the present
-    block's changes back."""
+    """The contract at the newest block, and what changes it. `undo` puts the block's changes back, in reverse."""
 
     def __init__(self, rules: ContractRules, at: float) -> None:
         self.undo: Undo = []

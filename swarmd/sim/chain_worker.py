@@ -60,8 +60,7 @@ SELECTORS = {name: selector for selector, name in ERRORS.items()}
 
 
 class SimTransactionSigner:
-    """A node's account, see `swarmd.chain.ports.TransactionSigner`: what it signs is readable, and no other makes the
-    same."""
+    """A node's account (`swarmd.chain.ports.TransactionSigner`): what it signs is readable, and nobody else's."""
 
     def __init__(self, node: SimMachine, checks: SubmissionChecks) -> None:
         self._node = node

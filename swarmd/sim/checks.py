@@ -207,8 +207,7 @@ def _published_keys(worker: SimNetworkWorker, event: events.Event) -> tuple[str,
 
 
 class NodeChecks:
-    """The checks of one node, by its journal. `submissions`: those of what it submits to a contract, if there is
-    one."""
+    """The checks of one node, by its journal; `submissions` if there is a contract."""
 
     def __init__(
         self,

@@ -37,9 +37,8 @@ M = TypeVar("M")
 
 
 class IdentityCache(Generic[T, M]):
-    """Remembers what was made of the latest values, told apart by what they are and not by what is in them. `make`:
-    makes something of a value, always the same; nobody changes what it made. `kept`: values that are remembered, the
-    latest."""
+    """Remembers what was made of the `kept` latest values, told apart by what they are and not by what is in them.
+    `make`: makes something of a value, always the same; nobody changes it."""
 
     def __init__(self, make: Callable[[T], M], kept: int) -> None:
         self._make = make

@@ -91,8 +91,7 @@ class HostileActor(ABC):
 
 
 class HostileMember(HostileActor):
-    """A member that writes something in each stage. `peers`: its identities, which have done the work that every node
-    does."""
+    """A member that writes something in each stage, under `peers` that have done the work of every node."""
 
     count: ClassVar[int] = 1
     delay_s: ClassVar[tuple[float, float]] = (0.0, 0.0)  # from the opening of a stage to its report

@@ -47,7 +47,7 @@ class NodeLog:
         return self._log.next_seq
 
     def append(self, at: float, batch: Sequence[events.Event], commands_digest: bytes) -> None:
-        """Write one commit and make it durable, unless the daemon dies before. Raises CommitTooLarge, Crashed."""
+        """Write one commit and make it durable, unless the daemon dies before. Raises CommitTooLarge, DaemonCrashed."""
         node = self._node
         commit = Commit(self._log.next_seq, at, RULES, tuple(batch), commands_digest)
         if self._log.events_max is not None and len(batch) > self._log.events_max:

@@ -20,9 +20,8 @@ HOSTILE_GATHER_S = 12.0  # time for a stranger's body to be given up as too slow
 
 
 class SimSwarm(Simulation, ABC):
-    """The swarm that is played; `swarmd.sim.world.World` plays and checks it. `nodes`: by number; the first one
-    coordinates, unless a contract keeps the rounds. `newcomer`: the node that joins when the faults are over, if there
-    are strangers."""
+    """The swarm that is played; `swarmd.sim.world.World` plays and checks it. The first of `nodes` coordinates, unless
+    a contract keeps the rounds. `newcomer` joins when the faults are over, if there are strangers."""
 
     def __init__(self, seed: int, profile: SimProfile) -> None:
         super().__init__(seed, profile)

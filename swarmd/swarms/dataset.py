@@ -313,8 +313,7 @@ def _convert_rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]
 
 
 def _make_cell_converter(feature: Any) -> Callable[[Any], Any]:
-    """Turns a cell of a column of texts into what it means: a class into its name, and a float of 32 bits into the
-    shortest number that rounds to it."""
+    """Turns a cell into what it means: a class into its name, 32 bits into the shortest number that rounds to them."""
     if hasattr(feature, "int2str"):
         return lambda cell: feature.int2str(cell) if cell is not None and cell >= 0 else None
     if getattr(feature, "dtype", "") in ("float16", "float32"):

@@ -40,8 +40,7 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
 
 
 def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over the rows in canonical form, 64 hex digits. Spaces, the order of keys and blank lines make no
-    difference; the order of rows does."""
+    """SHA-256 over the rows in their order, in canonical form: spaces, key order and blank lines do not count."""
     digest = hashlib.sha256()
     for row in rows:
         text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

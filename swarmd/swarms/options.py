@@ -86,8 +86,7 @@ class ProgramOptions(Section, frozen=True):
 
     @property
     def describe_reduced_limits(self) -> list[str]:
-        """A line for each setting that the swarm asks for and this node does not give in full, with where to change
-        that."""
+        """A line for each setting of the swarm that this node does not give in full, with where to change it."""
         asked = [(f"limits.{name}", getattr(self.limits, name), name) for name in Limits.__struct_fields__]
         asked += [(name, getattr(self, name), "stage_s") for name in self.STAGE_SECONDS]
         return [

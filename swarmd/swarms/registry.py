@@ -94,8 +94,7 @@ def list_kinds() -> tuple[SwarmKind, ...]:
 
 
 def find_kind(name: str) -> SwarmKind:
-    """The kind of this name. Raises SwarmError: there is none (names the nearest), or it is a plug-in that cannot be
-    used (names its package)."""
+    """The kind of this name. Raises SwarmError: there is none, or it is a plug-in that cannot be used."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     points = _list_plug_ins()
@@ -163,16 +162,14 @@ def needs_sandbox(kind: str) -> bool:
 
 
 def fill_in_default_tasks(swarm: SwarmConfig) -> SwarmConfig:
-    """The same, with reasoning-gym's default mixture written out in `tasks` if they are empty, for a manifest: another
-    version may have another default."""
+    """The same with reasoning-gym's default mixture in empty `tasks`: another version may have another."""
     if swarm.tasks or swarm.kind != "reasoning-gym":
         return swarm
     return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in MIXTURE))
 
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:
-    """The plan that a configuration asks for; imports only that kind's module. Raises SwarmError: as `check_kind`, or
-    the settings of the kind are wrong."""
+    """The plan that a configuration asks for; imports only that kind's module. Raises SwarmError."""
     kind = check_kind(swarm)
     make: type[Plan] = EntryPoint(kind.name, kind.target, GROUP).load()
     if kind.origin == OWN:

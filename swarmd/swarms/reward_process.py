@@ -193,8 +193,7 @@ def _not_a_function(key: str) -> SwarmError:
 
 
 def load_reward_function(path: str) -> RewardFunction:
-    """The function under `package.module:function`. Raises SwarmError: the path has another form, the module cannot be
-    imported, or has no such function."""
+    """The function under `package.module:function`. Raises SwarmError: another form, no module, or no function."""
     key = check_function_path(path)
     module, _, name = path.partition(":")
     try:

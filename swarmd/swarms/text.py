@@ -38,8 +38,7 @@ def extract_answer(completion: str) -> str | None:
 
 
 def span_answer(completion: str, answer: str, margin: str = "") -> tuple[tuple[int, int], ...]:
-    """The character span of the last pair of answer tags, if exactly this answer is in it, with `margin` on both sides
-    and no other white space."""
+    """The span of the last pair of answer tags, if exactly this answer, with `margin` on both sides, is in it."""
     pair = f"{OPENING}{margin}{answer}{margin}{CLOSING}"
     begin = completion.rfind(pair)
     return ((begin, begin + len(pair)),) if begin >= 0 and extract_answer(completion) == answer else ()

@@ -87,12 +87,13 @@ def log_lines_to_stderr(level: str) -> None:
 
 
 async def run_worker(main: WorkerMain, prepare: Callable[[messages.StartMessage], None] = lambda start: None) -> None:
-    """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
+    """Run a worker: wait for `StartMessage`, then `main(start, outbox, inbox)` until it returns or the daemon goes
+    away.
 
     `inbox` yields `PerformMessage` and `StopMessage`; after `StopMessage`, `main` should return within its `grace_s`. A
-    SwarmdError from `main` is reported to the daemon as a `Fault` and becomes the exit status; another error also
-    leaves its traceback. `prepare` runs before `main` and before this process has a second thread, so that it may drop
-    privileges.
+    SwarmdError from `main` is reported to the daemon as a `FaultMessage` and becomes the exit status; another error
+    also leaves its traceback. `prepare` runs before `main` and before this process has a second thread, so that it may
+    drop privileges.
     """
     outbox = Outbox(claim_stdout())
     try:

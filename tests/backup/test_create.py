@@ -306,7 +306,7 @@ def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
         write_note(path, note)
         out.write_text("somebody else's")
 
-    monkeypatch.setattr(backup, "write_note", come_meanwhile)
+    monkeypatch.setattr("swarmd.daemon.directory.write_note", come_meanwhile)
     with pytest.raises(ArchiveError, match="File exists"):
         make_backup(node, out, BackupPlan(None, for_move=True))
     refuse_moved(node)

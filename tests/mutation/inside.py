@@ -121,8 +121,8 @@ swarmd/eventlog/store.py
     + if False:
     tests/eventlog/test_damage.py
   retention removes what no snapshot stands in for
-    - if first_seq_of(after) <= snapshot_seq(path)]
-    + if first_seq_of(old) <= snapshot_seq(path)]
+    - if segment.first_seq_of(after) <= snapshot_seq(path)]
+    + if segment.first_seq_of(old) <= snapshot_seq(path)]
     tests/eventlog/test_retention.py
   retention trusts a snapshot unread
     - if not doomed or not _is_snapshot_sound(path, node):

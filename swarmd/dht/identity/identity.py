@@ -220,16 +220,14 @@ def generate_identity() -> Ed25519Identity:
 
 
 def create_identity(path: Path) -> Ed25519Identity:
-    """Make a new key and write it durably with mode 0600. Raises IdentityError: the file exists already (it is never
-    overwritten) or cannot be written."""
+    """Make a new key and write it durably, mode 0600. Raises IdentityError: it exists, or cannot be written."""
     identity = generate_identity()
     write_private_file(path, identity.encode())
     return identity
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a new file durably, with mode 0600. Raises IdentityError: the file exists already (it is never overwritten)
-    or cannot be written."""
+    """Write a new file durably, mode 0600. Raises IdentityError: it exists already, or cannot be written."""
     write_secret(path, content, PRIVATE_FILE)
 
 

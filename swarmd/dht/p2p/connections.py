@@ -35,8 +35,7 @@ log = get_logger(__name__)
 
 
 class ConnectionLimiter:
-    """Checks the connections for as long as p2pd runs. `connections_max`: in total; one address prefix has half of them
-    at most."""
+    """Checks the connections while p2pd runs: `connections_max`, of one address prefix half of them at most."""
 
     def __init__(self, node: DhtNode, peer_limits: PeerLimits, connections_max: int) -> None:
         self._peer_limits = peer_limits
@@ -61,8 +60,7 @@ class ConnectionLimiter:
                 await self._unwanted.wait()
 
     async def disconnect_unknown_peers(self, run: NodeRun, all_strangers: bool) -> int:
-        """Disconnect peers that this node does not know. Returns how many. `all_strangers`: also those that are being
-        served."""
+        """Disconnect peers that this node does not know; returns how many. `all_strangers`: also those being served."""
         places = await run.p2p.control.list_connections()
         strangers = {peer for peer, _ in places if not self._peer_limits.remote_peer_of(peer).known}
         going = {peer for peer in strangers if all_strangers or not self._peer_limits.is_served(peer)}
@@ -123,9 +121,8 @@ class ConnectionLimiter:
 
 
 class LinkReporter:
-    """Reports to the daemon whether the DHT link is up, degraded or down. `alone`: whether the link is up without
-    peers, as the coordinator's is. `isolation`: number of peers → why the node counts as cut off, empty if it does
-    not."""
+    """Reports to the daemon whether the DHT link is up, degraded or down. `alone`: it is up without peers, as the
+    coordinator's is. `isolation`: number of peers → why the node counts as cut off, or nothing."""
 
     def __init__(
         self, node: DhtNode, rejoin: RejoinLoop, alone: bool, emit: EventSink, isolation: Callable[[int], str]

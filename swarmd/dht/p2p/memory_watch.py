@@ -106,7 +106,7 @@ class MemoryWatch:
         self._trimmed_bytes = 0  # what was left
 
     async def run(self) -> None:
-        """Check usage at intervals until cancelled. Raises OutOfRoom: this process has to be replaced."""
+        """Check usage at intervals until cancelled. Raises WorkerLimitExceeded: this process has to be replaced."""
         while True:
             await anyio.sleep(LOOK_S)
             run = self._node.p2pd_run
@@ -127,7 +127,7 @@ class MemoryWatch:
         return self._marks._replace(files=min(self._marks.files, allowed))
 
     async def check_usage(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
-        """Do what is due. Raises OutOfRoom."""
+        """Do what is due. Raises WorkerLimitExceeded."""
         marks, now = self._current_thresholds(), anyio.current_time()
         share, share_of_p2pd = own.share_of_thresholds(marks), p2pd.share_of_thresholds(marks.for_p2pd())
         self._return_freed_memory(own, now)
@@ -145,8 +145,7 @@ class MemoryWatch:
             raise WorkerLimitExceeded(f"the network worker makes room for a fresh process: it holds {own}")
 
     def _is_over_threshold(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
-        """Record a share of a threshold. Returns whether it has been above 1 for `patience_s` although memory was
-        freed; at once if far above."""
+        """Record a share of a threshold. Returns whether it was above 1 for `patience_s`, or is far above."""
         if share < 1.0:
             self._over_since.pop(whose, None)
             return False

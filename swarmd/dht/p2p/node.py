@@ -293,8 +293,7 @@ async def _await_while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T])
 
 
 def check_identity(settings: NodeSettings) -> None:
-    """Check that the node's key is where p2pd reads it: hivemind makes another one if it is gone. Raises NotFoundError,
-    IdentityError: it is not there."""
+    """Check that the node's key is still there: hivemind makes another one. Raises NotFoundError, IdentityError."""
     path, peer = settings.identity, settings.peer_id
     found = read_identity(path).peer_id
     if found != peer:

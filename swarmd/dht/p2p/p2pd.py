@@ -160,8 +160,7 @@ class SocketDirectory:
     def daemon_class(
         self, began: Callable[[P2pDaemon], None] = lambda p2p: None, **flags: str | int
     ) -> type[P2pDaemon]:
-        """A `P2pDaemon` with its sockets here, and with these flags. `began`: called at every start, so that p2pd can
-        be ended if the start is cancelled."""
+        """A `P2pDaemon` with its sockets here, and these flags. `began` hears of every start, which it may end."""
         modes = {mode: {**given, **flags} for mode, given in P2pDaemon.DHT_MODE_MAPPING.items()}
         settings = {
             "_UNIX_SOCKET_PREFIX": f"/unix{self.path}/",

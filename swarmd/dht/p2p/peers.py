@@ -103,9 +103,8 @@ T = TypeVar("T")
 
 
 class AddressBook:
-    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk. `port`: the TCP port that
-    this node had when the file was saved; 0 if unknown. `local`: whether peers may be on this machine, so that loopback
-    addresses are dialled, too."""
+    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk. `port`: this node's TCP
+    port when the file was saved, or 0. `local`: loopback addresses are dialled, too."""
 
     def __init__(self, path: Path, bootstrap: Iterable[str], own: str, local: bool = True) -> None:
         self._path = path

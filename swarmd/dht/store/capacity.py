@@ -215,8 +215,7 @@ def _memory_bytes(signed: records.SignedRecord) -> int:
 
 
 def _recency_of(signed: records.SignedRecord) -> tuple[float, float]:
-    """Sort key among an owner's records of a kind: round and stage, or of memberships, which may claim any epoch, the
-    expiration."""
+    """Sort key among an owner's records of a kind: round and stage; of memberships the expiration."""
     content = signed.content
     if isinstance(content, records.ReportRecord | records.RolloutsRecord):
         return content.round, content.stage

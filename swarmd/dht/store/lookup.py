@@ -236,9 +236,8 @@ def search_locally(run: NodeRun, name: str) -> KeySearch:
 async def look_up_key(
     run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
 ) -> KeySearch:
-    """Collect the records of a key. `wanted`: owner → expiration: the search ends when all of these are found; None
-    searches for the latest of all. `only`: owners whose records are asked for; if empty, those that are wanted, or
-    all."""
+    """Collect the records of a key. `wanted`: owner → expiration: the search ends when all are found; None: the latest
+    of all. `only`: owners that are asked for; if empty, those that are wanted, or all."""
     found = search_locally(run, name)
     wanted = wanted or {}
     found.restrict_to_owners(only or wanted)

@@ -1,7 +1,7 @@
 """Records that this node stores for others, with bounds that hivemind's own storage does not have.
 
 - `BoundedStorage` keeps the records of higher rank if there is not room for all, see `swarmd.dht.store.capacity`.
-- `Changes` numbers what is stored, so that a peer that asks again is sent only what is new.
+- `ChangeNumbers` numbers what is stored, so that a peer that asks again is sent only what is new.
 - `RecordForwarding` says which records are sent to a peer that is met for the first time.
 """
 

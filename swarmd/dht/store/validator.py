@@ -83,7 +83,7 @@ def install_serializer_guard() -> None:
 
 def check_nesting(encoded: bytes) -> None:
     """Bound what msgpack is to decode: it allocates each array before it reads it, a thousand inside one another.
-    Raises RecordRejected: as `check_plain`."""
+    Raises RecordRejected: as `check_plain_msgpack`."""
     check_plain_msgpack(encoded, elements_max=ELEMENTS_MAX, extensions=True)
 
 

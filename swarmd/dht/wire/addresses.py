@@ -49,8 +49,7 @@ ZONE = "ip6zone/"  # before an address that is valid on one interface of a machi
 
 
 def check_addresses(config: Config) -> None:
-    """Check every peer id and address of a configuration. Raises ConfigError: one is wrong; the message names the
-    key."""
+    """Check every peer id and address of a configuration. Raises ConfigError, which names the key."""
     if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
         _check_peer_id("swarm.coordinator", config.swarm.coordinator)
     for peer in config.dht.members:
@@ -223,9 +222,8 @@ def address_range(address: str) -> str:
 def find_surplus_peers(
     peers: Iterable[str], addresses: Mapping[str, Iterable[str]], trusted: Iterable[str]
 ) -> list[str]:
-    """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range. `peers`: peer ids, those that are to stay
-    first. `addresses`: peer id → multiaddrs that it is connected from; peers that are not connected stay. `trusted`:
-    peer ids that always stay."""
+    """Of `peers`, those that are to stay first, the ones beyond `RANGE_PEERS_MAX` of their range. `addresses`: peer id
+    → multiaddrs that it is connected from; other peers stay, as do `trusted` ones."""
     counts, always, gone = Counter[str](), frozenset(trusted), []
     for peer in peers:
         ranges = {address_range(address) for address in addresses.get(peer, ())} - {""}

@@ -52,8 +52,7 @@ def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
 
 
 def inflate(packed: bytes, size_bytes: int) -> bytes:
-    """Decompress the body in a record. Raises RecordRejected: "malformed" if it is not a zlib stream or does not have
-    the stated size."""
+    """Decompress the body in a record. Raises RecordRejected("malformed"): no zlib, or not the stated size."""
     stream = zlib.decompressobj()
     try:
         body = stream.decompress(packed, size_bytes + 1)
@@ -65,8 +64,7 @@ def inflate(packed: bytes, size_bytes: int) -> bytes:
 
 
 def check_body(body: bytes, digest: str, size_bytes: int) -> None:
-    """Check that this is the announced body, and plain msgpack. Raises RecordRejected: "oversized", "wrong-digest",
-    "nested" or "malformed"."""
+    """Raise RecordRejected unless this is the announced body, and plain msgpack."""
     if len(body) != size_bytes or size_bytes > records.BODY_BYTES_MAX:
         raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
     if hashlib.sha256(body).hexdigest() != digest:

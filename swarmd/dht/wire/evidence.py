@@ -105,8 +105,7 @@ SignatureCheck = Callable[
 def prove_equivocation(
     evidence: Evidence, check_signature: SignatureCheck = records.is_signature_valid
 ) -> ProvenEquivocation:
-    """What a pair proves by itself; its signatures are checked. Raises RecordRejected: "no-evidence", "bad-signature",
-    or what a payload is refused for."""
+    """What a pair proves by itself; signatures are checked. Raises RecordRejected, "no-evidence" among others."""
     first, second = evidence.first, evidence.second
     if first.owner != second.owner or make_evidence(first, second) != evidence:
         raise RecordRejected(NO_EVIDENCE, "they are not two records of one owner, in their order")

@@ -56,8 +56,7 @@ ADDRESSES_MAX = 8
 
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
-    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it. Raises
-    RecordRejected: "oversized"."""
+    """Raise RecordRejected("oversized") for a payload that its kind does not need, or of many unknown fields."""
     kind: Any = content.__struct_config__.tag
     if len(payload) > PAYLOAD_BYTES_MAX[kind]:
         raise RecordRejected(
@@ -446,8 +445,7 @@ def is_too_far_ahead(expiration: float, now: float) -> bool:
 
 
 def check_expiration(expiration: float, now: float) -> None:
-    """Check that a record has not expired, and does not last too long. Raises RecordRejected: "stale" or
-    "far-expiration"."""
+    """Raise RecordRejected if a record has expired ("stale") or lasts too long ("far-expiration")."""
     if not math.isfinite(expiration) or is_too_far_ahead(expiration, now):
         raise RecordRejected("far-expiration", f"expires at {expiration}")
     if expiration < now - PAST_S:

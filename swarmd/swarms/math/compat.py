@@ -8,6 +8,7 @@ completions; an answer must be equal letter by letter. `swarmd.swarms.math.fixed
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from swarmd.swarms.math import texts
 from swarmd.swarms.math.questions import (
     MathMode,
     Parts,
@@ -17,22 +18,6 @@ from swarmd.swarms.math.questions import (
     make_entry,
     make_sources,
     select_best_peers,
-)
-from swarmd.swarms.math.texts import (
-    NO_ANSWER,
-    NONE_WORDS,
-    TAGS,
-    agreement_prompt,
-    bounded_similarity,
-    comparison_prompt,
-    extract_answers,
-    extract_question,
-    extract_students,
-    extract_tag,
-    extract_votes,
-    has_tags_in_lines,
-    has_tags_in_order,
-    most_voted,
 )
 from swarmd.swarms.plan import Outcome
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, Source
@@ -44,7 +29,7 @@ STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; 4,000 letters of prose take 6
 def tag_reward(text: str, stage: int) -> float:
     """An eighth for each line that opens or closes one of the stage's tags and occurs once, less for what follows. Each
     character after the last closing tag costs a thousandth, or each of the whole text if that line is missing."""
-    *tags, last = TAGS[stage]
+    *tags, last = texts.TAGS[stage]
     count = 0.0
     for tag in tags:
         count += 0.125 * (text.count(f"<{tag}>\n") == 1)
@@ -58,44 +43,44 @@ def tag_reward(text: str, stage: int) -> float:
     return count
 
 
-def score_answers(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
+def score_answers(prompt: str, truth: str, completions: Sequence[str]) -> list[Parts]:
     """Stage 0: parts of the reward of each completion."""
     return [
         {
-            "correctness": 2.0 * (extract_tag(text, "answer") == truth),
-            "int": 0.5 * extract_tag(text, "answer").isdigit(),
+            "correctness": 2.0 * (texts.extract_tag(text, "answer") == truth),
+            "int": 0.5 * texts.extract_tag(text, "answer").isdigit(),
             **_form_parts(text, 0),
         }
-        for text in texts
+        for text in completions
     ]
 
 
-def score_choices(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
+def score_choices(prompt: str, truth: str, completions: Sequence[str]) -> list[Parts]:
     """Stage 1: parts of the reward of each completion; the ids come from the prompt."""
-    students, answers = extract_students(prompt), extract_answers(prompt, 1)
+    students, answers = texts.extract_students(prompt), texts.extract_answers(prompt, 1)
     return [
         {
             "proper_id": 2.0 * (choice in students),
-            "correctness": 2.0 * _choice_reward(choice, answers, truth, len(texts)),
+            "correctness": 2.0 * _choice_reward(choice, answers, truth, len(completions)),
             **_form_parts(text, 1),
         }
-        for text, choice in ((text, extract_tag(text, "identify")) for text in texts)
+        for text, choice in ((text, texts.extract_tag(text, "identify")) for text in completions)
     ]
 
 
-def score_agreements(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
+def score_agreements(prompt: str, truth: str, completions: Sequence[str]) -> list[Parts]:
     """Stage 2: parts of the reward of each completion; ids and votes come from the prompt."""
-    answers, leaders = extract_answers(prompt, 2), most_voted(extract_votes(prompt))
-    question = extract_question(prompt).strip()
+    answers, leaders = texts.extract_answers(prompt, 2), texts.most_voted(texts.extract_votes(prompt))
+    question = texts.extract_question(prompt).strip()
     return [
         {
             "consensus": 2.0 * (choice in leaders),
-            "concensus_correctness": 2.0 * _choice_reward(choice, answers, truth, len(texts)),
-            "question_recreation": text_similarity(extract_tag(text, "question"), question),
-            "final_correctness": 2.0 * (extract_tag(text, "answer") == truth),
+            "concensus_correctness": 2.0 * _choice_reward(choice, answers, truth, len(completions)),
+            "question_recreation": text_similarity(texts.extract_tag(text, "question"), question),
+            "final_correctness": 2.0 * (texts.extract_tag(text, "answer") == truth),
             **_form_parts(text, 2),
         }
-        for text, choice in ((text, extract_tag(text, "majority")) for text in texts)
+        for text, choice in ((text, texts.extract_tag(text, "majority")) for text in completions)
     ]
 
 
@@ -106,25 +91,25 @@ def text_similarity(restated: str, question: str) -> float:
     """Ratio of difflib's SequenceMatcher; 0 if comparing would take too long."""
     if max(len(restated), len(question)) > RESTATED_CHARACTERS_MAX:
         return 0.0
-    return bounded_similarity(STEPS_MAX, restated, question)
+    return texts.bounded_similarity(STEPS_MAX, restated, question)
 
 
 def _choice_reward(choice: str, answers: Mapping[str, str], truth: str, compared: int) -> float:
     """What naming a student is worth. If none is named, at most `compared` answers are compared with the truth."""
     if choice in answers:
         shown = answers[choice]
-        value = extract_tag(shown, "answer")
+        value = texts.extract_tag(shown, "answer")
         worth = 1.0 * (value == truth) + 0.5 * value.isdigit()
         return sum(_form_parts(shown, 0).values(), worth)
-    values = [extract_tag(shown, "answer") for shown in answers.values()][:compared]
-    return 10.0 * (choice in NONE_WORDS and all(value == truth for value in values))
+    values = [texts.extract_tag(shown, "answer") for shown in answers.values()][:compared]
+    return 10.0 * (choice in texts.NONE_WORDS and all(value == truth for value in values))
 
 
 def _form_parts(text: str, stage: int) -> Parts:
     """The last parts of every stage's reward."""
     return {
-        "strict_format": 0.5 * has_tags_in_lines(text, TAGS[stage]),
-        "soft_format": 0.5 * has_tags_in_order(text, TAGS[stage]),
+        "strict_format": 0.5 * texts.has_tags_in_lines(text, texts.TAGS[stage]),
+        "soft_format": 0.5 * texts.has_tags_in_order(text, texts.TAGS[stage]),
         "xmlcount": tag_reward(text, stage),
     }
 
@@ -154,21 +139,21 @@ class CompatMode(MathMode):
 
     def pose_comparison(self, item: QuestionItem, answers: Sequence[PeerCompletion]) -> PosedQuestion:
         shown = [(f"Student #{number}", self._cut_text(voice)) for number, voice in enumerate(answers)]
-        return PosedQuestion(comparison_prompt(item.text, shown), make_entry(item))
+        return PosedQuestion(texts.comparison_prompt(item.text, shown), make_entry(item))
 
     def pose_agreement(
         self, item: QuestionItem, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]
     ) -> PosedQuestion:
         comparison = self.pose_comparison(item, answers).prompt
         shown = [(f"Criticism #{number}", self._cut_text(voice)) for number, voice in enumerate(opinions)]
-        return PosedQuestion(agreement_prompt(comparison, shown), make_entry(item))
+        return PosedQuestion(texts.agreement_prompt(comparison, shown), make_entry(item))
 
     def score(
-        self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
+        self, stage: int, entry: Mapping[str, Any], prompt: str, completions: Sequence[str]
     ) -> Sequence[tuple[Parts, float, float]]:
         truth = str(entry["answer"])
-        scored = SCORERS[stage](prompt, truth, texts)
-        right = [_is_right_completion(stage, prompt, truth, text) for text in texts]
+        scored = SCORERS[stage](prompt, truth, completions)
+        right = [_is_right_completion(stage, prompt, truth, text) for text in completions]
         return [
             (parts, float(correct), float(parts["strict_format"] + parts["soft_format"] > 0))
             for parts, correct in zip(scored, right, strict=True)
@@ -178,10 +163,10 @@ class CompatMode(MathMode):
         self, stage: int, item: QuestionItem, outcomes: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
         """The best by the rewards of the stage before, with the bare question as prompt: there "None" pays most."""
-        texts = {outcome.place.peer: outcome.completions[outcome.best] for outcome in outcomes}
-        texts |= {peer: NO_ANSWER for peer in absent if peer not in texts}
-        scored = SCORERS[stage](item.text, item.answer, list(texts.values()))
-        rewards = {peer: sum(parts.values()) for peer, parts in zip(texts, scored, strict=True)}
+        completions = {outcome.place.peer: outcome.completions[outcome.best] for outcome in outcomes}
+        completions |= {peer: texts.NO_ANSWER for peer in absent if peer not in completions}
+        scored = SCORERS[stage](item.text, item.answer, list(completions.values()))
+        rewards = {peer: sum(parts.values()) for peer, parts in zip(completions, scored, strict=True)}
         choices = dict.fromkeys(absent, ABSENT) | {outcome.place.peer: outcome.best for outcome in outcomes}
         return make_sources(stage, {peer: choices[peer] for peer in select_best_peers(rewards, stage, self._students)})
 
@@ -192,7 +177,10 @@ class CompatMode(MathMode):
 def _is_right_completion(stage: int, prompt: str, truth: str, text: str) -> bool:
     """Whether a completion is right, without the quirks of the rewards."""
     if stage != 1:
-        return extract_tag(text, "answer") == truth
-    answers = {name: extract_tag(shown, "answer") == truth for name, shown in extract_answers(prompt, stage).items()}
-    choice = extract_tag(text, "identify")
-    return answers[choice] if choice in answers else choice in NONE_WORDS and not any(answers.values())
+        return texts.extract_tag(text, "answer") == truth
+    answers = {
+        name: texts.extract_tag(shown, "answer") == truth
+        for name, shown in texts.extract_answers(prompt, stage).items()
+    }
+    choice = texts.extract_tag(text, "identify")
+    return answers[choice] if choice in answers else choice in texts.NONE_WORDS and not any(answers.values())

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from swarmd.errors import RecordRejected
+from swarmd.swarms.math import texts
 from swarmd.swarms.math.questions import (
     MathMode,
     Parts,
@@ -21,19 +22,6 @@ from swarmd.swarms.math.questions import (
     make_entry,
     make_sources,
     select_best_peers,
-)
-from swarmd.swarms.math.texts import (
-    NONE_WORDS,
-    SENTENCES,
-    TAGS,
-    agreement_prompt,
-    bounded_similarity,
-    comparison_prompt,
-    has_template_line_breaks,
-    is_same_answer,
-    most_voted,
-    read_last_tag,
-    read_sections,
 )
 from swarmd.swarms.plan import Outcome, hash_number
 from swarmd.swarms.rollouts import Source
@@ -45,7 +33,9 @@ NUMBER_DIGITS = 3  # of a student's number
 LONG_DIGITS = 9  # of the numbers of students whose short ones are the same
 
 _TAG = re.compile(r"<(?=[/\\|!?A-Za-z])")
-_SENTENCE = re.compile("|".join(re.escape(s.removesuffix(":")).replace(r"\ ", r"\s+") + ":" for s in SENTENCES), re.I)
+_SENTENCE = re.compile(
+    "|".join(re.escape(s.removesuffix(":")).replace(r"\ ", r"\s+") + ":" for s in texts.SENTENCES), re.I
+)
 _BLANK_LINES = re.compile(r"\n\s+")
 _OWN_TAG = re.compile(r"</?(?:think|answer|compare|explain|identify)>")
 
@@ -66,7 +56,7 @@ def cut_middle(text: str, bytes_max: int) -> str:
 
 def format_answer(completion: str, bytes_max: int) -> str:
     """What a student wrote, in new tags: nothing in the text passes for one."""
-    answer = read_last_tag(completion, "answer")
+    answer = texts.read_last_tag(completion, "answer")
     reasoning = _clean_text(completion.rpartition("<answer>")[0] if answer is not None else completion, bytes_max)
     if answer is None:
         return reasoning
@@ -119,11 +109,11 @@ class ShownTexts(msgspec.Struct, frozen=True):
     @property
     def prompt(self) -> str:
         """The user's message: of stage 2 if there are opinions, else of stage 1."""
-        comparison = comparison_prompt(
+        comparison = texts.comparison_prompt(
             self.question, [(name, format_answer(text, self.bytes_max)) for name, text in self.answers]
         )
         opinions = [(name, format_opinion(text, choice, self.bytes_max)) for name, text, choice in self.opinions]
-        return agreement_prompt(comparison, opinions) if opinions else comparison
+        return texts.agreement_prompt(comparison, opinions) if opinions else comparison
 
     def shorten(self) -> "ShownTexts | None":
         """The same with half the bytes for each text; None if that is too little."""
@@ -136,7 +126,7 @@ WORDS_MAX = 400  # of a restated question that are compared with it
 STEPS_MAX = 250_000  # of comparing, some 0.03 s; an honest question of as many words takes a tenth
 TAIL_COST = 0.001  # of each character after the last closing tag, up to what its tags pay
 
-_NONE_WORDS = {word.casefold() for word in NONE_WORDS}
+_NONE_WORDS = {word.casefold() for word in texts.NONE_WORDS}
 
 
 class ScoringFacts(msgspec.Struct, frozen=True):
@@ -163,18 +153,18 @@ def is_right_choice(choice: str | None, right: Mapping[str, bool]) -> bool:
 
 def score_answer(facts: ScoringFacts, text: str) -> Parts:
     """Stage 0: parts of a completion's reward; 3.5 together at most."""
-    answer = read_last_tag(text, "answer") or ""
+    answer = texts.read_last_tag(text, "answer") or ""
     return {
         "xmlcount": tag_reward(text, 0),
         **_form_parts(text, 0),
         "int": 0.5 * (read_number(answer) is not None),
-        "correctness": 2.0 * is_same_answer(answer, facts.truth),
+        "correctness": 2.0 * texts.is_same_answer(answer, facts.truth),
     }
 
 
 def score_choice(facts: ScoringFacts, text: str) -> Parts:
     """Stage 1: parts of a completion's reward; 3.75 together at most."""
-    choice = read_choice(read_last_tag(text, "identify"), facts.right)
+    choice = read_choice(texts.read_last_tag(text, "identify"), facts.right)
     return {
         "proper_id": 0.5 * (choice is not None),
         "correctness": 2.0 * is_right_choice(choice, facts.right),
@@ -185,12 +175,12 @@ def score_choice(facts: ScoringFacts, text: str) -> Parts:
 
 def score_agreement(facts: ScoringFacts, text: str) -> Parts:
     """Stage 2: parts of a completion's reward; 6.75 together at most."""
-    choice = read_choice(read_last_tag(text, "majority"), facts.right)
+    choice = read_choice(texts.read_last_tag(text, "majority"), facts.right)
     return {
         "consensus": 1.0 * (choice in facts.leaders),
         "concensus_correctness": 1.0 * is_right_choice(choice, facts.right),
-        "question_recreation": text_similarity(read_last_tag(text, "question") or "", facts.question),
-        "final_correctness": 2.0 * is_same_answer(read_last_tag(text, "answer") or "", facts.truth),
+        "question_recreation": text_similarity(texts.read_last_tag(text, "question") or "", facts.question),
+        "final_correctness": 2.0 * texts.is_same_answer(texts.read_last_tag(text, "answer") or "", facts.truth),
         **_form_parts(text, 2),
         "xmlcount": tag_reward(text, 2),
     }
@@ -201,7 +191,7 @@ SCORERS: tuple[Callable[[ScoringFacts, str], Parts], ...] = (score_answer, score
 
 def tag_reward(text: str, stage: int) -> float:
     """An eighth for each opening and closing tag that occurs once, less a little for text after the last."""
-    tags = TAGS[stage]
+    tags = texts.TAGS[stage]
     count = 0.125 * sum(text.count(mark) == 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>"))
     _, closing, tail = text.rpartition(f"</{tags[-1]}>")
     return max(0.0, count - min(0.25, TAIL_COST * len(tail.strip()))) if closing else count
@@ -210,13 +200,13 @@ def tag_reward(text: str, stage: int) -> float:
 def text_similarity(restated: str, question: str) -> float:
     """The share of words that both have in the same order, from 0 to 1."""
     ours, theirs = question.split()[:WORDS_MAX], restated.split()[: WORDS_MAX + 1]
-    return bounded_similarity(STEPS_MAX, theirs, ours, autojunk=False) if theirs else 0.0
+    return texts.bounded_similarity(STEPS_MAX, theirs, ours, autojunk=False) if theirs else 0.0
 
 
 def _form_parts(text: str, stage: int) -> Parts:
     """Half a point for the template, a quarter for its tags in order without its lines; never both."""
-    sections = read_sections(text, TAGS[stage])
-    strict = sections is not None and has_template_line_breaks(text, sections)
+    sections = texts.read_sections(text, texts.TAGS[stage])
+    strict = sections is not None and texts.has_template_line_breaks(text, sections)
     return {"strict_format": 0.5 * strict, "soft_format": 0.25 * (sections is not None and not strict)}
 
 
@@ -258,7 +248,7 @@ class FixedMode(MathMode):
         students = {
             names[voice.source.peer]: {
                 "peer": voice.source.peer,
-                "right": is_same_answer(read_last_tag(voice.text, "answer") or "", item.answer),
+                "right": texts.is_same_answer(texts.read_last_tag(voice.text, "answer") or "", item.answer),
             }
             for voice in answers
         }
@@ -297,13 +287,13 @@ class FixedMode(MathMode):
         return names[peer]
 
     def score(
-        self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
+        self, stage: int, entry: Mapping[str, Any], prompt: str, completions: Sequence[str]
     ) -> Sequence[tuple[Parts, float, float]]:
         right = {name: bool(student["right"]) for name, student in entry.get("students", {}).items()}
-        leaders = most_voted(list(entry.get("votes", ())))
+        leaders = texts.most_voted(list(entry.get("votes", ())))
         facts = ScoringFacts(str(entry["answer"]), str(entry["question"]), right, leaders)
         correct = "final_correctness" if stage == 2 else "correctness"
-        scored = [SCORERS[stage](facts, text) for text in texts]
+        scored = [SCORERS[stage](facts, text) for text in completions]
         return [(parts, parts[correct] / 2, 2 * (parts["strict_format"] + parts["soft_format"])) for parts in scored]
 
 
@@ -323,5 +313,5 @@ def _shown_peers(opinion: Outcome) -> set[str]:
 def _read_voted_peer(opinion: Outcome, text: str) -> str | None:
     """The peer whom a critic names, by the prompt that the critic was shown; NONE for nobody, None for no vote."""
     students = opinion.question.entry["students"]
-    choice = read_choice(read_last_tag(text, "identify"), students)
+    choice = read_choice(texts.read_last_tag(text, "identify"), students)
     return choice if choice is None or choice == NONE else str(students[choice]["peer"]) or None

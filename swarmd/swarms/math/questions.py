@@ -323,12 +323,13 @@ class MathMode(abc.ABC):
         """The question of stage 2. Raises RecordRejected."""
 
     def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
-        """A question that `compare` or `agree` posed, with less of peers' texts; None if none can be cut."""
+        """A question that `pose_comparison` or `pose_agreement` gave, with less of peers' texts; None if none can be
+        cut."""
         return None
 
     @abc.abstractmethod
     def score(
-        self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
+        self, stage: int, entry: Mapping[str, Any], prompt: str, completions: Sequence[str]
     ) -> Sequence[tuple[Parts, float, float]]:
         """Parts of the reward, accuracy and form of each completion."""
 

@@ -112,9 +112,8 @@ class ProposerSolverPlan(plan.SplitPlan):
         return list(found.values())
 
     def regenerate(self, reference: Reference, place: plan.StageId, material: plan.Material) -> plan.Question:
-        """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `config-digest`, `seed` (of another peer, round
-        or number), `held-out`, or `source` (a proposal that is not known or not valid here, or a question of another
-        stage)."""
+        """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `config-digest`, `seed`, `held-out`, or
+        `source` (a proposal that is not valid here, or a question of another stage)."""
         self._check_reference(reference, place)
         if reference.task == PROPOSE:
             return self._make_proposal_question(reference.seed, reference.index, place, place.peer)
