@@ -2,6 +2,7 @@
 
 import functools
 import random
+import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 import torch
 
-from bench import gain, learning, sharing, skills, staleness, worker
+from bench import crossover, gain, learning, padding, sharing, skills, staleness, worker
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, read_recipe
 from bench.gain_curves import LONER, Outcome, Runs, area, compare, seconds_of
 from bench.gain_report import write_report
@@ -25,9 +26,11 @@ from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
+from swarmd.training import lengths
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import silence_libraries
 from swarmd.training.sampling import Sampler
+from swarmd.training.stage_timer import StageTimer
 from swarmd.training.trainer import SwarmTrainer
 
 silence_libraries()
@@ -268,3 +271,24 @@ def test_all_arms_go_on_from_the_same_nodes_and_the_stale_ones_train_on_old_grou
     own, stale = staleness.part(tmp_path / "nodes", Path("embedded"), arms, 1, rounds=2, delay=3)
     assert own.before == stale.before and own.peers == 0 < stale.peers
     assert not (tmp_path / "nodes").exists()
+
+
+def test_what_groups_cost_is_measured_by_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossover, "LENGTHS", (6,))
+    monkeypatch.setattr(crossover, "ROUNDS", 1)
+    monkeypatch.setattr(StageTimer, "clock", time.perf_counter)  # which the benchmark changes
+    drawing, peers = crossover.run(tmp_path, "embedded")
+    assert drawing.theirs is not None and peers.theirs is not None and peers.ratio is not None
+    assert peers.theirs.median > drawing.ours.median > 0, "a drawn group costs a pass, too"
+    assert peers.ratio.median < 1
+
+
+@pytest.mark.soak
+def test_a_peer_that_pads_is_measured_against_honest_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, small in (("ROUNDS", 2), ("STEPS", 1), ("EVERY", 1), ("LESSONS", 1), ("HELD_OUT", 1)):
+        monkeypatch.setattr(padding, name, small)
+    monkeypatch.setitem(padding.COMMON, "steps", 1)  # type: ignore[arg-type]
+    rows = list(padding.run(tmp_path, seeds=[1]))
+    assert [bool(row.goal) for row in rows] == [False, False, True, False, True, False]
+    assert all(row.ratio is not None for row in rows)
+    assert lengths.LONG == 1.05, "the arm in which every length counts changes it for itself"
