@@ -5,7 +5,7 @@ write. So neither the truth nor `training.peer_floor` masks anything, unlike a p
 an answer down none to three times before it stands in its tags, each as likely; the hostile peer, one of four, always
 three times. The other peers write as the node itself did in the round before, so that what it was taught comes back.
 
-The figure is the median length of the node's held-out answers, against that of a node whose four peers are all honest.
+The figure is the length of the node's held-out answers, against before the first step.
 """
 
 from __future__ import annotations
@@ -183,16 +183,15 @@ def attack(directory: Path, arm: str, seed: int, say: Callable[[str], None] = la
 
 
 def run(directory: Path, seeds: Sequence[int] = (0, 1, 2)) -> Iterable[Row]:
-    """Rows of both arms with a peer that pads, over seeds: median length against that with honest peers, accuracy."""
+    """Rows by arm, over seeds: median and mean length of an answer after the last round, against before the first."""
     silence_libraries()
-    found = {arm: [attack(directory, arm, seed) for seed in seeds] for arm in ARMS}
-    ends = {
-        arm: (sample(*(each.median[-1] for each in its)), sample(*(each.accuracy[-1] for each in its)))
-        for arm, its in found.items()
-    }
-    for arm in (OPEN, PADDED, LITTLE):
-        length, accuracy = (ratios(ours, honest) for ours, honest in zip(ends[arm], ends[HONEST], strict=True))
-        goal = "" if arm == OPEN else f"<= {GOAL:g}x"
-        met = length.median <= GOAL if goal else None
-        yield Row(f"{arm}: median length", "tokens", ends[arm][0], HONEST, ends[HONEST][0], length, goal, met)
-        yield Row(f"{arm}: accuracy", "", ends[arm][1], HONEST, ends[HONEST][1], accuracy)
+    for arm in ARMS:
+        found = [attack(directory, arm, seed) for seed in seeds]
+        goal = f"<= {GOAL:g}x" if arm in (PADDED, LITTLE) else ""
+        for what, column in (("median", [each.median for each in found]), ("mean", [each.mean for each in found])):
+            before, after = (sample(*(values[place] for values in column)) for place in (0, -1))
+            ratio = ratios(after, before)
+            met = ratio.median <= GOAL if goal else None
+            yield Row(f"{arm}: {what} length", "tokens", after, "before", before, ratio, goal, met)
+        before, after = (sample(*(each.accuracy[place] for each in found)) for place in (0, -1))
+        yield Row(f"{arm}: accuracy", "", after, "before", before)

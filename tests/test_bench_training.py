@@ -284,11 +284,13 @@ def test_what_groups_cost_is_measured_by_length(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.soak
-def test_a_peer_that_pads_is_measured_against_honest_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_answers_become_beside_a_peer_that_pads_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, small in (("ROUNDS", 2), ("STEPS", 1), ("EVERY", 1), ("LESSONS", 1), ("HELD_OUT", 1)):
         monkeypatch.setattr(padding, name, small)
     monkeypatch.setitem(padding.COMMON, "steps", 1)  # type: ignore[arg-type]
     rows = list(padding.run(tmp_path, seeds=[1]))
-    assert [bool(row.goal) for row in rows] == [False, False, True, False, True, False]
-    assert all(row.ratio is not None for row in rows)
+    assert [bool(row.goal) for row in rows] == [*[False] * 6, *[True, True, False] * 2]
+    assert all(row.theirs is not None for row in rows)
     assert lengths.LONG == 1.05, "the arm in which every length counts changes it for itself"
