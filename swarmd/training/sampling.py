@@ -129,7 +129,7 @@ class BaseSampler(abc.ABC):
         Raises Cancelled (a BaseException) if the cancellation is asked for.
         """
         if not self._is_frozen:
-            self._update(cancellation)
+            self._update_weights(cancellation)
         bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
         wanted = SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
         with self.timer.time("decode"):
@@ -137,7 +137,7 @@ class BaseSampler(abc.ABC):
 
     def freeze(self, cancellation: Cancellation) -> None:
         """Draw with the weights as they are now until `release`, whatever becomes of the policy's meanwhile."""
-        self._update(cancellation)
+        self._update_weights(cancellation)
         self._is_frozen = True
 
     def release(self) -> None:
@@ -151,7 +151,7 @@ class BaseSampler(abc.ABC):
         """Whether completions can be drawn while the policy is trained."""
         return False
 
-    def _update(self, cancellation: Cancellation) -> None:
+    def _update_weights(self, cancellation: Cancellation) -> None:
         """Draw with the policy's weights as they are now."""
         if self._copy is not None:
             with self.timer.time("sync"):

@@ -88,7 +88,7 @@ def test_giving_weights_to_vllm_is_a_part_of_its_own(policy: Policy, monkeypatch
         time.sleep(0.05)
         send(cancellation)
 
-    monkeypatch.setattr(sampler, "_send", send_slowly)
+    monkeypatch.setattr(sampler, "_send_weights", send_slowly)
     for _ in range(2):
         sampler.sample([[5, 6, 7]], 2, 3, 1.0, torch.Generator(), Cancellation())
     parts = dict(sampler.timer.read().parts)
