@@ -45,6 +45,8 @@ LONG = {  # only by name
     "learning": "held-out accuracy of the embedded model over eight rounds, one node and three; a quarter of an hour",
     "sharing": "specialists that exchange groups against loners; half an hour of processor time",
     "gain": "what sharing brings on natural tasks, by arm and regime; writes docs/GAIN.md; days, resumable",
+    "crossover": "what a drawn group and a peer's group cost with SmolLM2, by length; twenty minutes",
+    "padding": "a peer of four whose right answers are needlessly long; twenty minutes of processor time",
     "skills": "whether drawing more of what falls keeps a skill, over twenty seeds; a quarter of an hour",
     "staleness": "peers' groups that are eight rounds old, with and without correction; half an hour",
     "worked": "sharing, with answers that are worked out before they stand in their tags; as long",

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+import msgspec
+
 from bench.gain_bases import IDENTICAL, MIXTURES, SPECIALISTS, Recipe
 from bench.gain_curves import (
     FILTERED,
@@ -30,6 +32,7 @@ from bench.gain_picture import draw
 from bench.measure import sample
 from bench.table import Row
 
+COSTS = Path(__file__).with_name("results") / "crossover.json"
 GOALS = {IDENTICAL: (1.15, 0.0), MIXTURES: (1.5, 0.0), SPECIALISTS: (2.0, 1.5)}  # × the filtered loner: mean, each seed
 
 
@@ -42,7 +45,9 @@ def make_rows(outcomes: Sequence[Outcome]) -> Iterable[Row]:
                 yield Row(f"{regime}: {arm}, learnt", "", sample(*ours), LONER, sample(*theirs))
 
 
-def write_report(path: Path, outcomes: Sequence[Outcome], recipe: Recipe, variants: Mapping[str, Recipe]) -> None:
+def write_report(
+    path: Path, outcomes: Sequence[Outcome], recipe: Recipe, variants: Mapping[str, Recipe], costs: Path = COSTS
+) -> None:
     """The page, and a picture beside it, `images/gain.svg`, where something of the recipe itself was measured.
 
     Args:
@@ -50,6 +55,7 @@ def write_report(path: Path, outcomes: Sequence[Outcome], recipe: Recipe, varian
         outcomes: of any recipe and seed; those of others than these recipes', and of their seeds, are left out.
         recipe: of the first part.
         variants: of further parts, by name.
+        costs: the kept result of `bench crossover`, a part of its own.
     """
     parts = {"": recipe, **variants}
     found = {
@@ -62,6 +68,7 @@ def write_report(path: Path, outcomes: Sequence[Outcome], recipe: Recipe, varian
         picture.write_text(draw(found[""]), encoding="utf-8")
     text = INTRODUCTION.format(families=", ".join(f"`{family}`" for family in recipe.families))
     text += "".join(tell(name, found[name], part) for name, part in parts.items())
+    text += tell_kept(costs)
     path.write_text(text, encoding="utf-8")
 
 
@@ -106,6 +113,16 @@ def tell(name: str, outcomes: Sequence[Outcome], recipe: Recipe) -> str:
         text += f"\n### {regime}\n\n{HEAD}{''.join(_line(arm, found, arms) for arm, found in arms.items())}"
         text += _tell_goal(regime, arms, len(recipe.seeds))
     return text + "\n"
+
+
+def tell_kept(costs: Path) -> str:
+    """What groups cost, as `bench crossover` measured it last."""
+    kept = msgspec.json.decode(costs.read_bytes())
+    text = f"## What a group costs\n\nMeasured by `python -m bench crossover`: {kept['settings']}. {kept['taken']}.\n"
+    for table in kept["tables"]:
+        lines = (table["columns"], ["---"] * len(table["columns"]), *table["rows"])
+        text += "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return text + "".join(f"\n{note}\n" for note in kept["notes"])
 
 
 HEAD = (

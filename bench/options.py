@@ -14,6 +14,8 @@ RESUMED = ("sharing", "worked", "poison", "poison-weights", "hostile", "skills",
 CHOSEN: Mapping[str, tuple[str, ...]] = {  # options that a benchmark has
     "stage": ("model", "device"),
     "gpu-check": ("device",),
+    "crossover": ("model",),
+    "padding": ("seeds",),
     "dashboard": ("peers",),
     "page": ("peers",),
     "newcomer": ("crowd", "times"),
@@ -133,8 +135,8 @@ def _add_others(parser: argparse.ArgumentParser) -> None:
     newcomer = parser.add_argument_group("newcomer")
     newcomer.add_argument("--crowd", type=whole_number, metavar="N", help="free identities, 10,000 by default")
     newcomer.add_argument("--times", type=whole_number, metavar="N", help="newcomers, one after another")
-    stage = parser.add_argument_group("stage, gpu-check")
-    stage.add_argument("--model", metavar="NAME", help="of stage: embedded, smollm2, or a model directory")
+    stage = parser.add_argument_group("stage, gpu-check, crossover")
+    stage.add_argument("--model", metavar="NAME", help="embedded, smollm2 or a model directory; not of gpu-check")
     stage.add_argument("--device", choices=("cpu", "cuda", "xpu", "mps"))
     pages = parser.add_argument_group("dashboard, page")
     pages.add_argument("--peers", type=whole_number, metavar="N", help="of the swarm that is shown, 1,000 by default")

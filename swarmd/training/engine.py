@@ -22,7 +22,7 @@ from swarmd.config import Config, usual_peer_questions
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.evidence import is_banned_by
-from swarmd.core.values import PeerWeights
+from swarmd.core.values import PeerWeights, TrainerTimes
 from swarmd.errors import CheckpointFailed, SwarmdError, SwarmError
 from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
@@ -420,12 +420,7 @@ class TrainingEngine:
                 skills=self._skills.list_skills() if measured else (),
                 flat=stage.flatness.summarize(),
                 staleness=stage.staleness,
-                times=msgspec.structs.replace(
-                    self._timer.read(),
-                    own_groups=stage.metrics.stage.groups - stage.metrics.stage.flat,
-                    peer_groups=len(collected.groups),
-                    trained_groups=stage.trained_groups * self._ranks.size,
-                ),
+                times=self._read_times(stage, collected),
             )
         self._scorer.log_failures()
         self._sizes.grow()
@@ -437,6 +432,15 @@ class TrainingEngine:
         self._after_steps_s = stage.elapsed_seconds - trained_s
         self.trackers.log(self.steps, stage_metrics(event, stage.metrics.stage, self._sizes.measure_peak_vram()))
         return event
+
+    def _read_times(self, stage: Stage, collected: CollectedGroups) -> TrainerTimes:
+        """Where the stage's time went, and for how many groups."""
+        return msgspec.structs.replace(
+            self._timer.read(),
+            own_groups=stage.metrics.stage.groups - stage.metrics.stage.flat,
+            peer_groups=len(collected.groups),
+            trained_groups=stage.trained_groups * self._ranks.size,
+        )
 
     def _adopt_peer_weights(
         self, order: Train, weights: PeerWeights, known: dict[str, Accuracy], cancellation: Cancellation

@@ -77,9 +77,9 @@ def test_the_tail_of_a_batch_is_measured(policy: Policy) -> None:
     assert even.tail_s < 0.5 * dict(even.parts)["decode"]
 
 
-def test_parts_within_parts_are_told_apart_and_the_evaluation_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_within_parts_are_told_apart_but_not_in_an_evaluation_or_judging(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(stage_timer.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(StageTimer, "clock", staticmethod(lambda: now[0]))
 
     def take(timer: StageTimer, parts: Sequence[str], *rest: Any) -> None:
         if parts:
@@ -91,8 +91,12 @@ def test_parts_within_parts_are_told_apart_and_the_evaluation_keeps_its_own(monk
     timer = StageTimer()
     take(timer, ["forward", "decode", "prefill"])
     take(timer, ["evaluation", "decode", "prefill"])
+    take(timer, ["judge", "score"])
     now[0] += 5.0
-    expected = (("other", 5.0), ("forward", 2.0), ("decode", 2.0), ("prefill", 2.0), ("evaluation", 6.0))
+    expected = (
+        *(("other", 5.0), ("forward", 2.0), ("decode", 2.0), ("prefill", 2.0)),
+        *(("evaluation", 6.0), ("judge", 4.0)),
+    )
     assert timer.read().parts == expected
     timer.start()
     with pytest.raises(KeyError), timer.time("score"):
