@@ -22,6 +22,7 @@ from swarmd.core.values import (
     Settings,
     Skill,
     SkipCause,
+    StageTokens,
     SubmissionAttempt,
     TrainerTimes,
     Value,
@@ -324,6 +325,7 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
     other_weights: str = ""  # how the model's weights differ from those that the swarm's recipe names, in words
     restored: tuple[int, int] | None = None  # round and stage whose checkpoint it starts from; None: from the model
+    drawn: int = 0  # tokens drawn for training in all of the node's life
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):
@@ -348,6 +350,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
     staleness: int = 0  # steps by which the weights that drew own groups lagged; none in the first step of a stage
     times: TrainerTimes | None = None  # where the time went
+    ledger: StageTokens | None = None  # what became of the tokens that the node's own model drew
 
 
 class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):
@@ -365,6 +368,7 @@ class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
     round: int
     stage: int
     steps: int = 0
+    drawn: int = 0  # as in `TrainerReady`
 
 
 class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):

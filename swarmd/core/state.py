@@ -28,6 +28,7 @@ from swarmd.core.values import (
     Standing,
     SubmissionAttempt,
     SubmissionKind,
+    TokenLedger,
     TrainerTimes,
     Value,
 )
@@ -473,6 +474,7 @@ class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     last_times: StageTimes | None = None  # of the stage before it that was trained
     reward_total: float = 0.0
     first_accuracy: FirstAccuracy | None = None  # None before any was measured
+    tokens: TokenLedger = TokenLedger()
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
     exit_code: int = 0

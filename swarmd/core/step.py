@@ -22,6 +22,7 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, members_in, reports_in
 from swarmd.core.ids import TimerKind, TimerName, is_command_of_kind, kind_of_timer
 from swarmd.core.state import State
+from swarmd.core.token_ledger import count_checkpoint
 from swarmd.core.turn import StepContext
 
 # Version of this behaviour, written with every commit: a log of another one is refused. It is raised by a change that
@@ -137,6 +138,10 @@ def _on_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
         rounds.continue_after_training(turn)
     elif event.worker == "chain" and turn.state.chain is not None:
         contract_clock.on_chain_worker_exited(turn, event)
+
+
+def _on_checkpoint_written(turn: StepContext, event: events.CheckpointWritten) -> None:
+    turn.state.tokens = count_checkpoint(turn.state.tokens, (event.round, event.stage))
 
 
 def _on_trainer_ready(turn: StepContext, event: events.TrainerReady) -> None:
@@ -277,7 +282,7 @@ _RULES: dict[type, Rule] = {
     events.CommandFailed: _on_command_failed,
     events.TrainerReady: _on_trainer_ready,
     events.StageTrained: rounds.on_stage_trained,
-    events.CheckpointWritten: _leave_state_unchanged,
+    events.CheckpointWritten: _on_checkpoint_written,
     events.TrainingCancelled: rounds.on_training_cancelled,
     events.WeightsFetched: _on_weights_fetched,
     events.WeightsRefused: _on_weights_refused,

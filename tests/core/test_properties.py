@@ -407,7 +407,7 @@ def test_the_table_and_the_machine_go_the_same_way(name: str, steps: st.DataObje
         assert place in chart.states
 
 
-MOVES = {"round": "move_round", "link": "move_link", "trainer": "move_trainer", "coordinator": "move_coordinator"}
+MOVES = {chart: f"fire_{chart}_trigger" for chart in ("round", "link", "trainer", "coordinator")}
 
 
 def pairs_of(chart: AnyChart) -> list[tuple[str, str]]:
