@@ -68,10 +68,10 @@ def describe_stage_tokens(tokens: StageTokens) -> str:
 
 def describe_tokens(generated: int, counts: dict[str, int], taught_by: tuple[PeerTokens, ...]) -> str:
     """The ledger in one sentence, without its end."""
-    found = [f"{counts[name]} {words}" for name, words in CLASSES.items() if counts[name]]
+    found = [f"{counts[name]:,} {words}" for name, words in CLASSES.items() if counts[name]]
     left = generated - sum(counts.values())
-    missing = [f"{left} not accounted for"] if left else []
+    missing = [f"{left:,} not accounted for"] if left else []
     peers = sum(bool(each.peer) for each in taught_by)
     taught = sum(each.tokens for each in taught_by)
-    by = f"; {count_noun(taught, 'token')} of {count_noun(peers, 'peer')} taught it, too" if taught else ""
-    return f"of {count_noun(generated, 'token')} that it generated, {', '.join([*found, *missing])}{by}"
+    by = f"; {taught:,} of {count_noun(peers, 'peer')} taught it, too" if taught else ""
+    return f"of {generated:,} tokens that it generated: {', '.join([*found, *missing])}{by}"

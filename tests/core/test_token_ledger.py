@@ -118,8 +118,8 @@ def test_status_says_it_in_words() -> None:
     told = tokens_status(node.state)
     assert told is not None and (told.generated, told.difference, told.without_variance) == (100, 0, 30)
     assert told.words == (
-        "of 100 tokens that it generated, 60 trained on, 30 without variance (all answers paid alike), "
-        "10 only shared with peers (the batch was full); 9 tokens of 1 peer taught it, too"
+        "of 100 tokens that it generated: 60 trained on, 30 without variance (all answers paid alike), "
+        "10 only shared with peers (the batch was full); 9 of 1 peer taught it, too"
     )
     assert tokens_status(Story.joined(settings()).state) is None
 

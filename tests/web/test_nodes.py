@@ -44,6 +44,7 @@ class Silent:
         raise ControlError("its page does not answer")
 
 
+@pytest.mark.anyio
 async def test_each_node_is_a_row_and_one_that_is_silent_holds_nobody_up(tmp_path: Path) -> None:
     silent = Silent()
     members: Any = [local(tmp_path / "a", COORDINATOR), local(tmp_path / "b", FOLLOWER), silent]
@@ -65,6 +66,7 @@ async def test_each_node_is_a_row_and_one_that_is_silent_holds_nobody_up(tmp_pat
     assert "does not answer" in view.nodes[2].attention[0]
 
 
+@pytest.mark.anyio
 async def test_nodes_are_asked_no_more_often_than_every_few_seconds(tmp_path: Path) -> None:
     silent = Silent()
     silent.release.set()

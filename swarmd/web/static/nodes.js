@@ -46,7 +46,7 @@ function line(row, index) {
   const last = row.points[row.points.length - 1];
   const held = row.points.findLast((point) => point[3] !== null);
   const name = row.url ? el("a", { href: `${row.url}/node` }, nameOf(row)) : el("strong", {}, nameOf(row));
-  const how = row.url ? row.place : row.state === "being asked" ? row.place : `swarmd dashboard ${row.place}`;
+  const how = row.url || !row.at ? row.place : `swarmd dashboard ${row.place}`;
   const health = row.healthy || !row.at ? "good" : DEAD.includes(row.state) ? "bad" : "unwell";
   const number = (/** @type {string} */ text) => el("td", { class: "number" }, text);
   return el(
