@@ -121,8 +121,7 @@ class TrainingEngine:
         self._checkpoints = CheckpointStore(paths.checkpoints, CHECKPOINTS_KEPT)
         self._step_callback = StepCallback(config.training)
         self._timer = self._make_timer(config.training.vllm.mode)
-        self._replay = ReplayBuffer()
-        self._skills = SkillGuard()
+        self._replay, self._skills = ReplayBuffer(), SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if known
         self._measured_at = 0
         self._stage: Stage | None = None
@@ -141,8 +140,7 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         check_equal_rows(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
-        name = f"drawn-{ranks.rank}.count" if ranks.rank else "drawn.count"
-        self._tokens = self._sampler.tokens = TokenCounter(paths.checkpoints / name)
+        self._tokens = self._sampler.tokens = TokenCounter(paths.checkpoints, ranks.rank)
         self._scorer.note = self._sampler.note = self._activity.set_note
         self._overlaps = self._can_overlap(config.training.overlap)
         self._scorer.timer = self._sampler.timer = self._timer

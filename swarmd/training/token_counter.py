@@ -35,13 +35,14 @@ class TokenClasses(msgspec.Struct):
 
 
 class TokenCounter:
-    """The count in a file, which is made if it is missing or damaged.
+    """The count in a file of `directory`, which is made if it is missing or damaged; each rank has its own.
 
     Attributes:
         stage: classes of the stage that is trained; without one, nothing that is drawn is for training.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, directory: Path, rank: int = 0) -> None:
+        path = directory / (f"drawn-{rank}.count" if rank else "drawn.count")
         if not path.is_file() or path.stat().st_size != NUMBER_BYTES:
             path.write_bytes(bytes(NUMBER_BYTES))
         with path.open("r+b") as file:

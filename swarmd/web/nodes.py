@@ -188,18 +188,18 @@ class NodesSource:
         for number in range(len(self._nodes)):
             if number not in self._asking and now >= self._asked_at[number] + REREAD_S:
                 self._asked_at[number] = now
-                asking = loop.run_in_executor(self._threads, self._ask, number)
-                self._asking[number] = asking
-                asking.add_done_callback(lambda _, number=number: self._asking.pop(number))
+                self._asking[number] = loop.run_in_executor(self._threads, self._ask, number)
         if self._asking:
             await asyncio.wait(list(self._asking.values()), timeout=FIRST_S)
+        self._asking = {number: asking for number, asking in self._asking.items() if not asking.done()}
         return NodesView(tuple(self._rows))
 
     def _ask(self, number: int) -> None:
         """Ask one node. What it was before stays to be seen if it does not answer."""
         node = self._nodes[number]
         try:
-            self._rows[number] = describe_row(node.place, *reversed(node.ask()))
+            status, url = node.ask()
+            self._rows[number] = describe_row(node.place, url, status)
         except (SwarmdError, OSError) as error:
             kept = self._rows[number]
             self._rows[number] = msgspec.structs.replace(

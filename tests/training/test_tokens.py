@@ -130,7 +130,7 @@ def test_a_storm_of_kills_loses_no_token(start: StartWorker, tmp_path: Path, sec
     """SIGKILL in the middle of stages: the classes add up to what the file says was drawn, to the token."""
     random, ledger, done, kills = Random(seconds), TokenLedger(), list[tuple[int, int]](), 0
     config = make_config(threads=1, steps=3, held_out_questions=0)
-    counter = NodeDirectory(tmp_path / "data").checkpoints / "drawn.count"
+    counter = NodeDirectory(tmp_path / "data").checkpoints
     until = time.monotonic() + seconds
     while not kills or time.monotonic() < until:
         worker = start(config)
