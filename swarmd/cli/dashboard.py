@@ -98,7 +98,7 @@ def dashboard(
         return
     if bootstrap or rpc:
         raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
-    if places is not None and (len(places) > 1 or is_address(places[0])):
+    if places and (len(places) > 1 or is_address(places[0])):
         if config is not None:
             raise ConfigError("--config is one node's, and several are given", "Leave it out, or name one node")
         serve_nodes(places, PageOptions(listen or LISTEN, given, tuple(hosts or ()), open_page))
