@@ -3,14 +3,17 @@
 The same page shows an archived log (`swarmd replay --web`), or a swarm that is observed in the DHT without a node.
 """
 
+import re
 import socket
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from swarmd.cli.options import ConfigFile, NodeDir, find_log_of_node, locate_node
+from swarmd.cli.options import RULE, ConfigFile, find_log_of_node, locate_node, require_node
+from swarmd.cli.status import read_status
 from swarmd.config import Config, WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
@@ -19,9 +22,11 @@ from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from swarmd.web.guard import AccessRules
+    from swarmd.web.nodes import LocalNode, RemoteNode
 
 
 LISTEN = "127.0.0.1:8800"
+ADDRESS = re.compile(r"https?://\S+|[^/\s]+:\d{1,5}")
 
 
 class PageOptions(NamedTuple):
@@ -35,7 +40,14 @@ class PageOptions(NamedTuple):
 
 
 def dashboard(
-    directory: NodeDir = None,
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR|HOST:PORT...]",
+            help=f"{RULE} Several nodes, or the address of a page elsewhere: one page for all, each in a row.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigFile = None,
     swarm: Annotated[
         Path | None,
@@ -72,17 +84,24 @@ def dashboard(
 
     With --config, listen address, token and host names are by default those of its section web. With --manifest nothing
     is read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
-    contract, if it has one.
+    contract, if it has one. With several nodes, as in `swarmd dashboard alice bob 192.168.1.7:8800`, one page shows all
+    in rows: health, earnings, what wants attention, and links to their own pages.
     """
     given = str(token_file.absolute()) if token_file is not None else ""  # a path is relative to where it is given
     if swarm is not None:
-        if directory is not None or config is not None:
+        if places or config is not None:
             raise ConfigError("--manifest observes the DHT, not a node", "Give no directory and no --config with it")
         page = PageOptions(listen or LISTEN, given, tuple(hosts or ()), open_page)
         serve_observer(swarm, bootstrap or (), rpc or (), page)
         return
     if bootstrap or rpc:
         raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
+    if places and (len(places) > 1 or is_address(places[0])):
+        if config is not None:
+            raise ConfigError("--config is one node's, and several are given", "Leave it out, or name one node")
+        serve_nodes(places, PageOptions(listen or LISTEN, given, tuple(hosts or ()), open_page))
+        return
+    directory = Path(places[0]) if places else None
     node = locate_node(directory, config)
     loaded = load_config(config) if config is not None else None
     web = loaded.web if loaded is not None else WebConfig()
@@ -90,6 +109,44 @@ def dashboard(
         find_log_of_node(node, directory is None and config is None)
     page = PageOptions(listen or web.listen or LISTEN, given or web.token, (*(hosts or ()), *web.hosts), open_page)
     serve_log(node.data, page, loaded or find_usable_config(node.config))
+
+
+def is_address(place: str) -> bool:
+    """Whether this is HOST:PORT or a URL, and no directory."""
+    return bool(ADDRESS.fullmatch(place)) and not Path(place).exists()
+
+
+def serve_nodes(places: Sequence[str], page: PageOptions) -> None:
+    """Serve one page of several nodes until stopped.
+
+    Raises:
+        NotFoundError: a directory is not a node's.
+        ConfigError: too many nodes, or as `prepare_page_access`.
+    """
+    from swarmd.web.companion import serve_page
+    from swarmd.web.nodes import NODES_MAX, NodesSource, make_nodes_app
+
+    if len(places) > NODES_MAX:
+        raise ConfigError(f"{len(places)} nodes are more than one page shows", f"Name at most {NODES_MAX}")
+    token = load_token(page.token, Path.cwd())
+    source = NodesSource([open_node(place, token) for place in places])
+    doors, endpoint = prepare_page_access(page, Path.cwd())
+    serve_page(make_nodes_app(source, doors), endpoint, page.open_page)
+
+
+def open_node(place: str, token: str) -> LocalNode | RemoteNode:
+    """A node of the page of several, by its directory or by the address of its own page. Raises NotFoundError."""
+    from swarmd.web.nodes import LocalNode, RemoteNode
+
+    if is_address(place):
+        return RemoteNode(place if "://" in place else f"http://{place}", token)
+    node = locate_node(Path(place))
+    if not node.data.is_dir():
+        require_node(node)
+    config = find_usable_config(node.config)
+    url = f"http://{config.web.listen}" if config is not None and config.web.listen else ""
+    paths = NodeDirectory(node.data)
+    return LocalNode(paths, partial(read_status, paths, node.config), url)
 
 
 def find_usable_config(found: Path | None) -> Config | None:

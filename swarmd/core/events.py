@@ -305,6 +305,7 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
     other_weights: str = ""  # how the model's weights differ from those that the swarm's recipe names, in words
     restored: tuple[int, int] | None = None  # round and stage whose checkpoint it starts from; None: from the model
+    drawn: int = 0  # tokens drawn for training in all of the node's life
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):
@@ -331,6 +332,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     flat: values.FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
     staleness: int = 0  # steps by which the weights that drew own groups lagged; none in the first step of a stage
     times: values.TrainerTimes | None = None  # where the time went
+    ledger: values.StageTokens | None = None  # what became of the tokens that the node's own model drew
 
 
 class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):
@@ -348,6 +350,7 @@ class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
     round: int
     stage: int
     steps: int = 0
+    drawn: int = 0  # as in `TrainerReady`
 
 
 class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):

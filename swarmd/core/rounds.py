@@ -8,7 +8,7 @@ takes part only from the round after the first one that it saw open (`raise_roun
 from msgspec.structs import replace
 
 from swarmd.bounds import add_bounded, clamp_integer
-from swarmd.core import commands, events, evidence, group_costs, stage_times, submissions, votes, weights
+from swarmd.core import commands, events, evidence, group_costs, stage_times, submissions, token_ledger, votes, weights
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.ids import command_id, stage_command_id, timer_name_of
 from swarmd.core.state import (
@@ -374,6 +374,7 @@ def on_cancel_overdue(turn: StepContext) -> None:
 
 def on_training_cancelled(turn: StepContext, event: events.TrainingCancelled) -> None:
     """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
+    turn.state.tokens = token_ledger.count_given_up(turn.state.tokens, event.drawn)
     leaving = turn.state.chart in LEAVING  # then nothing is waited for
     if not leaving and "cancel" not in turn.deadlines:
         return  # an answer that comes late: the stage failed meanwhile, and is being trained once more
@@ -512,6 +513,8 @@ def record_result(turn: StepContext, event: events.StageTrained) -> None:
     elif event.held_out is not None and turn.state.first_accuracy is None:
         turn.state.first_accuracy = FirstAccuracy(event.held_out, untrained=False)
     turn.state.reward_total = add_bounded(turn.state.reward_total, event.reward)
+    if event.ledger is not None:
+        turn.state.tokens = token_ledger.count_stage(turn.state.tokens, turn.state.done, event.ledger)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
     if turn.is_submitting:

@@ -453,6 +453,7 @@ class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     group_costs: GroupCosts = GroupCosts()
     reward_total: float = 0.0
     first_accuracy: FirstAccuracy | None = None  # None before any was measured
+    tokens: values.TokenLedger = values.TokenLedger()
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
     exit_code: int = 0

@@ -14,6 +14,7 @@ from swarmd.core.events import ClockSet, Envelope, SpaceFreed, SpaceLow, members
 from swarmd.core.ids import TimerKind, TimerName, is_command_of_kind, kind_of_timer
 from swarmd.core.rounds import CANCEL_S, RETRY_S
 from swarmd.core.state import LowSpace, State
+from swarmd.core.token_ledger import count_checkpoint
 from swarmd.core.turn import StepContext
 from swarmd.core.workers import RESTART
 
@@ -192,6 +193,10 @@ def _on_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
         contract_clock.on_chain_worker_exited(turn, event)
 
 
+def _on_checkpoint_written(turn: StepContext, event: events.CheckpointWritten) -> None:
+    turn.state.tokens = count_checkpoint(turn.state.tokens, (event.round, event.stage))
+
+
 def _on_trainer_ready(turn: StepContext, event: events.TrainerReady) -> None:
     first = not coordination.has_had_trainer(turn.state)
     workers.on_trainer_ready(turn, event)
@@ -330,7 +335,7 @@ _RULES: dict[type, Rule] = {
     events.CommandFailed: _on_command_failed,
     events.TrainerReady: _on_trainer_ready,
     events.StageTrained: rounds.on_stage_trained,
-    events.CheckpointWritten: _leave_state_unchanged,
+    events.CheckpointWritten: _on_checkpoint_written,
     events.TrainingCancelled: rounds.on_training_cancelled,
     events.WeightsFetched: _on_weights_fetched,
     events.WeightsRefused: _on_weights_refused,

@@ -208,6 +208,42 @@ class TrainerTimes(Value, frozen=True):
     trained_groups: int = 0  # that went through the passes, whoever drew them
 
 
+class PeerTokens(Value, frozen=True):
+    """Tokens of one peer's completions that this node was taught by: those that raised something."""
+
+    peer: str  # empty: all others together
+    tokens: int
+
+
+class StageTokens(Value, frozen=True):
+    """What became of the tokens that a node's model drew in a stage that was trained; see `TokenLedger`."""
+
+    drawn: int  # in all of the node's life, at the end of the stage
+    generated: int  # in the stage
+    trained: int = 0
+    flat: int = 0
+    set_aside: int = 0
+    shared: int = 0
+    cancelled: int = 0  # drawn once more, since memory ran out
+    teachers: tuple[PeerTokens, ...] = ()  # peers whose tokens were trained on, those with most first
+
+
+class TokenLedger(Value, frozen=True):
+    """What became of all tokens that a node's model drew for training; rules in `swarmd.core.token_ledger`."""
+
+    drawn: int = 0  # the trainer's count, as last told
+    generated: int = 0  # the sum of the classes that follow
+    trained: int = 0  # in groups that were trained on
+    flat: int = 0  # in groups without variance: every completion was paid alike
+    stale: int = 0  # trained on, and the weights that learnt from them are gone: they were never on disk
+    cancelled: int = 0  # for stages that were given up, or failed, or were interrupted
+    set_aside: int = 0  # in groups that could teach something, for which a batch had no room, and that were not shared
+    shared: int = 0  # the same, and they were shared: other nodes may have been taught by them
+    unsaved: int = 0  # of `trained`: those of the stage `unsaved_at`, whose checkpoint is not known to be on disk
+    unsaved_at: tuple[int, int] = (-1, -1)
+    teachers: tuple[PeerTokens, ...] = ()  # peers whose tokens were trained on, those with most first
+
+
 class Standing(Value, frozen=True):
     """One row of the leaderboard."""
 

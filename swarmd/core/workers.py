@@ -10,6 +10,7 @@ from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
 from swarmd.core.ids import command_id, timer_name_of
 from swarmd.core.state import ChainState, Coordination, NetworkLink, State, StateBase, Trainer, WorkerState
+from swarmd.core.token_ledger import count_start
 from swarmd.core.turn import StepContext
 from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
@@ -236,6 +237,7 @@ def on_link_down(turn: StepContext, event: events.LinkDown) -> None:
 def on_trainer_ready(turn: StepContext, event: events.TrainerReady) -> None:
     """The model is loaded: take up the stage that waits for it."""
     turn.clear_deadlines(timer_name_of("ready", "trainer"))
+    turn.state.tokens = count_start(turn.state.tokens, event.drawn, event.restored)
     if turn.fire_trainer_trigger("ready"):
         turn.state.trainer = replace(
             turn.state.trainer,

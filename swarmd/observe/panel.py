@@ -257,6 +257,8 @@ def panel_of(status: Status) -> RenderableType:
         parts.append(Text(f"credit   {status.credit.words}", CREDIT_STYLES[status.credit.state]))
     if status.times is not None:
         parts += _times(status.times)
+    if status.tokens is not None:
+        parts.append(Text(f"tokens   {status.tokens.words}", "dim" if not status.tokens.difference else "red"))
     if status.weights is not None:
         parts += [Text(f"weights  {line}") for line in _describe_weights(status.weights)]
     if said := describe_fallen_skills(find_fallen_skills(status)):

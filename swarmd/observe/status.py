@@ -47,6 +47,7 @@ from swarmd.observe.layers import (
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.stopping import SafeToStop, find_safe_moment
 from swarmd.observe.times import TimesStatus, times_status
+from swarmd.observe.tokens import TokensStatus, tokens_status
 from swarmd.observe.words import (
     Kind,
     count_not_waited_for,
@@ -338,6 +339,7 @@ class Status(msgspec.Struct, frozen=True):
     safe_to_stop: SafeToStop | None = None  # whether a restart now costs a round; None: the daemon does not answer
     credit: CreditStatus | None = None  # whether its reports count; None where the node keeps the leaderboard itself
     times: TimesStatus | None = None  # where the wall time of the last trained stage went; None until there is one
+    tokens: TokensStatus | None = None  # what became of those that it generated; None before there are any
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -438,6 +440,7 @@ def status_of(
         forked_from=state.forked_from,
         safe_to_stop=find_safe_moment(state, now, live) if live is not None else None,
         times=times_status(state),
+        tokens=tokens_status(state),
     )
 
 

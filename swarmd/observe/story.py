@@ -24,6 +24,7 @@ from swarmd.core.state import StageTimes, State
 from swarmd.observe.describe import describe
 from swarmd.observe.layers import advise_on_flat_cause as advice_on_learning
 from swarmd.observe.times import describe_times
+from swarmd.observe.tokens import describe_stage_tokens
 from swarmd.observe.words import describe_reached_stage, find_missing_reports
 
 SENTENCES_MAX = 200  # of one story; further ones are only counted
@@ -138,7 +139,7 @@ class StoryTeller:
         if differ := self._state.trainer.other_weights:
             advice = (*advice, f"This node began from other weights than its swarm: {differ}.")
         advice += tuple(dict.fromkeys(f"{advice_on_learning(each.flat.cause)}." for each in self._trained if each.flat))
-        advice += self._time_words()
+        advice += self._time_words() + self._token_words()
         return Story(self._round, outcome, self._describe_outcome(outcome, reason, now), sentences, advice, self._cut)
 
     # --- as events come ---
@@ -206,6 +207,12 @@ class StoryTeller:
         found = [(stage, describe_times(each, self._state)) for stage, each in sorted(times.items()) if each.trainer]
         told = [(stage, words) for stage, each in found for words in (each.words, each.peer_groups) if words]
         return tuple(f"{f'Stage {stage}: ' if self._stages > 1 else ''}{words}." for stage, words in told)
+
+    def _token_words(self) -> tuple[str, ...]:
+        """What became of the tokens that each of the round's stages generated."""
+        told = [(event.stage, event.ledger) for event in self._trained if event.ledger is not None]
+        words = [(stage, describe_stage_tokens(ledger)) for stage, ledger in told]
+        return tuple(f"{f'Stage {stage}: ' if self._stages > 1 else ''}{each}." for stage, each in words)
 
     def _describe_outcome(self, outcome: str, reason: str, now: float | None) -> str:
         name, state = f"Round {self._round}", self._state

@@ -37,7 +37,7 @@ def format_duration(seconds: float) -> str:
 ASIDE_TOLD_MAX = 3  # peers in one sentence
 STAGES_COUNTED = 8  # last ones
 REASONS = {  # of `swarmd.core.rounds.count_set_aside`: in singular and plural
-    "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
+    "unvouched": ("token masked: only the peer vouches for it", "tokens masked: only the peer vouches for them"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),
     "long": (
@@ -64,7 +64,7 @@ def describe_masked_counts(stages: Sequence[Mapping[str, int]]) -> str:
         counts.update(stage)
     told = [f"{counts[reason]:,} {words[counts[reason] != 1]}" for reason, words in REASONS.items() if counts[reason]]
     stages_words = "the last stage" if len(last) == 1 else f"the last {len(last)} stages"
-    return f"set aside of peers' rollouts in {stages_words}: {', '.join(told)}" if told else ""
+    return f"not learnt from peers' rollouts in {stages_words}: {', '.join(told)}" if told else ""
 
 
 def describe_skipped_groups(aside: SetAside) -> str:

@@ -16,7 +16,7 @@ from swarmd.sim.chain import SimReceipt
 from swarmd.sim.dht import CLOCK, MEMBERS, RECORD_S, SWARM, is_unexpired
 from swarmd.sim.network import SimNetworkWorker
 from swarmd.sim.node import SimNode
-from swarmd.sim.node_checks import CommandChecks, RoundAccounts, WeightsChecks, check_progress, find_stall
+from swarmd.sim.node_checks import CommandChecks, RoundAccounts, TokenChecks, WeightsChecks, check_progress, find_stall
 from swarmd.sim.submission_checks import SubmissionChecks
 from swarmd.sim.swarm import SimSwarm
 from swarmd.sim.swarm_checks import CoordinatorModel, HonestNodesChecks, RecoveryChecks
@@ -220,6 +220,7 @@ class NodeChecks:
         self.node = node
         self.orders = CommandChecks(node)
         self._accounts = RoundAccounts(node)
+        self._tokens = TokenChecks(node)
         takes = node.settings.catch_up_rounds or node.settings.average_rounds
         self._weights = WeightsChecks(node) if takes else None
         coordinates = node.settings.coordination is not None
@@ -238,6 +239,7 @@ class NodeChecks:
             return
         check_progress(self.node, applied)
         self._accounts.check_event(applied)
+        self._tokens.check_event(applied)
         if self._coordinator is not None:
             self._coordinator.check_event(applied)
         if self._submissions is not None and after.chain is not None:

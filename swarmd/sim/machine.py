@@ -11,7 +11,7 @@ import msgspec
 
 from swarmd.core.events import Event
 from swarmd.core.state import State
-from swarmd.core.values import RolloutsRef, Settings
+from swarmd.core.values import RolloutsRef, Settings, StageTokens
 from swarmd.eventlog.frame import Commit, decode_commit, encode_commit, encode_frame, read_frames
 from swarmd.sim.simulation import Place, Simulation
 
@@ -63,6 +63,7 @@ class SimCheckpoint(msgspec.Struct, frozen=True):
     stage: int
     reward: float
     rollouts: RolloutsRef
+    ledger: StageTokens
 
 
 class SimDisk:
@@ -72,6 +73,7 @@ class SimDisk:
         trained: each (round, stage) that was trained to its end, over all lives; a record of the simulator, which
             the node cannot read.
         free_bytes: on the file system.
+        drawn: tokens, as the trainer counts them.
         snapshot: a number of commits, and the state that they come to.
     """
 
@@ -81,6 +83,7 @@ class SimDisk:
         self.checkpoints: dict[Place, SimCheckpoint] = {}
         self.trained: set[Place] = set()
         self.free_bytes = ROOM_BYTES
+        self.drawn = 0
 
     @property
     def is_nearly_full(self) -> bool:
@@ -91,6 +94,7 @@ class SimDisk:
         del self.log.commits[commits:]
         self.log.sync()
         self.checkpoints = {}
+        self.drawn = 0
         self.snapshot = (0, State())
 
     def save_checkpoint(self, checkpoint: SimCheckpoint) -> None:

@@ -19,6 +19,7 @@ from swarmd.core.commands import Announce, Command, Gather, KillWorker, PublishR
 from swarmd.core.ids import command_id, is_command_of_kind, submission_id, timer_name_of
 from swarmd.core.rounds import may_have_signed
 from swarmd.core.state import ChainState, Coordination, State
+from swarmd.core.token_ledger import difference
 from swarmd.core.values import PeerWeights, SkipCause, Worker
 from swarmd.core.workers import LEAVING, worker_state_of, workers_of
 from swarmd.sim.machine import SimMachine
@@ -352,6 +353,33 @@ class RoundAccounts:
             self.node.fail_run(
                 f"{after.rounds_joined} rounds joined and {after.rounds_skipped} skipped, but it is at {reached}"
             )
+
+
+class TokenChecks:
+    """The token ledger of one node, against what its trainers really drew."""
+
+    def __init__(self, node: SimMachine) -> None:
+        self.node = node
+        self.counted = 0  # tokens of stages that were trained and count
+        self.is_whole = True  # whether the log has everything since the node began
+
+    def check_event(self, applied: AppliedEvent) -> None:
+        """A durable event, once, in the order of the log."""
+        event, ledger = applied.event, applied.after.tokens
+        if isinstance(event, events.NodeStarted) and event.restored:
+            self.is_whole = False
+        elif isinstance(event, events.StageTrained) and event.ledger is not None and applied.after.done > applied.before.done:
+            self.counted += event.ledger.generated
+        if ledger is applied.before.tokens:
+            return
+        classes = (ledger.trained, ledger.flat, ledger.stale, ledger.cancelled, ledger.set_aside, ledger.shared)
+        if difference(ledger) or min(classes) < 0:
+            self.node.fail_run(f"the token ledger does not add up: {ledger}")
+        if not self.is_whole or not isinstance(event, events.TrainerReady):
+            return
+        # A stage that was trained and is not known yet is cancelled so far.
+        if (ledger.generated, ledger.cancelled) != (event.drawn, event.drawn - self.counted):
+            self.node.fail_run(f"{event.drawn} tokens were drawn, {self.counted} in stages that count: {ledger}")
 
 
 def _round_of_work(state: State) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from swarmd.core import events
 from swarmd.core.commands import CancelTraining, Command, Train
-from swarmd.core.values import PeerWeights, RolloutsRef, Skill, WeightsCause
+from swarmd.core.values import PeerTokens, PeerWeights, RolloutsRef, Skill, StageTokens, WeightsCause
 from swarmd.sim.machine import SimCheckpoint
 from swarmd.sim.processes import SimWorker
 
@@ -17,6 +17,7 @@ LOAD_S = (0.5, 4.0)
 MEASURE_S = 0.1  # of a peer's weights, before the first step
 STEP_S = 0.5  # cancellation takes effect between two steps
 FULL_CHANCE = 0.5  # that a checkpoint does not fit a disk that is nearly full
+TOKENS_PER_S = 50.0  # drawn while a stage is trained
 SAVE_S = 3.0  # evaluation at the end of a stage, which no cancellation stops
 
 
@@ -27,6 +28,7 @@ class SimTrainerWorker(SimWorker):
     running: Train | None = None
     writing: SimCheckpoint | None = None
     finish_at = math.inf
+    drawing_since: float | None = None  # when it began to draw for a stage
     hangs = False
 
     def start(self) -> None:
@@ -34,7 +36,10 @@ class SimTrainerWorker(SimWorker):
             takes = self.node.settings.catch_up_rounds or self.node.settings.average_rounds
             digest = "a" * 64 if takes else ""
             restored = max(self.node.disk.checkpoints, default=None)
-            ready = events.TrainerReady("cpu", "embedded", 1, architecture=digest, tokenizer=digest, restored=restored)
+            kind = ("cpu", "embedded", 1)
+            ready = events.TrainerReady(
+                *kind, architecture=digest, tokenizer=digest, restored=restored, drawn=self.node.disk.drawn
+            )
             self.call_later(self.random.uniform(*LOAD_S), self.send_event, ready)
 
     def perform(self, command: Command) -> None:
@@ -59,7 +64,20 @@ class SimTrainerWorker(SimWorker):
     def _has_checkpoint(self, command: Train) -> bool:
         return (command.round, command.stage) in self.node.disk.checkpoints
 
+    def terminate(self) -> None:
+        """Die; what was drawn until now stays counted."""
+        self._stop_drawing()
+        super().terminate()
+
+    def _stop_drawing(self) -> int:
+        """Tokens that the present stage has drawn, once they are counted."""
+        drawn = 0 if self.drawing_since is None else int((self.world.now - self.drawing_since) * TOKENS_PER_S)
+        self.drawing_since = None
+        self.node.disk.drawn += drawn
+        return drawn
+
     def _begin_stage(self, command: Train) -> None:
+        self.drawing_since = self.world.now
         if command.weights is not None:
             self.call_later(MEASURE_S, self._report_measured_weights, command, command.weights)
         self.hangs = self.random.random() < self.world.fault_chance("trainer_hang")
@@ -83,6 +101,7 @@ class SimTrainerWorker(SimWorker):
 
     def _fail_stage(self, command: Train, reason: str = "out of memory") -> None:
         if self.running is command:
+            self._stop_drawing()
             self.running, self.finish_at = None, math.inf
             self.send_event(events.CommandFailed(command.id, reason))
 
@@ -110,6 +129,7 @@ class SimTrainerWorker(SimWorker):
                 checkpoint.reward,
                 checkpoint.rollouts,
                 steps=20,
+                ledger=checkpoint.ledger,
                 **(make_measurements(checkpoint) if self.world.profile.measures else {}),
             )
         )
@@ -125,7 +145,15 @@ class SimTrainerWorker(SimWorker):
         disk.trained.add(place)
         reward = round(self.random.random(), 6)
         rollouts = RolloutsRef(self.node.peer, *place, f"{self.random.getrandbits(64):016x}", 4096, 16)
-        return SimCheckpoint(*place, reward, rollouts)
+        return SimCheckpoint(*place, reward, rollouts, self._make_ledger())
+
+    def _make_ledger(self) -> StageTokens:
+        """What the stage in hand has drawn: a third of it was paid alike."""
+        drawn = self._stop_drawing()
+        flat, shared = drawn // 3, drawn // 5
+        peers = (PeerTokens("otto", drawn // 2),) if drawn > 1 else ()
+        trained = drawn - flat - shared
+        return StageTokens(self.node.disk.drawn, drawn, trained=trained, flat=flat, shared=shared, teachers=peers)
 
     def _write_checkpoint(self) -> None:
         """Write the checkpoint of the last stage, if it is not on disk yet."""
@@ -146,8 +174,9 @@ class SimTrainerWorker(SimWorker):
 
     def _finish_cancel(self, train: Train) -> None:
         if self.running is train:
+            self._stop_drawing()
             self.running, self.finish_at = None, math.inf
-            self.send_event(events.TrainingCancelled(train.id, train.round, train.stage, steps=7))
+            self.send_event(events.TrainingCancelled(train.id, train.round, train.stage, 7, self.node.disk.drawn))
 
     def on_daemon_gone(self) -> None:
         """The daemon is gone: end soon, but a checkpoint on its way may be saved."""

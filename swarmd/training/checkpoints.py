@@ -280,6 +280,7 @@ class TrainingState:
         self._writing: Future[None] | None = None
         self._place: Place | None = None  # of the stage that is being or was last written
         self.restored: Place | None = None  # the stage whose checkpoint was loaded last
+        self.drawn = 0  # tokens that the node had drawn for training by then
         self.step_callback.before_step = self.wait_until_saved
 
     def find_checkpoint(self, order: Train) -> Checkpoint | None:
@@ -360,7 +361,9 @@ class TrainingState:
             self.step_callback.steps = self.step_callback.fresh_from = 0
             return
         self.policy.load_weights(checkpoint.read_weights())
-        self.restored = (checkpoint.meta.event.round, checkpoint.meta.event.stage)
+        event = checkpoint.meta.event
+        self.restored = (event.round, event.stage)
+        self.drawn = event.ledger.drawn if event.ledger is not None else 0
         state = checkpoint.read_optimizer()
         self.step_callback.steps = checkpoint.meta.steps
         self.step_callback.fresh_from = state["fresh_from"]

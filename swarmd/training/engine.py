@@ -65,6 +65,7 @@ from swarmd.training.stage import (
     store_scored_groups,
 )
 from swarmd.training.stage_timer import StageTimer, count_idle_cores
+from swarmd.training.token_counter import TokenCounter
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 from swarmd.training.warm_up import make_examples, teach_form
@@ -122,8 +123,7 @@ class TrainingEngine:
         self._checkpoints = CheckpointStore(paths.checkpoints, CHECKPOINTS_KEPT)
         self._step_callback = StepCallback(config.training)
         self._timer = self._make_timer(config.training.vllm.mode)
-        self._replay = ReplayBuffer()
-        self._skills = SkillGuard()
+        self._replay, self._skills = ReplayBuffer(), SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if known
         self._measured_at = 0
         self._stage: Stage | None = None
@@ -142,6 +142,7 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         check_equal_rows(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
+        self._tokens = self._sampler.tokens = TokenCounter(paths.checkpoints, ranks.rank)
         self._scorer.note = self._sampler.note = self._activity.set_note
         self._overlaps = self._can_overlap(config.training.overlap)
         self._scorer.timer = self._sampler.timer = self._timer
@@ -158,6 +159,7 @@ class TrainingEngine:
         self.abandoned_steps = 0  # step count when the last stage was given up
         with name_plan_failures(plan):
             self._progress.restore(touched=False)
+        self._tokens.raise_to(self._progress.drawn)
         self.loaded_digest = self._digest_current_weights()  # of the weights with which the first stage begins
 
     def _make_timer(self, vllm_mode: str) -> StageTimer:
@@ -195,6 +197,11 @@ class TrainingEngine:
     def restored_stage(self) -> tuple[int, int] | None:
         """Round and stage of the checkpoint that was loaded last; None if there was none."""
         return self._progress.restored
+
+    @property
+    def tokens_drawn(self) -> int:
+        """Tokens drawn for training in all of the node's life."""
+        return self._tokens.drawn
 
     def wait_until_saved(self) -> None:
         """Wait until the last stage is on disk; if writing failed, try once more. Raises CheckpointFailed."""
@@ -342,7 +349,8 @@ class TrainingEngine:
         memory = self._plan.read_memory()
         self._trainer.report_masked = stage.mask_stats.add
         seed = self._derive_seed("shuffle", order)
-        with self._timer.time("loop"):
+        drawn_before = self._tokens.drawn
+        with self._timer.time("loop"), self._tokens.counting(stage.token_classes):
             if self._overlaps:
                 with DrawingThread.running(self.policy.device, stage.cancellation) as thread:
                     self._trainer.before_passes = lambda: stage.draw_ahead(thread)
@@ -362,6 +370,7 @@ class TrainingEngine:
                 self._plan.learn(question, scores)
             if rank != self._ranks.rank:
                 stage.merge_rank_output(part)
+        self._tokens.raise_to(drawn_before + stage.token_classes.generated)
 
     def _train_stage(
         self, order: Train, cancellation: Cancellation, observe: EventSink, written: OnWritten
@@ -421,6 +430,7 @@ class TrainingEngine:
                 flat=stage.flatness.summarize(),
                 staleness=stage.staleness,
                 times=self._read_times(stage, collected),
+                ledger=stage.count_tokens(self._tokens.drawn, rollouts.groups),
             )
         self._scorer.log_failures()
         self._sizes.grow()

@@ -31,7 +31,8 @@ from typing import Any
 import msgspec
 import torch
 
-from swarmd.core.values import SetAside
+from swarmd.core.token_ledger import add_teachers
+from swarmd.core.values import PeerTokens, SetAside
 from swarmd.training.cancellation import TokenDecoder
 from swarmd.training.groups import FLAT_RANGE, TrainingGroup
 from swarmd.training.schedule import Reason
@@ -209,6 +210,11 @@ class MaskStats:
         """Add counts, by peer."""
         for peer, counts in other.items():
             self.counts[peer].add(counts)
+
+    def list_teachers(self) -> tuple[PeerTokens, ...]:
+        """How many tokens of each peer raised something."""
+        found = [PeerTokens(peer, each.tokens - each.held) for peer, each in self.counts.items()]
+        return add_teachers((), tuple(each for each in found if each.tokens))
 
     def record_own(self, groups: Sequence[TrainingGroup]) -> None:
         """Record this node's own completions, with which marks are compared."""

@@ -38,6 +38,7 @@ from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import is_plan_failure, warn_of_failure
 from swarmd.training.progress import NoteSink
 from swarmd.training.stage_timer import TAIL_SHARE, StageTimer
+from swarmd.training.token_counter import TokenCounter
 
 TURNS_MAX = 16  # answers of the swarm in one completion
 REACTIONS_AT_ONCE = 2  # reactions of the plan, such as programs, in parallel
@@ -103,6 +104,7 @@ class BaseSampler(abc.ABC):
 
     note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
     timer = StageTimer()  # the engine's own takes its place
+    tokens: TokenCounter | None = None  # counts what is drawn
     _copy: SamplingCopy | None = None  # of the policy, to draw from instead
     _is_frozen = False
 
@@ -134,6 +136,15 @@ class BaseSampler(abc.ABC):
         wanted = SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
         with self.timer.time("decode"):
             return self._draw_completions(wanted)
+
+    def _count_tokens(self, tokens: int) -> None:
+        if self.tokens is not None:
+            self.tokens.add(tokens)
+
+    def _count_completions(self, drawn: list[SampledTokens]) -> list[SampledTokens]:
+        """Count completions that came as a whole, and return them."""
+        self._count_tokens(sum(len(each.tokens) for each in drawn))
+        return drawn
 
     def freeze(self, cancellation: Cancellation) -> None:
         """Draw with the weights as they are now until `release`, whatever becomes of the policy's meanwhile."""
@@ -256,7 +267,7 @@ class Sampler(BaseSampler):
             if 0 < self._rows_max < part.row_count:
                 left += reversed(part.halve())
                 continue
-            begun = wanted.generator.get_state()
+            begun, counted = wanted.generator.get_state(), self.tokens.drawn if self.tokens else 0
             try:
                 drawn += self._draw_at_once(part)
                 continue
@@ -265,6 +276,8 @@ class Sampler(BaseSampler):
                     raise
                 self._rows_max = max(half.row_count for half in part.halve())
                 log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
+            if self.tokens is not None:
+                self.tokens.discard(self.tokens.drawn - counted)
             release_memory()  # here, since the error held references until now
             wanted.generator.set_state(begun)
             left.append(part)
@@ -274,7 +287,7 @@ class Sampler(BaseSampler):
         return (
             self._draw_sharing_prefill(wanted)
             if self.can_share_prefill
-            else self._draw_to_smallest_bound(self._draw_with_generate, wanted)
+            else self._count_completions(self._draw_to_smallest_bound(self._draw_with_generate, wanted))
         )
 
     def _draw_sharing_prefill(self, wanted: SamplingRequest) -> list[SampledTokens]:
@@ -289,6 +302,7 @@ class Sampler(BaseSampler):
             wanted.cancellation.raise_if_requested()
             self.note(describe_drawing(number, wanted.tokens_max))
             tokens, logps = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
+            self._count_tokens(len(batch.rows))
             if self._copy is not None:
                 for row, logp in zip(batch.rows, logps.tolist(), strict=True):
                     drawn[row].logps.append(logp)

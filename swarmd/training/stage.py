@@ -27,7 +27,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import RolloutsRef, StageTokens
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
 from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
@@ -64,6 +64,7 @@ from swarmd.training.overlap import DrawingThread
 from swarmd.training.progress import ETA
 from swarmd.training.sampling import BaseSampler, TurnSampler
 from swarmd.training.schedule import PeerSchedule, Reason, ReplayBuffer
+from swarmd.training.token_counter import TokenClasses
 from swarmd.training.trainer import REWARD_KEY
 
 PARTS_MAX = 32  # named parts of a reward that are reported
@@ -161,6 +162,7 @@ class RankOutput(msgspec.Struct):
     """What one of several ranks has generated in a stage."""
 
     tokens: int
+    classes: TokenClasses
     peer_groups: int
     groups: list[TrainingGroup]  # for the publication
     learnt: list[tuple[Question, Sequence[Score]]]
@@ -237,6 +239,8 @@ class Stage:
         self._publication = PublicationBuffer(min(training.share_groups, GROUPS_MAX))
         self._started = time.perf_counter()
         self.tokens = 0
+        self.token_classes = TokenClasses()
+        self._spare: list[TrainingGroup] = []  # own informative groups that no batch had room for
         self.metrics = StageMetrics()
         self.mask_stats = MaskStats()
         self._longest_prompt = 0  # tokens of the longest question that was skipped
@@ -252,9 +256,8 @@ class Stage:
         """What this process has generated, for the other ranks."""
         groups = self._publication.choose_groups()
         trained = self.schedule.scheduled - self._left_out
-        return RankOutput(
-            self.tokens, trained, groups, self._learnt, self.metrics.stage, self.mask_stats.counts, self.flatness
-        )
+        figures = (self.metrics.stage, self.mask_stats.counts, self.flatness)
+        return RankOutput(self.tokens, self.token_classes, trained, groups, self._learnt, *figures)
 
     def finish_steps(self) -> None:
         """After the last step: record which peers' groups were skipped, and warn of questions that were too long."""
@@ -271,6 +274,7 @@ class Stage:
     def merge_rank_output(self, part: RankOutput) -> None:
         """Count what another rank has generated as this node's."""
         self.tokens += part.tokens
+        self.token_classes.merge(part.classes)
         self._joined_groups += part.peer_groups
         self.metrics.stage.merge(part.sums)
         self.mask_stats.merge(part.mask_counts)
@@ -333,6 +337,7 @@ class Stage:
             self.replay.add(group)
         others = [self._cut_peer_group(group) for group in (*fresh[len(informative) :], *replayed)]
         groups = [*informative, *others, *flat][: self.training.questions]
+        self._classify_tokens(drawn, informative)
         foreign = {id(group) for group in others}
         self.trained_groups += sum(self.training.beta > 0 or not group.has_zero_variance for group in groups)
         self.metrics.count_other_groups(len(foreign))
@@ -347,6 +352,37 @@ class Stage:
             UNTRUSTED_KEY: [mask for group in groups for mask in list_untrusted_masks(group)],
             PEER_KEY: [self.mask_stats.peer_number(group.peer) for group in groups for _ in group.completions],
         }
+
+    def _classify_tokens(self, drawn: DrawnStep, trained: Sequence[TrainingGroup]) -> None:
+        """Record what becomes of each token that was drawn for a batch, in which the groups `trained` teach."""
+        own, used = [*drawn.own, *drawn.answered], {id(group) for group in trained}
+        spare = [group for group in filter_by_variance(own, flat=False) if id(group) not in used]
+        classes = self.token_classes
+        classes.trained += count_drawn_tokens(trained)
+        classes.flat += count_drawn_tokens(filter_by_variance(own, flat=True))
+        classes.spare += count_drawn_tokens(spare)
+        self._spare += spare
+
+    def count_tokens(self, drawn: int, groups_shared: int) -> StageTokens:
+        """What became of the tokens of this stage.
+
+        Args:
+            drawn: in all of the node's life.
+            groups_shared: of those that are published.
+        """
+        classes = self.token_classes
+        shared = {id(group) for group in self._publication.choose_groups()[:groups_shared]}
+        only_shared = count_drawn_tokens([group for group in self._spare if id(group) in shared])
+        return StageTokens(
+            drawn,
+            classes.generated,
+            trained=classes.trained,
+            flat=classes.flat,
+            set_aside=classes.spare - only_shared,
+            shared=only_shared,
+            cancelled=classes.cancelled,
+            teachers=self.mask_stats.list_teachers(),
+        )
 
     def _cut_peer_group(self, group: TrainingGroup) -> TrainingGroup:
         """Cut a group's completions to the length of this node's own if it is a peer's.
@@ -547,6 +583,11 @@ def is_solved(group: TrainingGroup) -> bool:
 
 def count_completion_tokens(groups: Sequence[TrainingGroup]) -> int:
     return sum(len(tokens) for group in groups for tokens in group.completions)
+
+
+def count_drawn_tokens(groups: Sequence[TrainingGroup]) -> int:
+    """Tokens that a model drew, without those that the swarm added."""
+    return sum(sum(own) for group in groups for own in group.own)
 
 
 def publish_rollouts(stage: Stage, blobs: BlobStore) -> tuple[RolloutsRef, bytes]:

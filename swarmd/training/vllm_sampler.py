@@ -80,7 +80,7 @@ class VllmSampler(BaseSampler):
             GenerationFailed: vLLM cannot be reached, failed, or gave an invalid answer.
         """
         try:
-            return self._draw_to_smallest_bound(self._draw_with_one_bound, wanted)
+            return self._count_completions(self._draw_to_smallest_bound(self._draw_with_one_bound, wanted))
         except GenerationFailed:
             self._sent = None  # a restarted server has the weights of its own files
             raise

@@ -181,7 +181,7 @@ class TrainerService:
             )
         except Cancelled:
             taken = max(self.engine.abandoned_steps - first, 0)
-            return TrainingCancelled(command.id, command.round, command.stage, taken)
+            return TrainingCancelled(command.id, command.round, command.stage, taken, self.engine.tokens_drawn)
         except PERMANENT:
             raise
         except SwarmdError as error:
@@ -314,7 +314,8 @@ async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
         if needs_peer_weights(config)
         else ("", "")
     )
-    outbox.report_event(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, engine.restored_stage))
+    begun = (engine.restored_stage, engine.tokens_drawn)
+    outbox.report_event(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, *begun))
     every, free = config.training.offer_weights_every, config.storage.free_bytes_min
     offering = WeightsOffering(every, config.swarm.stages, paths.weights, free)
     offering.withdraw_if_off()

@@ -575,7 +575,8 @@ class DhtSwarmSource(SwarmSource):
         around = ViewContext(self._manifest.recipe.kind, time.time(), 0, ())
         with self._lock_state_and_ledger() as (state, ledger):
             seen = swarm_view(state, ledger, around, peers_max)
-            return replace(seen, source="dht", notes=self._notes())
+            alone = bool(self._link or self._isolated)
+            return replace(seen, source="dht", notes=self._notes(), out_of_reach=alone)
 
     def _notes(self) -> tuple[str, ...]:
         notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []

@@ -97,6 +97,7 @@ class SwarmView(msgspec.Struct, frozen=True):
     # Of the node whose log is read: what a "dead" or "stopped" one says was true when its log ended. Empty of the DHT.
     process: ProcessState | Literal[""] = ""
     notes: tuple[str, ...] = ()  # what is unknown here and why, in sentences
+    out_of_reach: bool = False  # an observer reaches nobody of the swarm
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -320,6 +321,7 @@ class TrainingView(msgspec.Struct, frozen=True):
     total: int  # stages trained, as far as the log reaches back
     held_out_before: float | None = None  # accuracy before the node's very first step
     skills: tuple[SkillCurve, ...] = ()  # held-out accuracy by task, after those stages that it was measured after
+    reward_max: float | None = None  # the most that a completion can be worth, if the plan says so
 
 
 class TaskRow(msgspec.Struct, frozen=True):

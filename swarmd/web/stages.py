@@ -213,7 +213,8 @@ class TrainedStages:
         """The trained stages as the HTTP interface answers them."""
         stages = sorted(self._stages.items(), key=itemgetter(0))
         curves = curves_of((*place, skills) for place, (_, skills) in stages)
-        return TrainingView(tuple(row for _, (row, _) in stages), self._total, self._before, curves)
+        most = finite_or_none(self.trainer.reward_max) if self.trainer.reward_max is not None else None
+        return TrainingView(tuple(row for _, (row, _) in stages), self._total, self._before, curves, most)
 
 
 EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each

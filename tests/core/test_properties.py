@@ -407,12 +407,7 @@ def test_the_table_and_the_machine_go_the_same_way(name: str, steps: st.DataObje
         assert place in chart.states
 
 
-MOVES = {
-    "round": "fire_round_trigger",
-    "link": "fire_link_trigger",
-    "trainer": "fire_trainer_trigger",
-    "coordinator": "fire_coordinator_trigger",
-}
+MOVES = {chart: f"fire_{chart}_trigger" for chart in ("round", "link", "trainer", "coordinator")}
 
 
 def pairs_of(chart: AnyChart) -> list[tuple[str, str]]:

@@ -316,18 +316,18 @@ def test_what_json_has_no_number_for_is_left_out_or_bounded() -> None:
 def test_what_the_last_stages_set_aside_is_said_by_reason() -> None:
     def line(*rewards: StageReward) -> list[str]:
         shown = printed(status_of(replace(STATE, rewards=rewards), NOW, LOG, LIVE, "1.0"))
-        return [line.strip("│ ") for line in shown.splitlines() if "set aside" in line]
+        return [line.strip("│ ") for line in shown.splitlines() if "not learnt from" in line]
 
     assert line(StageReward(0, 0, 0.2)) == []
     early = StageReward(0, 0, 0.2, set_aside=(("unvouched", 7000), ("mark", 1)))
     later = [StageReward(1, 0, 0.2, set_aside=(("unvouched", 600), ("little", 1))) for _ in range(STAGES_COUNTED)]
     assert line(early) == [
-        "set aside of peers' rollouts in the last stage: 7,000 tokens that only a peer's word stands for, "
+        "not learnt from peers' rollouts in the last stage: 7,000 tokens masked: only the peer vouches for them, "
         "1 peer with the mark of a payload"
     ]
     assert line(early, *later) == [
-        f"set aside of peers' rollouts in the last {STAGES_COUNTED} stages: 4,800 tokens that only a peer's word "
-        "stands for, 8 groups of peers of whom little counts"
+        f"not learnt from peers' rollouts in the last {STAGES_COUNTED} stages: 4,800 tokens masked: only the peer "
+        "vouches for them, 8 groups of peers of whom little counts"
     ]
 
 

@@ -227,9 +227,8 @@ def test_a_cancellation_does_not_wait_for_what_is_drawn_ahead(make: Maker, monke
 def test_a_step_that_fails_gives_up_what_is_drawn_ahead(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make()
     draw_for_ever(monkeypatch)
-    monkeypatch.setattr(
-        "swarmd.training.trainer.clear_zero_variance_advantages", lambda advantages, *_: advantages * torch.nan
-    )
+    cleared = "swarmd.training.trainer.clear_zero_variance_advantages"
+    monkeypatch.setattr(cleared, lambda advantages, *_: advantages * torch.nan)
     started = time.monotonic()
     with pytest.raises(TrainingDiverged):
         train_stage(engine, 0)

@@ -65,8 +65,8 @@ export class Charts {
   }
 
   /**
-   * Have the lit states in sight below the time line: of the chart that moved, and of the node's round. Where a person
-   * has scrolled past the charts, nothing moves.
+   * Have the lit states in sight below the time line: of all charts, or of those that moved and of the node's round,
+   * or of the one that moved, as far as there is room. Where a person has scrolled past the charts, nothing moves.
    */
   reveal() {
     const panel = byId("charts").parentElement.getBoundingClientRect();
@@ -74,15 +74,20 @@ export class Charts {
     const sticks = getComputedStyle(byId("time")).position === "sticky";
     const top = (sticks ? bar.height : 0) + MARGIN;
     if (panel.bottom < bar.bottom) return;
-    const moved = Object.keys(this.now).filter((name) => this.now[name] !== this.before[name]);
-    const lit = [...moved, "round"].map((name) => this.figures.get(name)?.drawing.querySelector(".state.on"));
-    const places = lit.filter(Boolean).map((state) => state.getBoundingClientRect());
     const end = innerHeight - MARGIN;
+    const placesOf = (/** @type {string[]} */ names) =>
+      names
+        .map((name) => this.figures.get(name)?.drawing.querySelector(".state.on"))
+        .filter(Boolean)
+        .map((state) => state.getBoundingClientRect());
+    const moved = Object.keys(this.now).filter((name) => this.now[name] !== this.before[name]);
+    const choices = [[...this.figures.keys()], [...moved, "round"], [...moved, "round"].slice(0, 1)].map(placesOf);
+    const heightOf = (/** @type {DOMRect[]} */ places) =>
+      Math.max(...places.map((place) => place.bottom)) - Math.min(...places.map((place) => place.top));
+    const places = choices.find((each) => heightOf(each) <= end - top) ?? choices[2];
     if (places.every((place) => place.top >= bar.bottom && place.bottom <= end)) return;
-    const above = Math.min(...places.map((place) => place.top));
-    const below = Math.max(...places.map((place) => place.bottom));
-    const fits = below - above <= end - top; // else the one that moved
-    const [from, to] = fits ? [above, below] : [places[0].top, places[0].bottom];
+    const from = Math.min(...places.map((place) => place.top));
+    const to = Math.max(...places.map((place) => place.bottom));
     scrollBy({ top: from < bar.bottom ? from - top - CAPTION : to - end, behavior: "instant" });
   }
 }

@@ -42,5 +42,5 @@ export function showPlaying(playing) {
 /** A link led to an event that is not here. @param {import("./log.js").Log} log @param {number} seq */
 export function tellAbsent(log, seq) {
   const kept = `events ${count(log.begin)} to ${count(log.end - 1)}`;
-  notice(`The link is to event ${count(seq)}; this log has ${kept}. Shown is the nearest.`);
+  notice(`There is no event ${count(seq)} here: this log has ${kept}. Shown is the nearest.`);
 }

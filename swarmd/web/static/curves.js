@@ -1,5 +1,6 @@
 /** Rewards over rounds, as lines; the same as a table. */
 
+import { grid, mostLine, ticksOf } from "./axes.js";
 import { byId, el, fill, say, svg, tableHead } from "./dom.js";
 import { plural, reward } from "./format.js";
 
@@ -19,6 +20,7 @@ export class Curves {
     this.curves = /** @type {Curve[]} */ ([]);
     this.colours = /** @type {Map<string, string>} */ (new Map());
     this.hidden = /** @type {Set<string>} */ (new Set());
+    this.most = /** @type {number | null} */ (null); // the highest reward that there can be
     this.cursor = -1; // into this.xs
     this.xs = /** @type {number[]} */ ([]);
     this.plot = byId("plot");
@@ -130,7 +132,7 @@ export class Curves {
       return;
     }
     const values = shown.flatMap((curve) => curve.points.map((point) => point[2])).filter((value) => value !== null);
-    const ticks = steps(Math.min(...values), Math.max(...values), 5);
+    const ticks = ticksOf(values, { most: this.most }, 5);
     const [low, high] = [ticks[0], ticks[ticks.length - 1]];
     const [from, to] = [this.xs[0], Math.max(this.xs[this.xs.length - 1], this.xs[0] + 1)];
     const across = width - EDGE.left - EDGE.right;
@@ -139,7 +141,8 @@ export class Curves {
     this.toY = (/** @type {number} */ y) => EDGE.top + (1 - (y - low) / (high - low || 1)) * up;
     this.mark = svg("g", { class: "cursor" });
     const drawn = grid({ ticks, from, to, toX: this.toX, toY: this.toY }, { width, height: HEIGHT, ...EDGE });
-    fill(this.svg, drawn, ...shown.map((curve) => this.line(curve)), this.mark);
+    const most = mostLine(this.most, this.toY, { width, ...EDGE });
+    fill(this.svg, drawn, most, ...shown.map((curve) => this.line(curve)), this.mark);
     this.svg.setAttribute("aria-valuemax", this.xs.length - 1);
     this.showCursor();
   }
@@ -247,42 +250,4 @@ export class Curves {
       el("tbody", {}, ...rows),
     );
   }
-}
-
-/** Round numbers that cover low to high. @param {number} low @param {number} high @param {number} wanted */
-export function steps(low, high, wanted) {
-  if (high - low < 1e-9) [low, high] = [low - 0.5, high + 0.5];
-  const rough = (high - low) / wanted;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 5, 10].find((each) => each * power >= rough) ?? 10);
-  const first = Math.floor(low / step);
-  return Array.from({ length: Math.ceil(high / step - 1e-9) - first + 1 }, (_, index) => (first + index) * step);
-}
-
-/**
- * Values across a plot, and rounds along it.
- * @param {{ticks: number[], from: number, to: number, toX: (x: number) => number, toY: (y: number) => number}} scales
- * @param {{width: number, height: number, left: number, right: number}} size
- */
-export function grid({ ticks, from, to, toX, toY }, { width, height, left, right }) {
-  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(ticks[1] - ticks[0]) - 1e-9)));
-  const across = ticks.map((value) =>
-    svg(
-      "g",
-      {},
-      svg("line", { x1: left, x2: width - right, y1: toY(value), y2: toY(value), class: "grid" }),
-      svg("text", { x: left - 6, y: toY(value) + 4, "text-anchor": "end", class: "tick" }, value.toFixed(digits)),
-    ),
-  );
-  const rounds = steps(Math.max(0, from), to, Math.max(2, Math.floor(width / 90))).filter(
-    (x) => x >= from && x <= to && Number.isInteger(x),
-  );
-  const along = rounds.map((x) =>
-    svg(
-      "text",
-      { x: toX(x), y: height - 6, "text-anchor": "middle", class: "tick" },
-      x === rounds[0] ? `round ${x}` : x,
-    ),
-  );
-  return svg("g", { "aria-hidden": "true" }, ...across, ...along);
 }

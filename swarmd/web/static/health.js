@@ -82,6 +82,8 @@ function showWho(status) {
     rejected ? `${plural(rejected, "record")} of peers refused` : "",
   ];
   say(byId("node-facts"), facts.filter(Boolean).join(" · "));
+  say(byId("tokens"), status.tokens ? `Tokens: ${status.tokens.words}.` : "");
+  byId("tokens").className = status.tokens?.difference ? "warning" : "muted";
   byId("node-credit").className = status.credit?.state === "not credited" ? "warning" : "muted";
   say(byId("node-credit"), status.credit ? `Credit: ${shortIds(status.credit.words)}.` : "");
 }

@@ -4,9 +4,9 @@
 
 import { clock, day, dayAndClock } from "./format.js";
 
-const LANE_HEIGHT = 16;
-const HEAD = 22; // with the numbers of rounds
-const FOOT = 20; // with times
+const LANE_HEIGHT = 11;
+const HEAD = 18; // with the numbers of rounds
+const FOOT = 16; // with times
 const BUCKET = 3; // pixels
 const STEPS_S = [
   1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600,
@@ -91,7 +91,7 @@ export function drawStrip(canvas, width, scene, paint) {
   const height = HEAD + lanes.length * LANE_HEIGHT + FOOT;
   const context = fit(canvas, width, height);
   const { left, toX } = scale(scene.span, width);
-  context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
+  context.font = `10.5px ${getComputedStyle(canvas).fontFamily}`;
   context.textBaseline = "middle";
   drawLanes(context, lanes, width, paint);
   context.save();
@@ -218,7 +218,7 @@ function drawBuckets(context, scene, toX, paint) {
  * @param {number} share
  */
 function bar(context, x, lane, width, share) {
-  const height = 5 + (LANE_HEIGHT - 8) * Math.log2(1 + share);
+  const height = 4 + (LANE_HEIGHT - 6) * Math.log2(1 + share);
   context.fillRect(x, HEAD + (lane + 1) * LANE_HEIGHT - 2 - height, width, height);
 }
 
@@ -250,7 +250,7 @@ function drawHead(context, x, left, width, height, paint) {
  * @param {Record<string, string>} paint
  */
 export function drawRange(canvas, width, scene, paint) {
-  const height = 16;
+  const height = 10;
   const context = fit(canvas, width, height);
   const { whole, span } = scene;
   const { toX, left } = scale(whole, width);
@@ -268,7 +268,7 @@ export function drawRange(canvas, width, scene, paint) {
     if (sum)
       context.fillRect(
         left + bucket * step,
-        height - 2 - (height - 5) * (sum / most),
+        height - 2 - (height - 4) * (sum / most),
         Math.max(1, step - 0.3),
         2 + (height - 5) * (sum / most),
       );

@@ -1,6 +1,7 @@
 /** The swarm page: where the swarm is, who takes part, what they earn and write. */
 
 import { byId, el, fill } from "./dom.js";
+import { Accuracy } from "./accuracy.js";
 import { Board } from "./leaderboard.js";
 import { Curves } from "./curves.js";
 import { Gossip } from "./gossip.js";
@@ -17,6 +18,7 @@ class SwarmPage {
   /** @param {import("./top.js").PageSource} found */
   constructor(found) {
     this.found = found;
+    this.accuracy = new Accuracy();
     this.curves = new Curves();
     this.board = new Board(found, (id) => this.toggleCurve(id));
     this.gossip = new Gossip();
@@ -37,7 +39,7 @@ class SwarmPage {
   /** @param {any} view SwarmView */
   show(view) {
     showRound(view, this.found.live);
-    showProcess(view.process);
+    showProcess(view.out_of_reach ? "out of reach" : view.process);
     this.board.show(view);
     showChain(view);
     byId("notes").hidden = view.notes.length === 0;
@@ -56,6 +58,11 @@ class SwarmPage {
   }
 
   async loadCurves() {
+    if (this.found.node)
+      await showPart("node/training", (view) => {
+        this.accuracy.show(view);
+        this.curves.most = view.reward_max;
+      });
     const asked = this.curves.asked.map((id) => `peer=${encodeURIComponent(id)}`).join("&");
     await showPart(`swarm/curves${asked && "?"}${asked}`, ({ curves }) => {
       this.curves.show(curves);

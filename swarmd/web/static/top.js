@@ -93,9 +93,9 @@ export async function showPart(path, show) {
 
 let process = "running"; // of the node, as it is known last
 
-/** @param {string} state of a node's process */
+/** @param {string} state of a node's process; "out of reach": of an observer */
 export function hasEnded(state) {
-  return ["dead", "stopped", "never started"].includes(state);
+  return ["dead", "stopped", "never started", "out of reach"].includes(state);
 }
 
 /** Beside the stream: a server that is there says nothing of its node. @param {string} state of the node's process */
@@ -113,10 +113,11 @@ export function showCondition(condition, retry) {
   const pulse = byId("pulse");
   const ended = condition.state === "live" && hasEnded(process);
   pulse.dataset.state = condition.state;
-  pulse.dataset.node = ended ? "ended" : "";
+  pulse.dataset.node = ended ? (process === "dead" ? "dead" : "ended") : "";
   const how = process === "never started" ? "was never started here" : `is ${process}`;
+  const words = process === "out of reach" ? "reaches nobody of the swarm" : `the node ${how}`;
   if (condition.state !== "lost") {
-    say(pulse, ended ? `the node ${how}` : condition.state === "live" ? "connected" : condition.state);
+    say(pulse, ended ? words : condition.state === "live" ? "connected" : condition.state);
     return;
   }
   const wait = duration((condition.delay_ms ?? 0) / 1000);

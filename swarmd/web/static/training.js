@@ -1,14 +1,13 @@
 /** How training goes, stage by stage: held-out accuracy, reward, speed, peers' groups; plots read together. */
 
-import { grid, steps } from "./curves.js";
+import { drawLines } from "./axes.js";
 import { linkTo } from "./address.js";
 import { byId, el, fill, say, svg, tableHead } from "./dom.js";
 import { count, dayAndClock, duration, place, plural, reward } from "./format.js";
 import { legend } from "./patches.js";
 
-const HEIGHT = 132;
+const HEIGHT = 116;
 const EDGE = { left: 44, right: 10, top: 8, bottom: 20 };
-const DOTS_MAX = 60; // beyond, a line without dots
 const TASK_COLOURS = 8;
 const TASKS_TOLD = 4; // beside the title
 
@@ -17,7 +16,8 @@ const TASKS_TOLD = 4; // beside the title
  *   steps: number, tokens: number, seconds: number, peer_groups: number, refused: number}} Trained
  * @typedef {{round: number, stage: number, held_out: number, best: number, fallen: boolean, weight: number}} Point
  * @typedef {{task: string, points: Point[], fallen_since: number | null, drawn_more_since: number | null}} Skill
- * @typedef {{stages: Trained[], total: number, held_out_before: number | null, skills: Skill[]}} View
+ * @typedef {{stages: Trained[], total: number, held_out_before: number | null, skills: Skill[],
+ *   reward_max: number | null}} View
  * @typedef {{name: string, line: string, of: (stage: Trained) => number | null,
  *   words: (value: number | null) => string, more?: (stage: Trained) => boolean}} Series
  */
@@ -26,16 +26,18 @@ const percent = (/** @type {number | null} */ value) => (value === null ? "—" 
 const whole = (/** @type {number | null} */ value) => (value === null ? "—" : count(Math.round(value)));
 const rate = (/** @type {Trained} */ stage) => (stage.seconds > 0 ? stage.tokens / stage.seconds : null);
 
-/** @type {{title: string, least: number | null, series: Series[]}[]} */
+/** @type {{title: string, least: number | null, most?: number, rewards?: boolean, series: Series[]}[]} */
 const PLOTS = [
   {
     title: "Held-out accuracy",
     least: 0,
+    most: 1,
     series: [{ name: "held-out accuracy", line: "t0", of: (stage) => stage.held_out, words: percent }],
   },
   {
     title: "Reward",
     least: null,
+    rewards: true,
     series: [{ name: "mean reward", line: "t1", of: (stage) => stage.reward, words: reward }],
   },
   {
@@ -59,10 +61,10 @@ export class Training {
   /** @param {(seq: number) => void} onChoose */
   constructor(onChoose) {
     this.onChoose = onChoose;
-    this.view = /** @type {View} */ ({ stages: [], total: 0, held_out_before: null, skills: [] });
+    this.view = /** @type {View} */ ({ stages: [], total: 0, held_out_before: null, skills: [], reward_max: null });
     this.chosen = -1;
     this.cursor = -1; // into the stages
-    this.tasks = this.make({ title: BY_TASK, least: 0, series: [] });
+    this.tasks = this.make({ title: BY_TASK, least: 0, most: 1, series: [] });
     this.said = el("p", { class: "muted by-task" });
     this.tasks.figure.append(this.said);
     this.tasks.figure.hidden = true;
@@ -110,10 +112,8 @@ export class Training {
   show(view) {
     this.view = view;
     this.showTasks(view.skills);
-    const held = view.stages.map((stage) => stage.held_out).filter((value) => value !== null);
-    const [first, last] = [view.held_out_before ?? held[0], held[held.length - 1]];
-    const gain = held.length ? `held-out accuracy ${percent(first)} → ${percent(last)}` : "";
-    say(byId("training-sum"), [view.total ? plural(view.total, "stage") : "", gain].filter(Boolean).join(" · "));
+    const gain = gainWords(view);
+    say(byId("training-sum"), [view.total ? plural(view.total, "stage") : "", gain && `held-out accuracy ${gain}`].filter(Boolean).join(" · "));
     this.draw();
     this.table();
   }
@@ -139,22 +139,9 @@ export class Training {
       fill(drawing, svg("text", { x: width / 2, y: HEIGHT / 2, "text-anchor": "middle", class: "tick" }, words));
       return;
     }
-    const ticks = steps(Math.min(plot.least ?? Infinity, ...values), Math.max(...values), 3);
-    const [low, high] = [ticks[0], ticks[ticks.length - 1]];
-    const xs = lines.flatMap((/** @type {any} */ line) => line.points.map((/** @type {number[]} */ [x]) => x));
-    const from = Math.min(...xs, ...this.xs);
-    const to = Math.max(...this.xs, from + 1);
-    const toX = (/** @type {number} */ x) => EDGE.left + ((x - from) / (to - from)) * (width - EDGE.left - EDGE.right);
-    const toY = (/** @type {number} */ y) =>
-      EDGE.top + (1 - (y - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom);
-    plot.toX = toX;
     plot.marks = svg("g", {});
-    fill(
-      drawing,
-      grid({ ticks, from, to, toX, toY }, { width, height: HEIGHT, ...EDGE }),
-      plot.marks,
-      ...lines.map((/** @type {any} */ line) => curve(line, plot.toX, toY)),
-    );
+    const axis = { least: plot.least, most: plot.most ?? (plot.rewards ? this.view.reward_max : null), marked: plot.rewards };
+    plot.toX = drawLines(drawing, lines, { width, height: HEIGHT, ...EDGE }, axis, plot.marks);
   }
 
   /** What is known of one line, with what was measured before the first step. @param {Series} series */
@@ -232,6 +219,13 @@ export class Training {
   }
 }
 
+/** Held-out accuracy before training and now; empty before it was measured. @param {View} view */
+export function gainWords(view) {
+  const held = view.stages.map((stage) => stage.held_out).filter((value) => value !== null);
+  const [first, last] = [view.held_out_before ?? held[0], held[held.length - 1]];
+  return held.length ? `${percent(first)} → ${percent(last)}` : "";
+}
+
 /** @param {Skill} skill @param {number} index @returns {Series} */
 function taskSeries({ task, points }, index) {
   const by = new Map(points.map((point) => [`${point.round}/${point.stage}`, point]));
@@ -256,15 +250,4 @@ function fallenWords({ task, points, fallen_since, drawn_more_since }) {
 /** @param {string | number} content */
 function cell(content) {
   return el("td", { class: "number" }, content);
-}
-
-/** @param {any} line @param {(x: number) => number} toX @param {(y: number) => number} toY */
-function curve({ line, points }, toX, toY) {
-  const at = points.map((/** @type {number[]} */ [x, y]) => [toX(x).toFixed(1), toY(y).toFixed(1)]);
-  const dots = at.length > DOTS_MAX ? [] : at.map(([cx, cy]) => svg("circle", { cx, cy, r: 2.4 }));
-  const drawn = svg("polyline", { points: at.map((/** @type {string[]} */ pair) => pair.join(",")).join(" ") });
-  const rings = at
-    .filter((/** @type {string[]} */ _, /** @type {number} */ index) => points[index][2])
-    .map((/** @type {string[]} */ [cx, cy]) => svg("circle", { cx, cy, r: 5, class: "ring" }));
-  return svg("g", { class: `line ${line}` }, drawn, ...dots, ...rings);
 }

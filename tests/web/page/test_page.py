@@ -279,7 +279,7 @@ def test_every_event_has_an_address(server: Served, tab: Tab) -> None:
     expect_moment(page, server, seq)
     page.goto("about:blank")
     page.goto("/node#event=999999999")
-    expect(page.locator("#notice")).to_contain_text("this log has events 0 to")
+    expect(page.locator("#notice")).to_contain_text("There is no event 999,999,999 here: this log has events 0 to")
     assert watched.complaints == []
 
 
@@ -506,7 +506,7 @@ def test_what_was_set_aside_is_counted_by_reason_with_one_example_that_stays_tex
     page = watched.open("/node")
     stages = [stage for stage in ask(server, "node/stages")["stages"] if stage["set_aside"]]
     box = page.locator("#stages-aside")
-    expect(box).to_contain_text(f"{30 * len(stages)} tokens that only a peer's word stands for")
+    expect(box).to_contain_text(f"{30 * len(stages)} tokens masked: only the peer vouches for them")
     expect(box).to_contain_text(f'such as "{HOSTILE}" in "{HOSTILE_MARK + HOSTILE}"')
     expect(box).to_contain_text(f'"{HOSTILE_MARK}" stands in 100% of its right answers')
     assert box.locator("img, b").count() == 0 and page.evaluate("window.harmed") is None
@@ -660,3 +660,54 @@ def touch(one: dict[str, Any], other: dict[str, Any]) -> bool:
         or other["y"] + other["height"] < one["y"]
     )
     return one["name"] < other["name"] and not apart
+
+
+def test_accuracy_comes_first_and_the_time_line_is_small(server: Served, tab: Tab) -> None:
+    """The figure that says whether the swarm learns is at the top of both pages; no axis of it goes below 0."""
+    page = tab(server.url).open("/")
+    expect(page.locator("#accuracy-gain")).to_contain_text("10.0 % →")
+    ticks = page.locator("#accuracy-plot .tick").all_text_contents()
+    assert {"0.0", "1.0"} <= set(ticks) and not any(tick.startswith("-") for tick in ticks)
+    assert page.evaluate("accuracy.getBoundingClientRect().bottom < columns.getBoundingClientRect().top")
+    page = tab(server.url).open("/node")
+    titles = page.locator("main > section h2[id$=-title]").all_text_contents()
+    assert titles.index("Training") < titles.index("Statecharts")
+    for size in ({"width": 1280, "height": 800}, {"width": 390, "height": 844}):
+        page.set_viewport_size(size)
+        page.evaluate(SETTLED)
+        box = page.locator("#time").bounding_box()
+        assert box is not None and box["height"] <= size["height"] / 5 + 1, box
+
+
+def test_the_most_that_a_reward_can_be_is_on_its_axis(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    shown = page.evaluate(
+        """async () => {
+          const { drawLines } = await import("/static/axes.js");
+          const drawing = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+          const size = { width: 300, height: 100, left: 40, right: 8, top: 8, bottom: 20 };
+          const lines = [{ line: "t1", points: [[0, 0.1], [1, 0.2]] }];
+          drawLines(drawing, lines, size, { most: 1.2, marked: true });
+          const words = drawing.textContent;
+          drawLines(drawing, [{ line: "t0", points: [[0, 0], [1, 0]] }], size, { least: 0, most: null });
+          return [words, drawing.textContent];
+        }"""
+    )
+    assert "most: 1.2" in shown[0] and "-0" not in shown[1] and "0.0" in shown[1]
+
+
+def test_a_dead_node_is_red_and_an_observer_out_of_reach_is_amber(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    told = page.evaluate(
+        """async () => {
+          const { showProcess, showCondition } = await import("/static/top.js");
+          const pulse = document.getElementById("pulse");
+          return ["dead", "out of reach"].map((process) => {
+            showProcess(process);
+            showCondition({ state: "live" }, () => {});
+            return [pulse.textContent, pulse.dataset.node, getComputedStyle(pulse).color];
+          });
+        }"""
+    )
+    assert [row[:2] for row in told] == [["the node is dead", "dead"], ["reaches nobody of the swarm", "ended"]]
+    assert told[0][2] != told[1][2]

@@ -42,7 +42,7 @@ def test_a_page_that_stays_open_keeps_a_bounded_part_of_the_log() -> None:
 
 def test_there_are_modules_and_pages() -> None:
     assert len(MODULES) > 20
-    assert {page.name for page in PAGES} == {"swarm.html", "node.html", "login.html", "lanes.html"}
+    assert {page.name for page in PAGES} == {"swarm.html", "node.html", "login.html", "lanes.html", "nodes.html"}
 
 
 def test_every_module_parses() -> None:

@@ -1,0 +1,84 @@
+"""How many tokens this node has drawn for training, counted as they are drawn.
+
+The count is in a mapped file, so it outlives the process however that ends, and costs nothing. A power cut may take the
+last moments of it. Tokens of held-out questions and of the warm-up are not counted, nor what the swarm writes into a
+completion. `swarmd.core.token_ledger` says what becomes of the count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from swarmd.bounds import INTEGER_MAX
+
+NUMBER_BYTES = 8
+
+
+class TokenClasses(msgspec.Struct):
+    """What became of the tokens that this process drew in a stage: see `swarmd.core.values.TokenLedger`."""
+
+    generated: int = 0
+    cancelled: int = 0
+    trained: int = 0
+    flat: int = 0
+    spare: int = 0  # in groups that could teach something, and for which the batch had no room
+
+    def merge(self, other: TokenClasses) -> None:
+        """Add those of another rank."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class TokenCounter:
+    """The count in a file of `directory`, which is made if it is missing or damaged; each rank has its own.
+
+    Attributes:
+        stage: classes of the stage that is trained; without one, nothing that is drawn is for training.
+    """
+
+    def __init__(self, directory: Path, rank: int = 0) -> None:
+        path = directory / (f"drawn-{rank}.count" if rank else "drawn.count")
+        if not path.is_file() or path.stat().st_size != NUMBER_BYTES:
+            path.write_bytes(bytes(NUMBER_BYTES))
+        with path.open("r+b") as file:
+            self._file = mmap.mmap(file.fileno(), NUMBER_BYTES)
+        self.stage: TokenClasses | None = None
+        if self.drawn > INTEGER_MAX:  # damaged
+            self._write(0)
+
+    @property
+    def drawn(self) -> int:
+        """Tokens in all of the node's life."""
+        return int.from_bytes(self._file[:], "little")
+
+    @contextlib.contextmanager
+    def counting(self, stage: TokenClasses) -> Iterator[None]:
+        """Count what is drawn meanwhile as generated in a stage."""
+        self.stage = stage
+        try:
+            yield
+        finally:
+            self.stage = None
+
+    def add(self, tokens: int) -> None:
+        """Count tokens that were just drawn, if they are for training."""
+        if self.stage is not None:
+            self._write(self.drawn + tokens)
+            self.stage.generated += tokens
+
+    def discard(self, tokens: int) -> None:
+        """Count tokens that were counted, and are drawn once more."""
+        if self.stage is not None:
+            self.stage.cancelled += tokens
+
+    def raise_to(self, drawn: int) -> None:
+        """Count on from at least here: a checkpoint knows of so many."""
+        self._write(max(self.drawn, drawn))
+
+    def _write(self, drawn: int) -> None:
+        self._file[:] = drawn.to_bytes(NUMBER_BYTES, "little")
