@@ -17,15 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from swarmd.config import Section
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
 from swarmd.logger import get_logger
+from swarmd.swarms.options import TurnLimits
 from swarmd.swarms.plan import Message, Plan, Question, Score, read_score
-from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, TURNS_MAX
 
 CALLS_AT_ONCE = 8
 HANGING_MAX = 64  # threads of calls that were given up and go on, beyond which no call is begun
@@ -35,18 +34,6 @@ REASON_CHARACTERS_MAX = 300
 
 T = TypeVar("T")
 log = get_logger(__name__)
-
-
-class TurnLimits(Section, frozen=True):
-    """`swarm.options.turns`: bounds on one rollout. They must be alike on all nodes, except for `peer_s`.
-
-    Tokens are bounded by `training.completion_tokens`, answers included.
-    """
-
-    turns: Annotated[int, msgspec.Meta(ge=1, le=TURNS_MAX)] = 8  # of the model
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0  # of the environment's calls together
-    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # of its answers together
-    peer_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0  # in a stage, to run again what peers wrote
 
 
 class Environment(Protocol):

@@ -11,7 +11,8 @@ from typing import Any
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected
-from swarmd.swarms.conversation import ConversationPlan, TurnLimits
+from swarmd.swarms.conversation import ConversationPlan
+from swarmd.swarms.options import TurnLimits
 from swarmd.swarms.plan import Material, Message, Question, StageId, hash_number
 from swarmd.swarms.rollouts import Reference
 

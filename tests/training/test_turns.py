@@ -14,7 +14,8 @@ import torch
 
 from swarmd.errors import RecordRejected
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.conversation import ConversationCalls, EnvironmentFailed, TurnLimits
+from swarmd.swarms.conversation import ConversationCalls, EnvironmentFailed
+from swarmd.swarms.options import TurnLimits
 from swarmd.swarms.plan import Message, Question
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, decode_rollouts, encode_rollouts, split_turns
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -69,12 +70,14 @@ def test_answers_stand_between_turns_as_the_chat_template_has_them_and_are_maske
     assert (long.text, long.turns) == ("3larger9smaller7", (1, 7, 8, 15))
     assert split_turns(long.text, long.turns) == ["3", "larger", "9", "smaller", "7"]
     assert (short.text, short.turns) == ("7", ())
-    chat = [("user", "Which digit?"), ("assistant", "3"), ("user", "larger"), ("assistant", "9"), ("user", "smaller")]
-    whole = policy.encode_prompt([Message(role, text) for role, text in chat])  # type: ignore[arg-type]
     prompt = policy.encode_prompt([Message("user", "Which digit?")])
+    said = "<|im_start|>{}<|im_end|><|im_start|>assistant"
+    shown = "3<|im_end|><|im_start|>user\nlarger<|im_end|><|im_start|>assistant9<|im_end|><|im_start|>user\nsmaller"
+    assert policy.tokenizer.decode(prompt) == said.format("user\nWhich digit?")
+    assert policy.tokenizer.decode(long.tokens) == f"{shown}<|im_end|><|im_start|>assistant7<|im_end|>"
     end = policy.tokenizer.eos_token_id
-    assert prompt + long.tokens == [*whole, *policy.encode_completion("7", False, 9)]
-    assert script.asked[2] == [whole], "the model has seen just that when it wrote its third turn"
+    seven = policy.encode_completion("7", False, 9)
+    assert script.asked[2] == [prompt + long.tokens[: -len(seven)]], "the model has seen just that when it wrote 7"
     own = [token for token, mine in zip(long.tokens, long.own, strict=True) if mine]
     assert own == [token for text in "397" for token in (*policy.encode_completion(text, True, 9), end)]
     assert [each.score.reward for each in drawn if each.score] == [1.0, 1.0]
