@@ -64,8 +64,10 @@ class Episode:
         self._task = task
         self._context = context
         self._messages: list[Shown] = []  # that the model has seen or written
-        self._text: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # the model's next
+        # The model's next text; None: it writes no more.
+        self._text: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._asked: asyncio.Future[list[Shown] | None] = asyncio.get_running_loop().create_future()
+        self._has_ended = False  # the model writes no more
         self.episode: Any = None  # verifiers' own record, once it is over
         self.running = asyncio.create_task(self._run())
 
@@ -89,20 +91,31 @@ class Episode:
                 raise RolloutEnded(f"{errors[0].type}: {errors[0].message}")
         return shown
 
-    async def give(self, text: str) -> list[Shown] | None:
+    async def give(self, text: str | None) -> list[Shown] | None:
         """Give the model's text to the agent that waits for it. Returns as `wait`."""
         self._asked = asyncio.get_running_loop().create_future()
         self._text.set_result(text)
         return await self.wait()
 
-    async def ask(self, messages: list[Shown]) -> str:
+    async def end(self) -> None:
+        """Let the agent that waits for the model know that it writes no more, and the episode come to its end."""
+        if not self._text.done():
+            await self.give(None)
+        await asyncio.wait([self.running])
+
+    async def ask(self, messages: list[Shown]) -> str | None:
         """The model's next text. Raises RolloutEnded if the messages do not go on where the model has stopped."""
         known = len(self._messages)
         if messages[:known] != self._messages:
             raise RolloutEnded("a second conversation began: one agent in one conversation can be trained")
+        if self._has_ended:
+            return None
         self._text = asyncio.get_running_loop().create_future()
         self._asked.set_result(messages[known:])
         text = await self._text
+        if text is None:
+            self._has_ended = True
+            return None
         self._messages = [*messages, {"role": "assistant", "content": text}]
         return text
 
@@ -239,6 +252,10 @@ async def take_turn(session: Any, messages: list[Any], tools: list[Any]) -> Any:
         session.trace.stop(stopped)
         return None
     text = await EPISODE.get().ask(render_messages(messages, tools))
+    if text is None:
+        turn.abandon()
+        session.trace.stop("max_total_tokens")
+        return None
     message = vf.AssistantMessage(content=text, tool_calls=read_tool_calls(text, len(messages)) or None)
     reason = "tool_calls" if message.tool_calls else "stop"
     response = vf.Response(id=str(len(messages)), created=0, model="policy", message=message, finish_reason=reason)
@@ -374,8 +391,7 @@ class Server:
             return None if shown is None else "\n".join(message["content"] for message in shown)
         if what == "reward":
             episode = self._episodes[number]
-            if episode.episode is None:
-                raise RolloutEnded("the environment waits for another turn")
+            await episode.end()
             return episode.read_reward()
         if number in self._episodes:
             self._episodes.pop(number).running.cancel()
