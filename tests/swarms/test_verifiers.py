@@ -186,7 +186,13 @@ def test_a_hostile_taskset_gets_no_further_than_its_rollout(make: Maker) -> None
         port = listener.getsockname()[1]
         for attack in (
             *(f"network {port}", "network 53", "network 80", "fork", "run", f"kill {os.getpid()}"),
-            *("read /etc/passwd", "read /etc/shadow", "read /proc/1/environ", f"read {__file__}", "read /root/.bashrc"),
+            *(
+                "read /etc/passwd",
+                "read /etc/shadow",
+                "read /proc/1/environ",
+                f"read {__file__}",
+                "read /scratch/../etc/group",
+            ),
             *("list /proc", "list /dev", "list /home", "list /etc/ssl", "write /usr/x", "write /lib/x", "write /x"),
             *("memory 99999999999", "threads"),
         ):
@@ -223,6 +229,34 @@ def test_nodes_train_on_a_taskset_and_on_each_others_rollouts(
     event = train_stage(one, 1, rollouts=(published.rollouts,))
     assert published.held_out is not None and event.rejected == ()
     assert len(decode_rollouts(body).groups) == published.rollouts.groups > 0
+
+
+UPSTREAM = {  # tasksets of verifiers' own repository: words of a task, turns that answer it
+    "scratchpad": ('word="charlie"', '{"name": "scratchpad_roundtrip", "arguments": {"word": "charlie"}}', "charlie"),
+    "glossary": ('"Alan Turing"', '{"name": "facts_lookup", "arguments": {"name": "Alan Turing"}}', ""),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.needs("verifiers", "unshare")
+@pytest.mark.parametrize("taskset", list(UPSTREAM))
+def test_tasksets_of_verifiers_repository_run_unchanged(
+    make: Maker, policy: Policy, environment: Path, taskset: str
+) -> None:
+    checkout = os.environ.get("VERIFIERS_CHECKOUT")
+    if not checkout:
+        pytest.skip("VERIFIERS_CHECKOUT names no checkout of github.com/PrimeIntellect-ai/verifiers")
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / f"swarmd-{taskset}.pth").write_text(f"{Path(checkout).resolve()}/environments/{taskset}\n")
+    words, call, last = UPSTREAM[taskset]
+    plan = make(taskset)
+    asked = [plan.complete_prompt(each) for _, each in zip(range(40), plan.draw(PLACE, NO_MATERIAL), strict=False)]
+    asked += [plan.complete_prompt(each) for each in plan.hold_out(taskset, 40)]
+    question = next((each for each in asked if words in each.messages[-1].content), asked[0])
+    script = [f"<tool_call>{call}</tool_call>", last or "I do not know."]
+    text, score = converse(policy, plan, question, *script)
+    assert "<tool_response>" in text and not score.failed
+    assert score.reward == (1.0 if last and words in question.messages[-1].content else 0.0)
 
 
 @pytest.mark.soak
