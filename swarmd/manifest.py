@@ -66,7 +66,7 @@ MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
 # Options of kinds that each node sets for itself: how programs are confined, what they are given, whom a node calls,
-# what it downloads, and what Python it imports. A manifest's creator does not decide these.
+# what it downloads, and what Python it imports or runs. A manifest's creator does not decide these.
 OWN_OPTIONS = (
     "sandbox",
     "own_limits",
@@ -77,6 +77,8 @@ OWN_OPTIONS = (
     "reward_funcs",
     "reward_weights",
     "reward_inputs",
+    "environment",
+    "memory_bytes",
 )
 DEPTH_MAX = 8  # tables in tables of a task's settings
 UINT32_MAX = 2**32 - 1  # of the contract's policy

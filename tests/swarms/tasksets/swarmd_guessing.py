@@ -1,6 +1,13 @@
 """A taskset of several turns: the environment is the user, and says of each guess whether it is too small."""
 
+import re
+
 import verifiers.v1 as vf
+
+
+def read_digit(text: str) -> str:
+    """The last digit of a reply."""
+    return ("".join(re.findall(r"[0-9]", text)) or "-")[-1]
 
 
 class Number(vf.TaskData):
@@ -10,7 +17,7 @@ class Number(vf.TaskData):
 class NumberTask(vf.Task[Number]):
     @vf.reward
     async def found(self, task: Number, trace: vf.Trace) -> float:
-        return float(trace.last_reply.strip() == str(task.number))
+        return float(read_digit(trace.last_reply) == str(task.number))
 
 
 class Numbers(vf.Taskset[NumberTask]):
@@ -28,9 +35,10 @@ class GuessingEnv(vf.Env[GuessingConfig]):
             said = "Guess a digit."
             for _ in range(5):
                 segment = await talk.turn(said)
-                if segment.terminated or segment.last_reply == str(task.data.number):
+                guess = read_digit(segment.last_reply)
+                if segment.terminated or guess == str(task.data.number):
                     break
-                said = "larger" if segment.last_reply < str(task.data.number) else "smaller"
+                said = "larger" if guess < str(task.data.number) else "smaller"
 
 
 __all__ = ["GuessingEnv", "Numbers"]
