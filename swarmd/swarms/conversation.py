@@ -63,10 +63,10 @@ class ConversationPlan(Plan):
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Scores of completions that are one turn each. The trainer scores conversations itself."""
         calls, asked = ConversationCalls(), self.complete_prompt(question)
-        texts = {id(rollout := Conversation(self, asked)): (rollout, text) for text in completions}
-        rollouts = [rollout for rollout, _ in texts.values()]
-        calls.run_each(rollouts, Conversation.begin)
-        calls.run_each(rollouts, lambda rollout: rollout.answer(texts[id(rollout)][1]))
+        rollouts = [Conversation(self, asked) for _ in completions]
+        calls.run_each([(rollout, rollout.begin) for rollout in rollouts])
+        pairs = zip(rollouts, completions, strict=True)
+        calls.run_each([(rollout, partial(rollout.answer, text)) for rollout, text in pairs])
         return calls.finish(rollouts)
 
     def complete_prompt(self, question: Question) -> Question:
@@ -74,7 +74,7 @@ class ConversationPlan(Plan):
         if not self.resets_prompt:
             return question
         calls, rollout = ConversationCalls(), Conversation(self, question)
-        calls.run_each([rollout], lambda rollout: rollout.begin(fills_prompt=True))
+        calls.run_each([(rollout, partial(rollout.begin, fills_prompt=True))])
         calls.close([rollout])
         if rollout.failure:
             raise EnvironmentFailed(rollout.failure)
@@ -198,23 +198,24 @@ class ConversationCalls:
         self._check = check
 
     def run_each(
-        self, rollouts: Sequence[Conversation], function: Callable[[Conversation], T], even_failed: bool = False
+        self, calls: Sequence[tuple[Conversation, Callable[[], T]]], even_failed: bool = False
     ) -> list[T | None]:
         """The results, in order. A rollout whose call fails or takes too long has a `failure`, and None as its result.
 
         Args:
-            even_failed: call the function for rollouts that have a failure already, too.
+            calls: one of each rollout.
+            even_failed: call for rollouts that have a failure already, too.
         """
-        waiting = [rollout for rollout in rollouts if even_failed or not rollout.failure]
+        waiting = [(rollout, function) for rollout, function in calls if even_failed or not rollout.failure]
         done: SimpleQueue[_Call[T]] = SimpleQueue()
         running: list[_Call[T]] = []
         results: dict[int, T | None] = {}
         while waiting or running:
             self._check()
             while waiting and len(running) < CALLS_AT_ONCE:
-                rollout = waiting.pop(0)
+                rollout, function = waiting.pop(0)
                 if _count_hanging() < HANGING_MAX:
-                    running.append(_Call(rollout, partial(function, rollout), done))
+                    running.append(_Call(rollout, function, done))
                 else:
                     rollout.failure = f"{HANGING_MAX} calls of environments hang in this process"
             with contextlib.suppress(Empty):
@@ -226,11 +227,11 @@ class ConversationCalls:
             for call in [each for each in running if not each.seconds_left]:
                 running.remove(call)
                 call.give_up()
-        return [results.get(id(rollout)) for rollout in rollouts]
+        return [results.get(id(rollout)) for rollout, _ in calls]
 
     def finish(self, rollouts: Sequence[Conversation]) -> list[Score]:
         """The scores, after which the environments are closed; 0 and failed for each rollout that has a `failure`."""
-        scores = self.run_each(rollouts, Conversation.finish)
+        scores = self.run_each([(rollout, rollout.finish) for rollout in rollouts])
         failures = [rollout.failure for rollout in rollouts if rollout.failure]
         if failures:
             log.warning("rollouts count nothing: their environments failed", rollouts=len(failures), reason=failures[0])
@@ -241,4 +242,8 @@ class ConversationCalls:
         """Close the environments, whatever became of the rollouts. One that takes long is not waited for."""
         for rollout in rollouts:
             rollout.seconds_left = CLOSE_S
-        self.run_each(rollouts, Conversation.close, even_failed=True)
+        self.run_each([(rollout, rollout.close) for rollout in rollouts], even_failed=True)
+
+    def abandon(self, rollouts: Sequence[Conversation]) -> None:
+        """Close the environments of rollouts that nobody wants any more, without waiting for it."""
+        threading.Thread(target=ConversationCalls().close, args=(rollouts,), name="abandon", daemon=True).start()

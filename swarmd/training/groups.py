@@ -255,8 +255,8 @@ class PeerGroupCollector:
             question = self.plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
             if self._replay is not None:
                 with self.scorer.timer.time("score"):
-                    drawn, scores = self._replay.run_group(ref.peer, self.plan.complete_prompt(question), group)
-                return question, drawn, tuple(scores), [[0] * len(each.tokens) for each in drawn]
+                    question, drawn, scores = self._replay.run_group(ref.peer, question, group)
+                return question, drawn, scores, [[0] * len(each.tokens) for each in drawn]
             drawn = [self._encode_completion(ref, group, index) for index in range(len(group.completions))]
             spans = [self.plan.true_spans(question, each.text) for each in drawn]
             trusted = [

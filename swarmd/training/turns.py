@@ -16,6 +16,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -79,7 +80,7 @@ class ConversationSampler(TurnSampler):
         parts: list[list[TurnCompletion]] = [[] for _ in rollouts]  # turns and answers of each rollout
         try:
             with timer.time("score"):
-                calls.run_each(rollouts, Conversation.begin)
+                calls.run_each([(rollout, rollout.begin) for rollout in rollouts])
             going, drawn = list(range(len(rollouts))), draw(prompts, group)
             while True:
                 for place, turn in zip(going, drawn, strict=True):
@@ -94,7 +95,7 @@ class ConversationSampler(TurnSampler):
             with timer.time("score"):
                 scores = calls.finish(rollouts)
         except BaseException:
-            ConversationCalls().close(rollouts)
+            calls.abandon(rollouts)
             raise
         return [join_parts(each, score) for each, score in zip(parts, scores, strict=True)]
 
@@ -106,8 +107,9 @@ class ConversationSampler(TurnSampler):
         calls: ConversationCalls,
     ) -> list[int]:
         """Append to each rollout the answer to its last turn. Returns the indices of those that go on."""
-        texts = {id(rollouts[place]): parts[place][-1].text for place in going}
-        answers = calls.run_each([rollouts[place] for place in going], lambda each: each.answer(texts[id(each)]))
+        answers = calls.run_each(
+            [(rollouts[place], partial(rollouts[place].answer, parts[place][-1].text)) for place in going]
+        )
         left = []
         for place, answer in zip(going, answers, strict=True):
             turn = parts[place][-1]
@@ -164,8 +166,10 @@ class Replay:
         self._calls = ConversationCalls(check)
         self._used: dict[str, float] = {}  # by peer
 
-    def run_group(self, peer: str, question: Question, group: Group) -> tuple[list[TurnCompletion], list[Score]]:
-        """The group's rollouts in this node's tokens, and what they are worth here.
+    def run_group(
+        self, peer: str, question: Question, group: Group
+    ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...]]:
+        """The question as rollouts begin with it, the group's in this node's tokens, and what they are worth here.
 
         Raises:
             RecordRejected: `turns` (they cannot be made again, get other answers here, or the peer's seconds are used
@@ -174,26 +178,28 @@ class Replay:
         left = self._seconds - self._used.get(peer, 0.0)
         if left <= 0:
             raise RecordRejected("turns", f"there is no time left to run again what {peer} wrote")
-        begun = time.monotonic()
+        begun, calls = time.monotonic(), self._calls
         parts = [self._encode(peer, group, index) for index in range(len(group.completions))]
-        rollouts = [Conversation(self._plan, question) for _ in parts]
-        for rollout in rollouts:
-            rollout.seconds_left = min(rollout.seconds_left, left)
-        calls = self._calls
+        rollouts: list[Conversation] = []
         try:
-            calls.run_each(rollouts, Conversation.begin)
-            texts = {id(rollout): [part.text for part in each] for rollout, each in zip(rollouts, parts, strict=True)}
-            calls.run_each(rollouts, lambda rollout: repeat_turns(rollout, texts[id(rollout)]))
+            question = self._plan.complete_prompt(question)
+            rollouts += [Conversation(self._plan, question) for _ in parts]
+            for rollout in rollouts:
+                rollout.seconds_left = min(rollout.seconds_left, left)
+            calls.run_each([(rollout, rollout.begin) for rollout in rollouts])
+            pairs = zip(rollouts, parts, strict=True)
+            calls.run_each([(rollout, partial(repeat_turns, rollout, each)) for rollout, each in pairs])
             scores = calls.finish(rollouts)
         except BaseException:
-            ConversationCalls().close(rollouts)
+            calls.abandon(rollouts)
             raise
         finally:
             self._used[peer] = self._used.get(peer, 0.0) + time.monotonic() - begun
         failure = next((rollout.failure for rollout in rollouts if rollout.failure), "")
         if failure or any(score.failed for score in scores):
             raise RecordRejected("turns", f"what {peer} wrote cannot be run again: {failure or 'it has no score'}")
-        return [join_parts(each, score) for each, score in zip(parts, scores, strict=True)], scores
+        drawn = [join_parts(each, score) for each, score in zip(parts, scores, strict=True)]
+        return question, drawn, tuple(scores)
 
     def _encode(self, peer: str, group: Group, index: int) -> list[TurnCompletion]:
         """Turns and answers in this node's tokens. What does not fit is left out, and the last turn is cut."""
@@ -220,10 +226,10 @@ class Replay:
         return parts
 
 
-def repeat_turns(rollout: Conversation, texts: Sequence[str]) -> None:
+def repeat_turns(rollout: Conversation, parts: Sequence[TurnCompletion]) -> None:
     """Give the environment the turns of a rollout, and compare its answers with those of the rollout. Raises
     EnvironmentFailed."""
-    for place in range(0, len(texts), 2):
-        answer = rollout.answer(texts[place])
-        if place + 1 < len(texts) and answer != texts[place + 1]:
+    for place in range(0, len(parts), 2):
+        answer = rollout.answer(parts[place].text)
+        if place + 1 < len(parts) and answer != parts[place + 1].text:
             raise EnvironmentFailed("it answers something else here")

@@ -185,7 +185,7 @@ def publish(policy: Policy, drawn: Sequence[TurnCompletion]) -> Group:
 
 def replay(policy: Policy, plan: GuessingPlan, group: Group, tokens_max: int = 100) -> list[TurnCompletion]:
     ran = Replay(plan, policy, tokens_max, 1, lambda: None)
-    return ran.run_group("a", ask(NUMBER, PLACE), group)[0]
+    return ran.run_group("a", ask(NUMBER, PLACE), group)[1]
 
 
 def test_what_is_shared_is_made_again_token_by_token(policy: Policy) -> None:
@@ -302,7 +302,7 @@ def test_no_gradient_comes_from_what_the_environment_wrote(make_guesser: Maker) 
 
 def test_one_call_at_a_time_is_charged_to_its_rollout(policy: Policy) -> None:
     calls = ConversationCalls()
-    assert calls.run_each([], lambda rollout: rollout.begin()) == []
+    assert calls.run_each([]) == []
     with pytest.raises(EnvironmentFailed, match="RuntimeError: no"):
         plan = GuessingPlan(spoil=lambda environment: (_ for _ in ()).throw(RuntimeError("no")))
         plan.resets_prompt = True  # type: ignore[misc]
