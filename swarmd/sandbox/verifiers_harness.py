@@ -28,6 +28,7 @@ import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import verifiers.v1 as vf
@@ -42,6 +43,7 @@ from verifiers.v1.utils.decorators import discover_decorated
 
 FILES_OPEN, FILE_BYTES = 256, 64 * 1024 * 1024
 REASON_CHARACTERS_MAX = 300
+TOOLS_AT_ONCE = 64  # in threads, those that hang included
 TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 TOOLS = (
     "You can call these functions. Each line is one of them, as JSON:\n{tools}\n"
@@ -410,6 +412,7 @@ def find_version(module: str) -> str:
 async def serve(server: Server) -> None:
     """Answer requests until the other end closes."""
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(TOOLS_AT_ONCE))
     running: set[asyncio.Task[None]] = set()
     requests: asyncio.Queue[bytes] = asyncio.Queue()
 

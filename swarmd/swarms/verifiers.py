@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.resources
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -54,6 +54,7 @@ class VerifiersPlan(ConversationPlan):
         versions = json.dumps(hello["versions"], sort_keys=True)
         settings = json.dumps([options.taskset, dict(options.config), options.tasks], sort_keys=True)
         self._digest = f"{hash_number('verifiers', versions, settings, bits=63):016x}"
+        self._hung: set[int] = set()  # rollouts that were closed while they were asked for something
         self._keys: dict[int, str] = {}  # by the number that names them on the wire
         for key in hello["tasks"]:
             self._keys.setdefault(hash_number("verifiers", key), key)
@@ -85,6 +86,12 @@ class VerifiersPlan(ConversationPlan):
     def tasks(self) -> tuple[str, ...]:
         return (self._options.taskset,)
 
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        """See `Plan.begin`. Tools that have hung since the last stage end with their process."""
+        if self._hung:
+            self._hung.clear()
+            self._service.restart()
+
     def complete_prompt(self, question: Question) -> Question:
         """See `Plan.complete_prompt`. Time in which the process starts is not the rollout's."""
         try:
@@ -94,7 +101,7 @@ class VerifiersPlan(ConversationPlan):
         return super().complete_prompt(question)
 
     def open_environment(self, question: Question) -> HarnessRollout:
-        return HarnessRollout(self._service, str(question.entry[KEY]))
+        return HarnessRollout(self._service, str(question.entry[KEY]), self._hung)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every task of the training side once, in an order of this node's stage, then again."""
@@ -144,9 +151,11 @@ class HarnessRollout:
 
     _numbers = itertools.count()
 
-    def __init__(self, service: ConfinedService, key: str) -> None:
+    def __init__(self, service: ConfinedService, key: str, hung: set[int]) -> None:
         self._service = service
         self._key = key
+        self._hung = hung
+        self._is_asked = False  # for something that it has not answered yet
         self._number = next(HarnessRollout._numbers)
 
     def reset(self, question: Question) -> list[dict[str, str]]:
@@ -163,16 +172,21 @@ class HarnessRollout:
 
     def close(self) -> None:
         """Let the rollout go. If that takes long, it holds up all others, and all have a new process."""
+        if self._is_asked:
+            self._hung.add(self._number)
         try:
             self._service.request({"do": "close", "rollout": self._number}, CLOSE_S)
         except ServiceFailed:
             self._service.restart()
 
     def _request(self, what: str, **more: str) -> Any:
+        self._is_asked = True
         try:
             return self._service.request({"do": what, "rollout": self._number, **more})
         except ServiceFailed as error:
             raise EnvironmentFailed(str(error)) from error
+        finally:
+            self._is_asked = False
 
 
 def start_harness(options: VerifiersOptions, home: Path) -> ConfinedService:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_without_its_environment_the_kind_says_how_to_make_it(tmp_path: Path) ->
 
 
 def test_an_environment_that_holds_the_nodes_data_is_refused(tmp_path: Path) -> None:
-    interpreter = Path(os.path.realpath(os.sys.executable))  # type: ignore[attr-defined]
+    interpreter = Path(os.path.realpath(sys.executable))
     with pytest.raises(SandboxUnavailable, match="in which the data directory"):
         find_places(interpreter, Path("/usr/lib/node"))
 
@@ -173,6 +174,9 @@ def test_a_tool_that_hangs_costs_its_rollout_alone(make: Maker, policy: Policy) 
     stuck, good = sampler.complete_questions([question], [[1]], 2, torch.Generator(), Cancellation())
     assert stuck.score and stuck.score.failed and not any(stuck.own)
     assert good.score and good.score.reward == 1.5
+    before = plan._service._process
+    plan.begin(lambda: False)
+    assert plan._service._process is not before, "what still hangs ends before the next stage"
 
 
 @pytest.mark.needs("verifiers", "unshare")
