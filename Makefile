@@ -29,7 +29,7 @@ TORCH  ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run real programs test tests quick durations check collected lint types layers drift ledger \
-  unit e2e cli-docs dist charts bench bench-long gpu-wheels gpu-check soak mutants lock format reset clean
+  unit e2e cli-docs dist charts bench bench-long gpu-wheels gpu-check verifiers soak mutants lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
@@ -150,7 +150,13 @@ gpu-wheels: ## wheels for a machine with a GPU and no network, into gpu-wheels (
 gpu-check: ## on that machine, with this checkout and gpu-wheels in it: is swarmd right and fast there; eight minutes
 	python3 packaging/gpu.py check gpu-wheels
 
-soak: $(READY) ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), all attacks (SOAK_S=3600), long tests
+verifiers: .tools/verifiers/bin/python ## an environment with verifiers 0.4 and nothing of swarmd, for the tests of that kind
+
+.tools/verifiers/bin/python:
+	$(PYTHON) -m venv --clear .tools/verifiers
+	.tools/verifiers/bin/python -m pip install --quiet verifiers==0.4.0
+
+soak: $(READY) verifiers ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), all attacks (SOAK_S=3600), long tests
 	$(BIN)/swarmd sim --seeds $(SEEDS)
 	$(BIN)/swarmd sim --seeds $(HOSTILE_SEEDS) --hours 0.5 --hostile all
 	$(BIN)/python -m tests.soak.stops --stops $(STOPS)

@@ -40,6 +40,7 @@ LONG = {  # only by name
     "longlife": "what each verb costs on logs of 10,000 events to a million; half an hour",
     "gpu-check": "whether swarmd is right and fast on a GPU; eight minutes",
     "timeline": "eight nodes' logs of 100,000 events in causal order; a minute",
+    "turns": "passes over conversations of five turns against one turn of the same tokens; a minute",
     "trainer-memory": "memory of the trainer over 200 stages",
     "trainer-kinds": "what a KL term and adapters cost the trainer",
     "learning": "held-out accuracy of the embedded model over eight rounds, one node and three; a quarter of an hour",

@@ -75,6 +75,8 @@ OWN_OPTIONS = (
     "judge_s",
     "download_bytes",
     "openenv_url",
+    "environment",
+    "memory_bytes",
 )
 DEPTH_MAX = 8  # tables in tables of a task's settings
 UINT32_MAX = 2**32 - 1  # of the contract's policy

@@ -12,8 +12,9 @@ Importing this loads neither torch nor hivemind nor `datasets`: the daemon impor
 from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmdError, SwarmError
 from swarmd.sandbox import Isolation, Limits, Sandbox, Verdict
+from swarmd.swarms.conversation import ConversationPlan, Environment
 from swarmd.swarms.jsonl import Row, check_digest, digest_rows, load_rows, read_rows
-from swarmd.swarms.options import NoOptions, decode_options
+from swarmd.swarms.options import NoOptions, TurnLimits, decode_options
 from swarmd.swarms.plan import (
     NO_MATERIAL,
     Material,
@@ -45,6 +46,8 @@ __all__ = [
     "NO_MATERIAL",
     "SEED_MAX",
     "AnswerPlace",
+    "ConversationPlan",
+    "Environment",
     "Isolation",
     "Limits",
     "Material",
@@ -68,6 +71,7 @@ __all__ = [
     "SwarmdError",
     "TaskConfig",
     "TrainingConfig",
+    "TurnLimits",
     "Verdict",
     "check_digest",
     "decode_options",

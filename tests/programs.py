@@ -129,6 +129,14 @@ PROGRAMS = {
             otherwise="python tests/programs.py --install with npm (Linux on x86-64)",
         ),
         Program(
+            "verifiers",
+            "tasksets of verifiers, in an environment of their own",
+            {},
+            variable="VERIFIERS_PYTHON",
+            place=".tools/verifiers/bin/python",
+            otherwise="make verifiers",
+        ),
+        Program(
             "prometheus",
             "metrics, alerts and the dashboard's queries",
             {"prometheus": "prometheus", "promtool": "prometheus"},

@@ -32,6 +32,7 @@ CALLED_FROM_OUTSIDE = {
     "transformers": {"_get_grad_norm", "training_step", "on_pre_optimizer_step", "on_step_begin", "on_step_end"},
     "trl": {"_compute_loss", "_generate_and_score_completions"},
     "typer": {"compact_log", "import_key", "reference_server", "resolve_command", "uninstall"},
+    "verifiers": {"launch"},
     "uvicorn": {
         "capture_signals",
         "connection_lost",

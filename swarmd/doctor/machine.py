@@ -28,7 +28,7 @@ from swarmd.installed import extra_command, install_command
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
-from swarmd.swarms.options import ProgramOptions
+from swarmd.swarms.options import ProgramOptions, VerifiersOptions
 from swarmd.swarms.registry import read_options
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
@@ -252,14 +252,15 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 
 def check_sandbox(subject: Subject) -> Iterator[Finding]:
-    """Set up a sandbox, as the node does at its start, for the kinds of swarm that run programs."""
+    """Set up a sandbox, as the node does at its start, for the kinds of swarm that run programs or tasksets."""
     swarm = subject.config_and_data[0].swarm
     try:
         options = read_options(swarm)
-        if not isinstance(options, ProgramOptions):
+        if not isinstance(options, ProgramOptions | VerifiersOptions):
             yield ok_finding(f"the kind {swarm.kind} runs no programs")
             return
-        sandbox = Sandbox(options.limits, options.sandbox)
+        limits = options.limits if isinstance(options, ProgramOptions) else None
+        sandbox = Sandbox(limits, options.sandbox)
     except SandboxUnavailable as failure:
         fix = "Install bubblewrap (package `bubblewrap`) or allow unprivileged user namespaces; docs/OPERATING.md, "
         fix += "section Sandbox, has the drop-in for systemd"

@@ -53,7 +53,7 @@ REJECTION_REASONS = (
     "hints", "idle", "index", "leaderboard-full", "malformed", "members-full", "missing", "nested",
     "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "other-protocol",
     "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "replayed", "seed",
-    "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-task", "unowned",
+    "slow", "source", "stale", "streams", "swarm", "turns", "unasked", "unknown-task", "unowned",
     "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key",
     "wrong-round", "wrong-shard", "wrong-swarm", OTHER,
 )  # fmt: skip

@@ -81,9 +81,10 @@ STARTING: dict[str, tuple[int, int]] = {  # processes and threads; refused with 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH of linux/audit.h
 X32_BIT = 0x40000000  # calls of the x32 ABI, which have other numbers
 
-LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06  # linux/bpf_common.h
+LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
 KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000  # linux/seccomp.h
-AT_NUMBER, AT_ARCHITECTURE = 0, 4  # in struct seccomp_data
+AT_NUMBER, AT_ARCHITECTURE, AT_FIRST_ARGUMENT = 0, 4, 16  # in struct seccomp_data
+THREAD = 0x10000  # CLONE_THREAD of linux/sched.h
 
 
 def has_filter_for(machine: str = "") -> bool:
@@ -91,10 +92,15 @@ def has_filter_for(machine: str = "") -> bool:
     return (machine or platform.machine()) in ARCHITECTURES
 
 
-def build_syscall_filter(machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None) -> bytes:
+def build_syscall_filter(
+    machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None, has_threads: bool = False
+) -> bytes:
     """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError if `is_known` is False.
 
     By default it is for this machine, and refuses `REFUSED` and `STARTING`.
+
+    Args:
+        has_threads: let threads be started, but no processes.
     """
     column, architecture = ARCHITECTURES[machine or platform.machine()]
     program = [
@@ -105,6 +111,17 @@ def build_syscall_filter(machine: str = "", calls: Mapping[str, tuple[int, int]]
         (JUMP_GREATER_EQUAL, 0, 1, X32_BIT),
         (RETURN, 0, 0, KILL),
     ]
+    if has_threads:
+        program += [
+            # The C library falls back to clone, whose flags can be looked at.
+            (JUMP_EQUAL, 0, 1, STARTING["clone3"][column]),
+            (RETURN, 0, 0, ERRNO | errno.ENOSYS),
+            (JUMP_EQUAL, 0, 4, STARTING["clone"][column]),
+            (LOAD, 0, 0, AT_FIRST_ARGUMENT),
+            (JUMP_SET, 0, 1, THREAD),
+            (RETURN, 0, 0, ALLOW),
+            (RETURN, 0, 0, ERRNO | errno.EAGAIN),
+        ]
     groups = ((REFUSED, errno.EPERM), (STARTING, errno.EAGAIN)) if calls is None else ((calls, errno.EPERM),)
     for refused, number in groups:
         for call in sorted({columns[column] for columns in refused.values()}):

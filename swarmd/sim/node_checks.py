@@ -368,8 +368,8 @@ class TokenChecks:
         event, ledger = applied.event, applied.after.tokens
         if isinstance(event, events.NodeStarted) and event.restored:
             self.is_whole = False
-        elif isinstance(event, events.StageTrained) and event.ledger is not None and applied.after.done > applied.before.done:
-            self.counted += event.ledger.generated
+        elif isinstance(event, events.StageTrained) and applied.after.done > applied.before.done:
+            self.counted += 0 if event.ledger is None else event.ledger.generated
         if ledger is applied.before.tokens:
             return
         classes = (ledger.trained, ledger.flat, ledger.stale, ledger.cancelled, ledger.set_aside, ledger.shared)

@@ -16,9 +16,11 @@ from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Isolation, Limits, Sandbox
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
+from swarmd.sandbox.service import ServiceIsolation
 from swarmd.swarms.openenv import OpenEnvOptions, make_endpoint
 from swarmd.swarms.packages import Package
 from swarmd.swarms.rewards import FUNCTIONS_MAX, Inputs, RewardOption
+from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, TURNS_MAX
 from swarmd.swarms.text import AnswerPlace
 
 WHERE = "swarm.options"
@@ -295,3 +297,28 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
 
 
 _NO_SOURCE = DatasetSource()
+
+
+class TurnLimits(Section, frozen=True):
+    """`swarm.options.turns`: bounds on one rollout. They must be alike on all nodes, except for `peer_s`.
+
+    Tokens are bounded by `training.completion_tokens`, answers included.
+    """
+
+    turns: Annotated[int, msgspec.Meta(ge=1, le=TURNS_MAX)] = 8  # of the model
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0  # of the environment's calls together
+    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # of its answers together
+    peer_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0  # in a stage, to run again what peers wrote
+
+
+class VerifiersOptions(Section, frozen=True, kw_only=True):
+    """Settings of the kind "verifiers". All but `environment`, `memory_bytes` and `sandbox` are alike on all nodes."""
+
+    taskset: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}\Z")]  # name of its package
+    version: Text = ""  # of that package; empty: any
+    config: Mapping[str, Any] = {}  # the taskset's own settings
+    tasks: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 2000  # of the taskset's, the first so many
+    turns: TurnLimits = TurnLimits()
+    environment: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "verifiers"  # a virtual environment
+    memory_bytes: Annotated[int, msgspec.Meta(ge=512 * MIB, le=2**40)] = 4096 * MIB  # of address space
+    sandbox: ServiceIsolation = "namespaces"

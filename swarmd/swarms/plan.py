@@ -34,7 +34,7 @@ SPLIT_PARTS = 10  # of a task's questions: 2 parts held out, 1 for development, 
 class Message(Value, frozen=True):
     """One chat message. `trusted` text may hold tags; other text is escaped before it is tokenized."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
     trusted: bool = False
 
@@ -205,6 +205,10 @@ class Plan(abc.ABC):
         answer = question.entry.get("answer")
         return "" if answer is None else str(answer)
 
+    def complete_prompt(self, question: Question) -> Question:
+        """The question with the messages that a rollout begins with, if they are only known then."""
+        return question
+
     def shorten(self, question: Question) -> Question | None:
         """The same question with less of what peers wrote; None if nothing in it can be cut. It keeps its reference and
         its scores: each node shows as much text as it has room for."""
@@ -356,6 +360,22 @@ def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> t
     if len(scores) != len(texts):
         raise SwarmError(f"{gave} {len(scores)} scores for {len(texts)} completions of {question.task}", FIX)
     return tuple(_with_python_numbers(score, f"{gave} for a completion of {question.task}") for score in scores)
+
+
+def read_score(plan: Plan, question: Question, given: object) -> Score:
+    """The score that a rollout's reward makes, checked as in `score_completions`. Raises SwarmError.
+
+    A plain number is the accuracy, too, as a share of the plan's largest reward.
+    """
+    gave = f"{qualified_plan_name(plan)} gave for a rollout of {question.task}"
+    if isinstance(given, Score):
+        return _with_python_numbers(given, gave)
+    try:
+        reward = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SwarmError(f"{gave} a reward that is not a number: {given!r:.100}", FIX) from error
+    accuracy = min(max(reward / (plan.reward_max or 1.0), 0.0), 1.0)
+    return _with_python_numbers(Score(reward, accuracy, format=1.0), gave)
 
 
 def _with_python_numbers(score: object, gave: str) -> Score:

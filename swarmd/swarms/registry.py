@@ -28,6 +28,7 @@ from swarmd.swarms.options import (
     NoOptions,
     ProgramOptions,
     ProposerOptions,
+    VerifiersOptions,
     decode_options,
 )
 from swarmd.swarms.packages import check_packages, list_function_paths
@@ -80,6 +81,7 @@ _OWN = (
         "Models set each other programming problems with tests, and solve them.",
     ),
     ("file", 1, "file:FilePlan", FileOptions, "One's own questions and answers from a JSONL file, with named rewards."),
+    ("verifiers", 1, "verifiers:VerifiersPlan", VerifiersOptions, "A taskset of verifiers 0.4, as it is installed."),
 )
 BUILT_IN = {
     name: SwarmKind(name, summary, stages, f"swarmd.swarms.{target}", options=options)
@@ -156,9 +158,10 @@ def find_reduced_limits(swarm: SwarmConfig) -> list[str]:
 
 
 def needs_sandbox(kind: str) -> bool:
-    """Whether one of swarmd's own kinds runs programs that models wrote."""
+    """Whether one of swarmd's own kinds runs programs that models wrote, or other people's tasksets."""
     known = BUILT_IN.get(kind)
-    return known is not None and known.options is not None and issubclass(known.options, ProgramOptions)
+    confined = (ProgramOptions, VerifiersOptions)
+    return known is not None and known.options is not None and issubclass(known.options, confined)
 
 
 def fill_in_default_tasks(swarm: SwarmConfig) -> SwarmConfig:

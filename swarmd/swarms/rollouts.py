@@ -5,6 +5,7 @@
 - Completions are text, so that nodes with different models and tokenizers understand each other.
 """
 
+import itertools
 from typing import Annotated
 
 import msgspec
@@ -23,8 +24,10 @@ NAME_CHARACTERS_MAX = 128
 SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
 INDEX_MAX = 2**31 - 1
 SOURCES_MAX = 64  # peers' completions in one question
+TURNS_MAX = 64  # of the model in one completion
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+Turns = Annotated[tuple[Count, ...], msgspec.Meta(max_length=2 * TURNS_MAX)]
 Completion = Annotated[str, msgspec.Meta(max_length=COMPLETION_CHARACTERS_MAX)]
 
 
@@ -61,6 +64,8 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     completions: Annotated[tuple[Completion, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)]
     cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # which ran out of tokens
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
+    # Of conversations: for each completion, at which characters an answer of the environment begins, ends, and so on.
+    turns: Annotated[tuple[Turns, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
 
     @property
     def reference(self) -> Reference:
@@ -113,7 +118,8 @@ def encode_rollouts(rollouts: Rollouts) -> bytes:
 
 def decode_rollouts(body: bytes) -> Rollouts:
     """Read a body from anyone. Raises RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without
-    completions, or with a cut mark for one that does not exist) or `duplicate` (a question occurs twice)."""
+    completions, with a cut mark for one that does not exist, or with turns that are not in its texts) or `duplicate` (a
+    question occurs twice)."""
     if len(body) > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"a rollouts body has {len(body)} bytes, the limit is {BODY_BYTES_MAX}")
     try:
@@ -130,12 +136,29 @@ def decode_rollouts(body: bytes) -> Rollouts:
 def _check_groups(rollouts: Rollouts) -> None:
     seen = set()
     for group in rollouts.groups:
-        if not group.completions or any(index >= len(group.completions) for index in group.cut):
+        count = len(group.completions)
+        if not count or any(index >= count for index in group.cut) or not _has_possible_turns(group):
             raise RecordRejected("group-size", f"{rollouts.peer} sent a group whose completions do not add up")
         key = (group.task, group.seed, group.index)
         if key in seen:
             raise RecordRejected("duplicate", f"{rollouts.peer} sent the question {key} twice")
         seen.add(key)
+
+
+def _has_possible_turns(group: Group) -> bool:
+    """Whether the turns are in the texts, in order, and as many answers end as begin."""
+    if not group.turns:
+        return True
+    return len(group.turns) == len(group.completions) and all(
+        len(ends) % 2 == 0 and list(ends) == sorted(ends) and ends[-1:] <= (len(text),)
+        for ends, text in zip(group.turns, group.completions, strict=True)
+    )
+
+
+def split_turns(text: str, turns: tuple[int, ...]) -> list[str]:
+    """The parts of a completion: what the model wrote, an answer, and so on; the first and the last are the model's."""
+    ends = [0, *turns, len(text)]
+    return [text[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def check_origin(rollouts: Rollouts, ref: RolloutsRef, swarm: str) -> None:

@@ -23,9 +23,10 @@ from swarmd.logger import get_logger
 from swarmd.swarms.plan import CORRECT, Plan, Question, Score, hash_number, hold_out_questions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
-from swarmd.training.plan_failures import score_own, warn_of_failure
+from swarmd.training.plan_failures import warn_of_failure
 from swarmd.training.progress import CountSink
-from swarmd.training.sampling import BaseSampler, TurnSampler
+from swarmd.training.sampling import BaseSampler
+from swarmd.training.turns import complete_prompts, make_turn_sampler, score_drawn
 
 BATCH_QUESTIONS = 128  # answered together
 FRESH = 0.5  # weight of the newest measurement in the mean
@@ -95,13 +96,13 @@ def evaluate(
         tell: called with the number of questions that are done, and of all.
     """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
-    turns = TurnSampler(plan, policy, sampler, tokens_max, temperature)
+    turns = make_turn_sampler(plan, policy, sampler, tokens_max, temperature)
     result = {}
     raised: BaseException | None = None
     done, total = 0, sum(map(len, questions.values()))
     for task, wanted in questions.items():
         marks: list[Score] = []
-        encoded = [(question, policy.encode_prompt(question.messages)) for question in wanted]
+        encoded = [(question, policy.encode_prompt(question.messages)) for question in complete_prompts(plan, wanted)]
         asked = [(question, prompt) for question, prompt in encoded if len(prompt) <= (prompt_tokens or len(prompt))]
         if len(asked) < len(encoded):
             log.info("held-out questions are too long", left_out=len(encoded) - len(asked), prompt_tokens=prompt_tokens)
@@ -112,7 +113,7 @@ def evaluate(
             prompts = [prompt for _, prompt in asked[start : start + batch_questions]]
             drawn = turns.complete_questions(batch, prompts, 1, generator, cancellation or Cancellation())
             for question, completion in zip(batch, drawn, strict=True):
-                scores, failed = score_own(plan, question, [completion.text])
+                scores, failed = score_drawn(plan, question, [completion])
                 marks += scores
                 raised = raised or failed
             done += len(batch)

@@ -22,15 +22,17 @@ from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
+from swarmd.swarms.conversation import ConversationPlan
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId, score_completions
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
-from swarmd.training.plan_failures import find_failure, score_own, warn_of_failure
+from swarmd.training.plan_failures import find_failure, warn_of_failure
 from swarmd.training.progress import NoteSink
 from swarmd.training.sampling import TurnCompletion, encode_turns
 from swarmd.training.stage_timer import StageTimer
+from swarmd.training.turns import Replay, score_drawn
 
 EXAMINED_MAX = 1024  # groups that are scored again in one stage
 CUTS_MAX = 16  # how often the texts of peers in one question are shortened
@@ -56,6 +58,7 @@ class TrainingGroup(msgspec.Struct, frozen=True):
         list[float]
     ] = ()  # own: log-probability of each token when it was drawn, see `sampling.SampledTokens`
     steps: int = 0  # own: optimiser steps of the node's life after which the weights drew it
+    turns: Sequence[tuple[int, ...]] = ()  # of conversations, see `swarmd.swarms.rollouts.Group.turns`
 
     @property
     def has_zero_variance(self) -> bool:
@@ -102,7 +105,7 @@ class Scorer:
         self.note("scoring completions")
         texts = [each.text for each in drawn]
         with self.timer.time("score"):
-            scores, raised = score_own(self._plan, question, texts)
+            scores, raised = score_drawn(self._plan, question, drawn)
         self.failures[question.task] += sum(score.failed for score in scores)
         self._raised = self._raised or raised
         return TrainingGroup(
@@ -116,6 +119,7 @@ class Scorer:
             round=round,
             logps=[each.logps for each in drawn],
             steps=steps,
+            turns=[each.turns for each in drawn] if any(each.turns for each in drawn) else (),
         )
 
 
@@ -138,6 +142,7 @@ class PeerGroupCollector:
     plan: Plan
     scorer: Scorer
     own: str  # this node's peer id
+    _replay: Replay | None = None  # of conversations
 
     def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> CollectedGroups:
         """Collect informative groups of peers, the material for questions that build on earlier stages, and refusals.
@@ -153,7 +158,11 @@ class PeerGroupCollector:
         groups_max = max(self.training.share_groups, 1)  # of one peer, to train on
         fresh = frozenset(order.rollouts)
         recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self.own}
-        self.plan.expect(sorted({peer for peer, _, _ in recent}))
+        peers = sorted({peer for peer, _, _ in recent})
+        self.plan.expect(peers)
+        if isinstance(self.plan, ConversationPlan):
+            limit = self.training.completion_tokens
+            self._replay = Replay(self.plan, self.policy, limit, len(peers), cancellation.raise_if_requested)
         for _, offers in sorted(self._list_offers(order, read, collected).items()):
             Random(seed).shuffle(offers)
             for ref, group in choose_offers(offers, EXAMINED_MAX):
@@ -244,6 +253,10 @@ class PeerGroupCollector:
         """Question, completions and scores as this node has them, and the mask of tokens that the truth vouches for."""
         with self._refuse_group_on_plan_error(ref):
             question = self.plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
+            if self._replay is not None:
+                with self.scorer.timer.time("score"):
+                    question, drawn, scores = self._replay.run_group(ref.peer, question, group)
+                return question, drawn, scores, [[0] * len(each.tokens) for each in drawn]
             drawn = [self._encode_completion(ref, group, index) for index in range(len(group.completions))]
             spans = [self.plan.true_spans(question, each.text) for each in drawn]
             trusted = [
@@ -295,7 +308,11 @@ def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
 
 
 def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) -> tuple[Question, list[int]]:
-    """Shorten what peers wrote in a question until its prompt fits. Returns both; the prompt may still be too long."""
+    """Shorten what peers wrote in a question until its prompt fits. Returns both; the prompt may still be too long.
+
+    Raises EnvironmentFailed if the prompt is an environment's, which fails.
+    """
+    question = plan.complete_prompt(question)
     prompt = policy.encode_prompt(question.messages)
     for _ in range(CUTS_MAX):
         shorter = plan.shorten(question) if len(prompt) > tokens_max else None

@@ -8,7 +8,8 @@ vLLM draws behind the same interface (`swarmd.training.vllm_sampler`). vLLM, or 
 which it drew, and the loss corrects for the difference (`swarmd.training.masking.weight_by_importance_ratio`).
 
 `TurnSampler` lets the swarm answer. A plan whose models use tools names the texts at which generation pauses
-(`Plan.stops`); what `Plan.react` appends is part of the completion, but no token of it is trained on.
+(`Plan.stops`); what `Plan.react` appends is part of the completion, but no token of it is trained on. Conversations,
+in which a turn of the model is a whole message, are in `swarmd.training.turns`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer
 
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Plan, Question
+from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.drawing_copy import SamplingCopy
 from swarmd.training.footprint import is_out_of_memory, release_memory
@@ -525,6 +526,8 @@ class TurnCompletion(msgspec.Struct):
     own: list[int]
     text: str
     logps: list[float] = []  # as in `SampledTokens`; 0 for tokens that the swarm added
+    turns: tuple[int, ...] = ()  # of a conversation: see `swarmd.swarms.rollouts.Group.turns`
+    score: Score | None = None  # of a conversation
 
 
 @dataclass(eq=False)

@@ -31,6 +31,7 @@ from swarmd.core.values import RolloutsRef, StageTokens
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
 from swarmd.eventlog.blobs import BlobStore
 from swarmd.logger import get_logger
+from swarmd.swarms.conversation import EnvironmentFailed
 from swarmd.swarms.plan import (
     CORRECT,
     ENDLESS,
@@ -62,10 +63,11 @@ from swarmd.training.models.memory import GIB
 from swarmd.training.models.model import Policy
 from swarmd.training.overlap import DrawingThread
 from swarmd.training.progress import ETA
-from swarmd.training.sampling import BaseSampler, TurnSampler
+from swarmd.training.sampling import BaseSampler
 from swarmd.training.schedule import PeerSchedule, Reason, ReplayBuffer
 from swarmd.training.token_counter import TokenClasses
 from swarmd.training.trainer import REWARD_KEY
+from swarmd.training.turns import make_turn_sampler
 
 PARTS_MAX = 32  # named parts of a reward that are reported
 LONG_QUESTIONS_MAX = 64  # in a row, after which the stage gives up on them
@@ -189,8 +191,11 @@ class PublicationBuffer:
         self._kept: dict[bool, dict[Reference, TrainingGroup]] = {False: {}, True: {}}  # by flatness; the oldest first
 
     def add(self, group: TrainingGroup) -> None:
-        """Keep a group, unless a text is too long for the wire: peers would refuse the whole body."""
+        """Keep a group, unless a text is too long for the wire, since peers would refuse the whole body, or peers could
+        not run a conversation in it again."""
         if any(len(text) > COMPLETION_CHARACTERS_MAX for text in group.texts):
+            return
+        if group.turns and any(score.failed for score in group.scores):
             return
         kept, question = self._kept[group.has_zero_variance], group.question.reference.base
         kept.pop(question, None)
@@ -233,7 +238,7 @@ class Stage:
         self._ahead: Future[DrawnStep] | None = None  # what is being drawn for the next batch
         self._batches = 0  # made so far
         self.staleness = 0  # most optimiser steps between the weights that drew a batch and those that it trains
-        self._turns = TurnSampler(self.plan, policy, sampler, training.completion_tokens, training.temperature)
+        self._turns = make_turn_sampler(self.plan, policy, sampler, training.completion_tokens, training.temperature)
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = Random(seed)
         self._publication = PublicationBuffer(min(training.share_groups, GROUPS_MAX))
@@ -503,7 +508,12 @@ class Stage:
         """
         looked = 0
         for question in islice(self.questions, LONG_QUESTIONS_MAX):
-            fitted = fit_prompt(self.plan, self.policy, question, self.training.prompt_tokens)
+            try:
+                fitted = fit_prompt(self.plan, self.policy, question, self.training.prompt_tokens)
+            except EnvironmentFailed as error:
+                log.warning("a question is passed over: its environment failed", reason=error.message)
+                looked += 1
+                continue
             if len(fitted[1]) <= self.training.prompt_tokens:
                 return fitted
             looked += 1
@@ -543,7 +553,7 @@ class Stage:
         cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
         reference = group.question.reference
         where = (reference.task, reference.config_digest, reference.seed, reference.index)
-        return Group(*where, tuple(group.texts), cut, reference.sources)
+        return Group(*where, tuple(group.texts), cut, reference.sources, tuple(group.turns))
 
 
 def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:

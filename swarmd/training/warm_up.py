@@ -27,7 +27,8 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.groups import fit_prompt
 from swarmd.training.models.model import Policy
 from swarmd.training.progress import CountSink
-from swarmd.training.sampling import BaseSampler, TurnSampler
+from swarmd.training.sampling import BaseSampler
+from swarmd.training.turns import make_turn_sampler
 
 STEPS_MAX = 32
 EXAMPLES = 4  # in a step
@@ -72,7 +73,7 @@ def make_examples(
     form = find_answer_form(plan, asked[0][0]) if asked else None
     if form is None:
         return []
-    turns = TurnSampler(plan, policy, sampler, training.completion_tokens, training.temperature)
+    turns = make_turn_sampler(plan, policy, sampler, training.completion_tokens, training.temperature)
     together, examples = training.questions * training.generations, []
     for start in range(0, len(asked), together):
         batch = asked[start : start + together]

@@ -62,10 +62,11 @@ def test_the_kinds_of_swarmd_are_known_without_importing_them() -> None:
         "code": 1,
         "proposer-solver": 2,
         "file": 1,
+        "verifiers": 1,
     }
     code = (
         "import sys; from swarmd.swarms.registry import list_kinds\n"
-        "assert len(list_kinds()) >= 7\n"
+        "assert len(list_kinds()) >= 8\n"
         "heavy = {'torch', 'reasoning_gym', 'datasets', 'numpy', 'transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

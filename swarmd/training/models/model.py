@@ -107,13 +107,27 @@ class Policy(msgspec.Struct, eq=False):
 
         Raises ModelUnfit if the chat template refuses it, as some do with system messages.
         """
+        ids = self._apply_template(messages, tokenize=True, return_dict=False)
+        return [int(token) for token in ids]
+
+    def encode_answer(self, answer: Message) -> list[int]:
+        """Token ids of a message that follows a turn of the model, up to where its next turn begins.
+
+        They begin behind the token that ended the turn before. Raises as `encode_prompt`.
+        """
+        place = "\N{WHITE SQUARE}turn\N{WHITE SQUARE}"
+        before = (Message("user", "?"), Message("assistant", place))
+        text = self._apply_template((*before, answer), tokenize=False).partition(place)[2]
+        ids = [int(token) for token in self.tokenizer.encode(text, add_special_tokens=False)]
+        return ids[1:] if ids and ids[0] in self.stop_ids else ids
+
+    def _apply_template(self, messages: Sequence[Message], **how: Any) -> Any:
         chat = [
             {"role": m.role, "content": m.content if m.trusted else escape_markers(m.content, self.markers)}
             for m in messages
         ]
-        apply = self.tokenizer.apply_chat_template
         try:
-            ids = apply(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+            return self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, **how)
         except TemplateSyntaxError as error:
             raise ModelUnfit(
                 f"the chat template of {self.name} is not valid Jinja: {error.message} (line {error.lineno})",
@@ -125,7 +139,6 @@ class Policy(msgspec.Struct, eq=False):
                 f"the chat template of {self.name} refuses a chat of {roles}: {error}",
                 "Train another model, or copy it to a directory and mend its chat_template.jinja",
             ) from error
-        return [int(token) for token in ids]
 
     def encode_completion(self, text: str, cut: bool, tokens_max: int) -> list[int]:
         """Token ids of a peer's completion, with an end token unless it was cut; control tokens in it stay text."""
