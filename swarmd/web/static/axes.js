@@ -73,7 +73,7 @@ function curve({ line, points }, toX, toY) {
 }
 
 /** Round numbers that cover low to high. @param {number} low @param {number} high @param {number} wanted */
-function steps(low, high, wanted) {
+export function steps(low, high, wanted) {
   if (high - low < 1e-9) [low, high] = [low - 0.5, high + 0.5];
   const rough = (high - low) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));

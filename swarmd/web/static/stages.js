@@ -2,7 +2,7 @@
 
 import { byId, el, fill, svg, tableHead } from "./dom.js";
 import { dayAndClock, duration, reward, shortIds } from "./format.js";
-import { steps } from "./curves.js";
+import { steps } from "./axes.js";
 
 const HEIGHT = 190;
 const EDGE = { top: 18, bottom: 22 };
