@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 
 from swarmd.core import commands, events
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import ModelError, WorkerLimitExceeded
 from swarmd.worker.child import Inbox, Outbox, run_worker
 from swarmd.worker.messages import PerformMessage, StartMessage, StopMessage
@@ -127,7 +128,7 @@ def chatter() -> None:
 
 
 async def perform(command: commands.Command, peer: str, outbox: Outbox) -> None:
-    reference = events.RolloutsRef(peer, 0, 0, DIGEST, 1, 1)
+    reference = RolloutsRef(peer, 0, 0, DIGEST, 1, 1)
     match command:
         case commands.Register():
             outbox.report_event(events.Registered(command.id))
