@@ -162,7 +162,7 @@ def plan_service_files(
         device = config.training.device if config else "auto"
         gpu = device != "cpu" and (device != "auto" or bool(_accelerators(place.dev)))
     if programs is None:
-        programs = config is not None and needs_sandbox(config.swarm.kind)
+        programs = config is not None and needs_sandbox(config.swarm)
     files = {
         place.units / name: _adapt_to_manager(place, _read_shipped(name))
         for name in (*place.templates, "swarmd.target")

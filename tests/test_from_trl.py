@@ -62,7 +62,7 @@ def test_the_swarm_of_the_page_trains_as_it_is_printed(tmp_path: Path, monkeypat
     from swarmd.training.engine import TrainingEngine
 
     blocks = dict(
-        zip(("rewards", "data", "config"), re.findall(r"```(?:python|toml)\n(.*?)```", PAGE, re.S), strict=True)
+        zip(("rewards", "data", "config"), re.findall(r"```(?:python|toml)\n(.*?)```", PAGE, re.S), strict=False)
     )
     assert len(blocks["config"].splitlines()) == 10
     home = tmp_path / "my-swarm"

@@ -49,7 +49,6 @@ FOR_TESTS_AND_BENCHES = {
     "LEAN",
     "client_count",
     "make_invitation",
-    "open_environment",
     "wait_until",
 }
 

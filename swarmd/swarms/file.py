@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.logger import get_logger
+from swarmd.swarms.conversation import ConversationPlan
 from swarmd.swarms.dataset import write_questions_file
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.openenv import OpenEnvEpisode
@@ -279,6 +280,23 @@ class FilePlan(SplitPlan):
         row = self._rows[index]
         reference = Reference(row.task, self._digest, seed, index)
         return Question(reference, (*self._before, Message("user", row.prompt)), {"answer": row.answer})
+
+
+class FileTurnsPlan(FilePlan, ConversationPlan):
+    """The same with tools or an environment: rollouts of several turns."""
+
+    resets_prompt = True
+    score = ConversationPlan.score
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
+        super().__init__(swarm, training, home)
+        self.limits = self._options.turns
+
+
+def make_file_plan(swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> FilePlan:
+    """The plan of the kind `file`, of single completions or of several turns. Raises as `FilePlan`."""
+    make = FileTurnsPlan if decode_options(swarm.options, FileOptions).has_turns else FilePlan
+    return make(swarm, training, home)
 
 
 def _make_tool_box(options: FileOptions, home: Path) -> ToolBox:

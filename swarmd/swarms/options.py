@@ -241,6 +241,18 @@ class DatasetSource(Section, frozen=True):
     download_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**50)] = DOWNLOAD_BYTES_MAX  # at most, each node's own
 
 
+class TurnLimits(Section, frozen=True):
+    """`swarm.options.turns`: bounds on one rollout. They must be alike on all nodes, except for `peer_s`.
+
+    Tokens are bounded by `training.completion_tokens`, answers included.
+    """
+
+    turns: Annotated[int, msgspec.Meta(ge=1, le=TURNS_MAX)] = 8  # of the model
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0  # of the environment's calls together
+    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # of its answers together
+    peer_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0  # in a stage, to run again what peers wrote
+
+
 class FileOptions(DatasetSource, frozen=True, kw_only=True):
     """Settings of the kind "file"; those of `DatasetSource` say what the file is made of if it is missing."""
 
@@ -256,6 +268,7 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
     environment_factory: Text = ""  # as TRL's, a class; empty: none
     openenv: OpenEnvOptions | None = None  # the environment is an OpenEnv server
     openenv_url: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # each node's own
+    turns: TurnLimits = TurnLimits()
     sandbox: Isolation = "auto"  # for tools and environment, each node's own
     packages: Annotated[tuple[Package, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # that functions come from
 
@@ -297,18 +310,6 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
 
 
 _NO_SOURCE = DatasetSource()
-
-
-class TurnLimits(Section, frozen=True):
-    """`swarm.options.turns`: bounds on one rollout. They must be alike on all nodes, except for `peer_s`.
-
-    Tokens are bounded by `training.completion_tokens`, answers included.
-    """
-
-    turns: Annotated[int, msgspec.Meta(ge=1, le=TURNS_MAX)] = 8  # of the model
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0  # of the environment's calls together
-    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # of its answers together
-    peer_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0  # in a stage, to run again what peers wrote
 
 
 class VerifiersOptions(Section, frozen=True, kw_only=True):

@@ -80,7 +80,13 @@ _OWN = (
         ProposerOptions,
         "Models set each other programming problems with tests, and solve them.",
     ),
-    ("file", 1, "file:FilePlan", FileOptions, "One's own questions and answers from a JSONL file, with named rewards."),
+    (
+        "file",
+        1,
+        "file:make_file_plan",
+        FileOptions,
+        "One's own questions and answers from a JSONL file, with named rewards.",
+    ),
     ("verifiers", 1, "verifiers:VerifiersPlan", VerifiersOptions, "A taskset of verifiers 0.4, as it is installed."),
 )
 BUILT_IN = {
@@ -121,18 +127,8 @@ def check_kind(swarm: SwarmConfig) -> SwarmKind:
             f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
             f"Write stages = {kind.stages} in [swarm]",
         )
-    refuse_turns(read_options(swarm))
+    read_options(swarm)
     return kind
-
-
-def refuse_turns(options: msgspec.Struct | None) -> None:
-    """Raise SwarmError for options that ask for rollouts of several turns."""
-    if isinstance(options, FileOptions) and options.has_turns:
-        raise SwarmError(
-            "swarm.options: tools, environment_factory and openenv need rollouts of several turns, and this swarmd "
-            "draws one turn of a kind `file`",
-            "Use reward_funcs, which judge one completion",
-        )
 
 
 def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
@@ -157,11 +153,12 @@ def find_reduced_limits(swarm: SwarmConfig) -> list[str]:
     return options.describe_reduced_limits if isinstance(options, ProgramOptions) else []
 
 
-def needs_sandbox(kind: str) -> bool:
-    """Whether one of swarmd's own kinds runs programs that models wrote, or other people's tasksets."""
-    known = BUILT_IN.get(kind)
-    confined = (ProgramOptions, VerifiersOptions)
-    return known is not None and known.options is not None and issubclass(known.options, confined)
+def needs_sandbox(swarm: SwarmConfig) -> bool:
+    """Whether a swarm runs programs that models wrote, tools, or tasksets, in swarmd's sandbox."""
+    options = read_options(swarm)
+    if isinstance(options, FileOptions):
+        return bool(options.tools or options.environment_factory)
+    return isinstance(options, ProgramOptions | VerifiersOptions)
 
 
 def fill_in_default_tasks(swarm: SwarmConfig) -> SwarmConfig:

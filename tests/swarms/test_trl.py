@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SwarmdError, SwarmError
 from swarmd.sandbox.session import SessionEnded
 from swarmd.swarms import trl
-from swarmd.swarms.file import FilePlan
+from swarmd.swarms.file import FilePlan, FileTurnsPlan
 from swarmd.swarms.plan import Message
-from swarmd.swarms.registry import check_kind
+from swarmd.swarms.registry import make_plan, needs_sandbox
 from swarmd.swarms.rewards import RewardFunctions
+from swarmd.swarms.rollouts import split_turns
 from swarmd.swarms.trl import ToolBox, ToolEpisode, parse_tool_calls
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.turns import make_turn_sampler
 from tests.programs import path_of
 from tests.swarms.making import take, write_rows
+from tests.training.test_turns import Script
 
 MODULE = '''\
 import os
@@ -311,9 +317,24 @@ def test_a_plan_opens_them_for_its_questions(home: Path) -> None:
     episode.close()
 
 
-def test_a_trainer_that_draws_one_turn_refuses_them(home: Path) -> None:
-    with pytest.raises(SwarmError, match="need rollouts of several turns"):
-        check_kind(options_of(tools=["mine:multiply"], reward_funcs=["mine:turns"]))
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(TrainingConfig(device="cpu"))
+
+
+def test_a_trainer_draws_turns_with_them(home: Path, policy: Policy) -> None:
+    swarm = options_of(environment_factory="mine:IncrementEnv", reward_funcs=["mine:counted"], tools=["mine:multiply"])
+    assert needs_sandbox(swarm)
+    plan = make_plan(swarm, home=home)
+    assert isinstance(plan, FileTurnsPlan)
+    question = plan.complete_prompt(take(plan, 1)[0])
+    script = Script(policy, [call("increment", step=2)], ["done"])
+    sampler = make_turn_sampler(plan, policy, script, 400, 1.0)  # type: ignore[arg-type]
+    prompt = policy.encode_prompt(question.messages)
+    (drawn,) = sampler.complete_questions([question], [prompt], 1, torch.Generator(), Cancellation())
+    assert drawn.score is not None and drawn.score.reward == 2.0
+    model, answer, last = split_turns(drawn.text, drawn.turns)
+    assert model.startswith("<tool_call>") and answer.strip() and last == "done"
 
 
 @pytest.mark.parametrize(

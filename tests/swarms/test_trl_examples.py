@@ -18,7 +18,6 @@ from tests.swarms.making import take, write_rows
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "FROM-TRL.md"
 LINES_MAX = 12
-OF_TURNS = ("calculator", "counter", "openenv")
 
 
 class Example(NamedTuple):
@@ -51,8 +50,7 @@ def make_example(name: str, home: Path, *rows: dict[str, Any]) -> FilePlan:
     numbered = [{"prompt": f"{n}: what is 2 + 2?", "answer": "4", **row} for n in range(40) for row in rows or ({},)]
     write_rows(home / "questions.jsonl", numbered)
     config = load_config(home / "config.toml")
-    if name not in OF_TURNS:
-        check_kind(config.swarm)
+    check_kind(config.swarm)
     return FilePlan(config.swarm, TrainingConfig(), home)
 
 

@@ -35,10 +35,11 @@ Maker = Callable[..., VerifiersPlan]
 
 
 def test_without_its_environment_the_kind_says_how_to_make_it(tmp_path: Path) -> None:
+    swarm = SwarmConfig(id="x", kind="verifiers", options={"taskset": "gsm8k", "version": "1.2"})
     with pytest.raises(SwarmError, match="no environment") as raised:
-        make_plan(SwarmConfig(id="x", kind="verifiers", options={"taskset": "gsm8k", "version": "1.2"}), home=tmp_path)
+        make_plan(swarm, home=tmp_path)
     assert raised.value.fix.endswith("verifiers/bin/pip install verifiers==0.4.0 gsm8k==1.2")
-    assert needs_sandbox("verifiers")
+    assert needs_sandbox(swarm)
 
 
 def test_an_environment_that_holds_the_nodes_data_is_refused(tmp_path: Path) -> None:
