@@ -32,11 +32,11 @@ write_logs(Path(sys.argv[1]))
 MERGE = """
 import sys
 from pathlib import Path
-from swarmd.observe.node_log import NodeLog, Rounds
+from swarmd.observe.node_log import NodeLog, RoundRange
 from swarmd.observe.timeline import read_parts
 places = sorted(Path(sys.argv[1]).glob("n*"))
-logs = [NodeLog(number, place / "events", Rounds(0)) for number, place in enumerate(places)]
-print(sum(len(part.moments) for part in read_parts(logs, Rounds(0))))
+logs = [NodeLog(number, place / "events", RoundRange(0)) for number, place in enumerate(places)]
+print(sum(len(part.moments) for part in read_parts(logs, RoundRange(0))))
 """
 
 

@@ -45,13 +45,13 @@ def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, thr
         require_node(locate_node(place))  # at once, before torch is loaded
     silence_libraries()
     from swarmd.training.serving.decoder import Decoder
-    from swarmd.training.serving.loading import ModelChosen, choose_checkpoint, choose_directory, load_chosen
+    from swarmd.training.serving.loading import ChosenModel, choose_checkpoint, choose_directory, load_chosen
 
     given: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads}
     options = {name: value for name, value in given.items() if value}
     training = msgspec.structs.replace(TrainingConfig(), **options)
     if not place.is_dir():
-        chosen = ModelChosen(msgspec.structs.replace(training, model=directory))
+        chosen = ChosenModel(msgspec.structs.replace(training, model=directory))
     elif is_model:
         chosen = choose_directory(place, training)
     else:

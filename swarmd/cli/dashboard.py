@@ -3,6 +3,8 @@
 The same page shows an archived log (`swarmd replay --web`), or a swarm that is observed in the DHT without a node.
 """
 
+from __future__ import annotations
+
 import re
 import socket
 from collections.abc import Sequence

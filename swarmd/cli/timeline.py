@@ -21,8 +21,8 @@ from swarmd.file_kind import ARCHIVE, describe_file
 from swarmd.observe import timeline_words
 from swarmd.observe.deliveries import Rollouts, trace_rollouts
 from swarmd.observe.layers import escape_control_characters
-from swarmd.observe.node_log import MOMENTS_MAX, NOWHERE, Moment, NodeLog, Rounds
-from swarmd.observe.timeline import Part, Timeline, read_parts
+from swarmd.observe.node_log import MOMENTS_MAX, NOWHERE, LoggedEvent, NodeLog, RoundRange
+from swarmd.observe.timeline import Timeline, TimelinePart, read_parts
 from swarmd.observe.words import count_noun
 
 LOGS_MAX = 64
@@ -75,10 +75,10 @@ def timeline(
                 raise ConfigError("--page shows all nodes and the newest rounds", "Choose on the page, or leave it out")
             serve_lanes(places or [find_log_directory(None).parent], listen, token_file, open_page, stack)
             return
-        logs = order_logs(open_logs(places or [find_log_directory(None).parent], wanted or Rounds(), stack))
+        logs = order_logs(open_logs(places or [find_log_directory(None).parent], wanted or RoundRange(), stack))
         parts = read_parts(logs, wanted) if wanted is not None else [read_last(logs, done=of is not None)]
         for number, part in enumerate(parts):
-            refuse_unknown(logs, wanted)
+            reject_unknown(logs, wanted)
             if of is not None:
                 show_rollouts(part, find_node(part.timeline, of), as_json)
                 continue
@@ -86,29 +86,31 @@ def timeline(
             if as_json:
                 print_json_lines(part, chosen, begins=number == 0)
             else:
-                print_lines(part, chosen, rounds_words(wanted or Rounds(part.first, part.last)) if number == 0 else "")
+                print_lines(
+                    part, chosen, describe_rounds(wanted or RoundRange(part.first, part.last)) if number == 0 else ""
+                )
         warn_of_left_out(logs)
 
 
-def parse_rounds(given: str | None) -> Rounds | None:
+def parse_rounds(given: str | None) -> RoundRange | None:
     """What --round says; None for the last round. Raises ConfigError."""
     if given is None:
         return None
     if given == "all":
-        return Rounds(0)
+        return RoundRange(0)
     found = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", given)
     if found is None:
         raise ConfigError(f"--round {given!r} is not a round", "Write a number, two as in 3-7, or all")
     first, last = int(found[1]), int(found[2] or found[1])
     if last < first:
         raise ConfigError(f"--round {given} ends before it begins", f"Write --round {last}-{first}")
-    return Rounds(first, last)
+    return RoundRange(first, last)
 
 
 # --- the logs ---
 
 
-def open_logs(places: Sequence[Path], wanted: Rounds, stack: contextlib.ExitStack) -> list[NodeLog]:
+def open_logs(places: Sequence[Path], wanted: RoundRange, stack: contextlib.ExitStack) -> list[NodeLog]:
     """The logs in directories and archives. Raises as `find_logs`."""
     logs = [NodeLog(number, events, wanted) for number, events in enumerate(find_logs(places, stack))]
     for log in logs:
@@ -169,17 +171,17 @@ def order_logs(logs: Sequence[NodeLog]) -> list[NodeLog]:
     return ordered
 
 
-def read_last(logs: Sequence[NodeLog], done: bool) -> Part:
+def read_last(logs: Sequence[NodeLog], done: bool) -> TimelinePart:
     """The last round that anybody trained or, if `done`, that others have gone on from."""
     for log in logs:
         log.read()
     together = Timeline(logs)
     trained, reached = max(log.trained for log in logs), max(log.reached for log in logs)
     last = max(min(trained, reached - 1) if done else trained, 0)
-    return Part(together, last, last, list(together.merge()))
+    return TimelinePart(together, last, last, list(together.merge()))
 
 
-def refuse_unknown(logs: Sequence[NodeLog], wanted: Rounds | None) -> None:
+def reject_unknown(logs: Sequence[NodeLog], wanted: RoundRange | None) -> None:
     """Raise ConfigError if no log has come to the rounds that were asked for."""
     reached = max(log.reached for log in logs)
     if wanted is not None and (wanted.first or 0) > max(reached, 0):
@@ -204,44 +206,45 @@ def find_node(together: Timeline, name: str) -> int:
 # --- showing it ---
 
 
-def rounds_words(asked: Rounds) -> str:
+def describe_rounds(asked: RoundRange) -> str:
     if asked.first == asked.last:
         return f"round {asked.first}"
-    return "all rounds" if asked.last == Rounds().last else f"rounds {asked.first} to {asked.last}"
+    return "all rounds" if asked.last == RoundRange().last else f"rounds {asked.first} to {asked.last}"
 
 
-def shown(part: Part, chosen: Container[int]) -> Iterator[Moment]:
+def format_event(part: TimelinePart, chosen: Container[int]) -> Iterator[LoggedEvent]:
     """The moments of the rounds and nodes that were asked for."""
     return (each for each in part.moments if part.first <= each.near <= part.last and each.node in chosen)
 
 
-def print_lines(part: Part, chosen: set[int], rounds: str) -> None:
+def print_lines(part: TimelinePart, chosen: set[int], rounds: str) -> None:
     """A line for each event, and under it one for what it led to at other nodes; `rounds` heads the first part."""
     together = part.timeline
     if rounds:
         first = escape_control_characters(together.names[0])
         typer.echo(f"{rounds} of {count_noun(len(together.logs), 'node')}; times are by {first}'s clock")
-        for line in timeline_words.say_clocks(together):
+        for line in timeline_words.describe_clock_gaps(together):
             typer.echo(escape_control_characters(line))
     width = min(max(map(len, together.names)), NAME_SHOWN_MAX)
     day = ""
-    for moment in shown(part, chosen):
+    for moment in format_event(part, chosen):
         causes = {cause.node for cause in together.causes_of(moment)}
         if causes & chosen and timeline_words.is_shown_by_arrow(together, moment):
             continue
-        at = format_time(together.time(moment))
+        at = format_time(together.estimate_time(moment))
         if at[:DATE] != day:
             day = at[:DATE]
             typer.echo(day)
         name = escape_control_characters(together.names[moment.node])[:width]
         typer.echo(
-            f"{at[DATE + 1 :]}  {name:<{width}}  {escape_control_characters(timeline_words.say(together, moment))}"
+            f"{at[DATE + 1 :]}  {name:<{width}}  "
+            f"{escape_control_characters(timeline_words.describe_moment(together, moment))}"
         )
         for line in arrow_lines(together, moment):
             typer.echo(f"{'':{DATE + 4 + width}}  {escape_control_characters(line)}")
 
 
-def arrow_lines(together: Timeline, moment: Moment) -> Iterator[str]:
+def arrow_lines(together: Timeline, moment: LoggedEvent) -> Iterator[str]:
     """What an event led to: one line for those that heard or saw it, and one for each node that rollouts went to."""
     arrows = timeline_words.list_arrows(together, moment)
     for kind, verb in ARRIVED.items():
@@ -261,17 +264,17 @@ def warn_of_left_out(logs: Sequence[NodeLog]) -> None:
             warn(f"of {log.name} some events up to round {log.left_out} are left out: more than {MOMENTS_MAX} at once")
 
 
-def print_json_lines(part: Part, chosen: set[int], begins: bool) -> None:
+def print_json_lines(part: TimelinePart, chosen: set[int], begins: bool) -> None:
     """A line for each event; for the first part, one for each node before."""
     together = part.timeline
     if begins:
         for number in range(len(together.logs)):
             typer.echo(to_json(timeline_words.describe_node(together, number)))
-    for moment in shown(part, chosen):
+    for moment in format_event(part, chosen):
         typer.echo(to_json(timeline_words.describe_event(together, moment)))
 
 
-def show_rollouts(part: Part, sender: int, as_json: bool) -> None:
+def show_rollouts(part: TimelinePart, sender: int, as_json: bool) -> None:
     """Answer what became of a node's rollouts, for each stage of the rounds."""
     together = part.timeline
     stages = max([log.settings.stages for log in together.logs if log.settings], default=1)
@@ -304,7 +307,7 @@ def serve_lanes(
     from swarmd.web.lanes import LanesSource, make_lanes_app, rounds_kept
 
     found = find_logs(places, stack)
-    logs = order_logs([NodeLog(number, log, Rounds(), rounds_kept(len(found))) for number, log in enumerate(found)])
+    logs = order_logs([NodeLog(number, log, RoundRange(), rounds_kept(len(found))) for number, log in enumerate(found)])
     token = str(token_file.absolute()) if token_file is not None else ""
     doors, endpoint = prepare_page_access(PageOptions(listen, token), Path.cwd())
     serve_page(make_lanes_app(LanesSource(logs), doors), endpoint, open_page)

@@ -214,7 +214,7 @@ def on_rollouts_gathered(turn: StepContext, event: events.RolloutsGathered) -> N
     """Peers' rollouts are in the blob store."""
     if turn.remove_pending(event.command) is None:
         return
-    stage_times.note_gathered(turn.state, event)
+    stage_times.record_gathering(turn.state, event)
     work, rollouts = turn.state.work, evidence.without_banned_peers(turn.state, event.rollouts)
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
@@ -271,7 +271,7 @@ def on_stage_trained(turn: StepContext, event: events.StageTrained) -> None:
         turn.remove_pending(event.command)
     else:
         record_result(turn, event)
-        stage_times.note_trained(turn.state, event)
+        stage_times.record_training(turn.state, event)
         group_costs.count_stage(turn.state, event)
         weights.on_stage_trained(turn)
         if work is not None and (work.round, work.stage) == (event.round, event.stage):

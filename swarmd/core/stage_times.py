@@ -20,7 +20,7 @@ PARTS: dict[RoundState, NodePart] = {
 }
 
 
-def count_state(state: StateBase, at: float) -> None:
+def add_time_in_state(state: StateBase, at: float) -> None:
     """Count the time in the present state of the round's chart, which is being left at `at`."""
     times, part = state.stage_times, PARTS.get(state.chart)
     if times is None or part is None:
@@ -30,7 +30,7 @@ def count_state(state: StateBase, at: float) -> None:
         before: NodePart = "load"
         apart = times.train_at - state.since
     else:
-        before, apart = "network", unlinked(state, at) if part in ("gather", "publish") else 0.0
+        before, apart = "network", seconds_without_link(state, at) if part in ("gather", "publish") else 0.0
     apart = min(max(0.0, apart), whole)
     parts = dict(times.parts)
     for name, seconds in ((before, apart), (part, whole - apart)):
@@ -39,7 +39,7 @@ def count_state(state: StateBase, at: float) -> None:
     state.stage_times = replace(times, parts=tuple(parts.items()))
 
 
-def unlinked(state: StateBase, at: float) -> float:
+def seconds_without_link(state: StateBase, at: float) -> float:
     """Seconds since the round's chart changed in which the node had no connection, by what is known of the last one."""
     link = state.link
     return link.since - state.since if link.chart == "up" else at - max(link.since, state.since)
@@ -59,21 +59,21 @@ def end_stage(state: StateBase) -> None:
     state.stage_times = None
 
 
-def note_gathered(state: StateBase, event: RolloutsGathered) -> None:
+def record_gathering(state: StateBase, event: RolloutsGathered) -> None:
     """Keep how many peers' rollouts could not be fetched."""
     times = state.stage_times
     if times is not None and event.missing and (times.round, times.stage) == (event.round, event.stage):
         state.stage_times = replace(times, missing=event.missing)
 
 
-def note_trained(state: StateBase, event: StageTrained) -> None:
+def record_training(state: StateBase, event: StageTrained) -> None:
     """Keep what the trainer says of its time."""
     times = state.stage_times
     if times is not None and (times.round, times.stage) == (event.round, event.stage):
         state.stage_times = replace(times, trained=True, trainer=event.times)
 
 
-def note_given(state: StateBase, at: float) -> None:
+def record_training_start(state: StateBase, at: float) -> None:
     """The trainer is given the stage."""
     times = state.stage_times
     if times is not None:

@@ -117,7 +117,7 @@ class StepContext:
         if after is None:
             return self.charts.round.ignore_trigger(state.chart, trigger)
         if state.stage_times is not None:
-            stage_times.count_state(state, self.at)
+            stage_times.add_time_in_state(state, self.at)
         state.chart = after
         state.since = self.at
         return True
@@ -258,7 +258,7 @@ class StepContext:
         if isinstance(command, Train):
             if not self.fire_trainer_trigger("train", command.id):
                 return
-            stage_times.note_given(self.state, self.at)
+            stage_times.record_training_start(self.state, self.at)
         self.commands += (command,)
 
     def is_worker_free(self, command: Command) -> bool:

@@ -43,7 +43,7 @@ class CreditStatus(msgspec.Struct, frozen=True):
     words: str  # a sentence, with the next step
 
 
-class Known(NamedTuple):
+class CreditFacts(NamedTuple):
     """What a node knows of its credit; all of it pure."""
 
     state: State
@@ -72,7 +72,7 @@ class Known(NamedTuple):
         return max((row.last_round for row in rows if row.peer == self.peer and row.admitted), default=-1)
 
 
-def credit_status(known: Known) -> CreditStatus | None:
+def credit_status(known: CreditFacts) -> CreditStatus | None:
     """Whether a node's reports count; None for a coordinator, which keeps the leaderboard, and before the first run."""
     state = known.state
     if state.settings is None or state.coordination is not None:
@@ -80,7 +80,7 @@ def credit_status(known: Known) -> CreditStatus | None:
     if state.chain is not None and state.settings.chain is not None and not state.settings.chain.sends:
         return None
     credited = known.credited_round
-    if credited >= 0 and credited + LATELY >= _newest(known):
+    if credited >= 0 and credited + LATELY >= _latest_creditable_round(known):
         return CreditStatus("credited", "", f"its reports count, the last one that of round {credited}")
     for cause, find in CAUSES.items():
         if words := find(known):
@@ -88,11 +88,11 @@ def credit_status(known: Known) -> CreditStatus | None:
     if state.rounds_joined - (state.work is not None) < LATELY:
         return CreditStatus("pending", "", "its first rounds are not over: a leaderboard follows each")
     since = f"none since round {credited}" if credited >= 0 else "none so far"
-    words = f"it reports, and {since} is on the leaderboard that it read ({_board_words(known)})"
+    words = f"it reports, and {since} is on the leaderboard that it read ({_describe_leaderboard(known)})"
     return CreditStatus("not credited", "unknown", f"{words}: {ASK} for `swarmd leaderboard` and its log")
 
 
-def _newest(known: Known) -> int:
+def _latest_creditable_round(known: CreditFacts) -> int:
     """The last round of which this node could know that it is credited."""
     board = known.standings
     fresh = board is not None and known.state.chain is None and board.round + OLD_ROUNDS >= known.round
@@ -102,14 +102,14 @@ def _newest(known: Known) -> int:
 ASK = "ask whoever runs the coordinator"
 
 
-def _board_words(known: Known) -> str:
+def _describe_leaderboard(known: CreditFacts) -> str:
     return f"of round {known.standings.round}" if known.standings is not None else "none yet"
 
 
 # --- the causes; each gives a sentence, or nothing if it is not so ---
 
 
-def _find_barred(known: Known) -> str:
+def _find_barred(known: CreditFacts) -> str:
     barred = [each for each in known.state.equivocations if is_banned_by(each, known.peer, known.round)]
     if not barred:
         return ""
@@ -117,7 +117,7 @@ def _find_barred(known: Known) -> str:
     return f"{words}; run it in one place only, or begin with a new identity (`swarmd init`)"
 
 
-def _find_no_membership(known: Known) -> str:
+def _find_no_membership(known: CreditFacts) -> str:
     """By this node's own configuration, which all nodes of a swarm have alike."""
     config = known.config
     if config is None or not config.dht.members or known.peer in config.dht.members:
@@ -125,7 +125,7 @@ def _find_no_membership(known: Known) -> str:
     return f"this node is not in dht.members: {ASK} to add {known.peer}, and join again with the new manifest"
 
 
-def _find_no_admission(known: Known) -> str:
+def _find_no_admission(known: CreditFacts) -> str:
     config, standings = known.config, known.standings
     if config is not None and config.dht.admission == "invitation":
         try:
@@ -142,7 +142,7 @@ def _find_no_admission(known: Known) -> str:
     return ""
 
 
-def _find_unregistered(known: Known) -> str:
+def _find_unregistered(known: CreditFacts) -> str:
     chain = known.chain
     if chain is None or chain.state != "up" or chain.registered:
         return ""
@@ -153,14 +153,14 @@ def _find_unregistered(known: Known) -> str:
     return f"the contract does not know its account yet: {chain.reason or ASK_CONTRACT}"
 
 
-def _find_no_funds(known: Known) -> str:
+def _find_no_funds(known: CreditFacts) -> str:
     chain = known.chain
     if chain is None or chain.rounds_paid is None or chain.rounds_paid >= 1:
         return ""
     return f"its account {chain.account} cannot pay for a round's transactions: send coins to it"
 
 
-def _find_not_listed(known: Known) -> str:
+def _find_not_listed(known: CreditFacts) -> str:
     members = known.state.members
     if members is None or known.peer in members:
         return ""
@@ -170,14 +170,14 @@ def _find_not_listed(known: Known) -> str:
 ASK_CONTRACT = "ask whoever keeps the contract"
 
 
-def _find_not_running(known: Known) -> str:
+def _find_not_running(known: CreditFacts) -> str:
     if known.runs:
         return ""
     why = first_line(known.state.stop_reason)
     return f"it does not run{f' ({why})' if why else ''}: `swarmd run` starts it"
 
 
-def _find_other_coordinator(known: Known) -> str:
+def _find_other_coordinator(known: CreditFacts) -> str:
     refused = dict(known.state.rejections).get("not-the-coordinator", 0)
     if known.state.clock is not None or not refused or known.state.settings is None:
         return ""
@@ -187,7 +187,7 @@ def _find_other_coordinator(known: Known) -> str:
     )
 
 
-def _find_no_link(known: Known) -> str:
+def _find_no_link(known: CreditFacts) -> str:
     link = known.state.link
     if link.isolated and link.chart == "up":
         return f"{link.isolated}: `swarmd doctor` checks this node's network, and {ASK} whether it runs"
@@ -199,7 +199,7 @@ def _find_no_link(known: Known) -> str:
     return f"it is cut off from the swarm ({why}): `swarmd doctor` checks the network and names the fix"
 
 
-def _find_no_coordinator(known: Known) -> str:
+def _find_no_coordinator(known: CreditFacts) -> str:
     clock = known.state.clock
     if known.state.chain is not None or (clock is not None and clock.final):
         return ""
@@ -215,7 +215,7 @@ def _find_no_coordinator(known: Known) -> str:
     return f"the coordinator has announced nothing since {since}: nothing counts until it is back; {ASK}"
 
 
-def _find_skew(known: Known) -> str:
+def _find_skew(known: CreditFacts) -> str:
     work, clock = known.state.work, known.state.clock
     if work is None or clock is None or (work.round, work.stage) != (clock.round, clock.stage):
         return ""
@@ -226,7 +226,7 @@ def _find_skew(known: Known) -> str:
     return f"this machine's clock is {off} the coordinator's: set it right (`timedatectl set-ntp true`)"
 
 
-def _find_failing(known: Known) -> str:
+def _find_failing(known: CreditFacts) -> str:
     state = known.state
     work = state.work
     if state.low_space is not None:
@@ -234,25 +234,25 @@ def _find_failing(known: Known) -> str:
     if state.trainer.chart == "down" and state.training.reason:
         return f"its trainer does not run: {first_line(state.training.reason)}; `swarmd explain` tells more"
     failed = work is not None and (work.failures > 0 or (state.faulted and work.result is None))
-    if failed or (state.skips and state.skips[-1].cause == "fault" and _is_late(known, state.skips[-1].last)):
+    if failed or (state.skips and state.skips[-1].cause == "fault" and _is_recent_round(known, state.skips[-1].last)):
         return "its training fails: `swarmd explain` says why, and `swarmd doctor` checks model and machine"
     return ""
 
 
-def _find_slow(known: Known) -> str:
+def _find_slow(known: CreditFacts) -> str:
     state, clock = known.state, known.state.clock
-    if not state.skips or state.skips[-1].cause != "slow" or not _is_late(known, state.skips[-1].last):
+    if not state.skips or state.skips[-1].cause != "slow" or not _is_recent_round(known, state.skips[-1].last):
         return ""
-    took = f"a stage takes {format_duration(_own_s(state))} here, and " if _own_s(state) else ""
+    took = f"a stage takes {format_duration(_own_stage_s(state))} here, and " if _own_stage_s(state) else ""
     open_s = clock.deadline_at - clock.opened_at if clock is not None else 0.0
     return f"it skips rounds: {took}the swarm's are open for up to {format_duration(open_s)}; {LESS}"
 
 
-def _find_late(known: Known) -> str:
+def _find_late(known: CreditFacts) -> str:
     times = known.state.last_times
     if times is None or dict(times.parts).get("wait", 0.0) > 0 or (known.state.clock and known.state.clock.final):
         return ""
-    took = format_duration(_own_s(known.state))
+    took = format_duration(_own_stage_s(known.state))
     return f"its reports come after their stages have closed: a stage takes {took} here; {LESS}"
 
 
@@ -261,18 +261,18 @@ LESS = (
 )
 
 
-def _own_s(state: State) -> float:
+def _own_stage_s(state: State) -> float:
     """What the last trained stage took up to its report."""
     parts = state.last_times.parts if state.last_times is not None else ()
     return sum(seconds for part, seconds in parts if part != "wait")
 
 
-def _is_late(known: Known, round: int) -> bool:
+def _is_recent_round(known: CreditFacts, round: int) -> bool:
     """Whether a round is one of the latest."""
     return round + LATELY >= known.round
 
 
-CAUSES: dict[str, Callable[[Known], str]] = {
+CAUSES: dict[str, Callable[[CreditFacts], str]] = {
     "identity barred": _find_barred,
     "not a member": _find_no_membership,
     "not admitted": _find_no_admission,
@@ -299,11 +299,11 @@ def read_credit(
     """`credit_status` with the leaderboard that the node read last."""
     swarm, standings = state.settings.swarm if state.settings else "", None
     with contextlib.suppress(OSError):  # none was read yet
-        standings = _read_once(paths.standings, swarm, paths.standings.stat().st_mtime_ns)
-    return credit_status(Known(state, now, chain, standings, config, runs))
+        standings = _read_if_changed(paths.standings, swarm, paths.standings.stat().st_mtime_ns)
+    return credit_status(CreditFacts(state, now, chain, standings, config, runs))
 
 
 @lru_cache(maxsize=4)
-def _read_once(path: Path, swarm: str, changed_ns: int) -> SavedStandings | None:
+def _read_if_changed(path: Path, swarm: str, changed_ns: int) -> SavedStandings | None:
     """Standings are read again only when they have changed."""
     return read_standings(path, swarm)

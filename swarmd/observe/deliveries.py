@@ -16,7 +16,7 @@ from swarmd.core.evidence import is_banned_by
 from swarmd.core.ids import stage_command_id
 from swarmd.core.values import KnownEvidence, RolloutsRef, SkipCause
 from swarmd.observe.describe import cut_first_line
-from swarmd.observe.node_log import Moment, Opened
+from swarmd.observe.node_log import LoggedEvent, StageOpened
 from swarmd.observe.timeline import Place, Timeline
 from swarmd.observe.words import count_noun, format_duration
 from swarmd.paths import quote_for_shell
@@ -92,16 +92,16 @@ class Rollouts(NamedTuple):
 
 def trace_rollouts(timeline: Timeline, sender: int, place: Place) -> Rollouts:
     """What became of the rollouts that a node made in a round and stage."""
-    sending = _Sending(timeline, sender, place)
-    return Rollouts(sender, *place, tuple(sending.tell()), sending.groups, tuple(sending.deliver_all()))
+    sending = _SentRollouts(timeline, sender, place)
+    return Rollouts(sender, *place, tuple(sending.describe_sender()), sending.groups, tuple(sending.find_deliveries()))
 
 
 def trace_deliveries(timeline: Timeline, sender: int, place: Place) -> list[Delivery]:
     """The same at the other nodes alone."""
-    return _Sending(timeline, sender, place).deliver_all()
+    return _SentRollouts(timeline, sender, place).find_deliveries()
 
 
-class _Sending:
+class _SentRollouts:
     """The sender's side, and what both sides ask of the logs."""
 
     def __init__(self, timeline: Timeline, sender: int, place: Place) -> None:
@@ -111,28 +111,28 @@ class _Sending:
         self.used_at = timeline.place_after(place)
         self.name = timeline.names[sender]
         self.peer = timeline.logs[sender].peer
-        self.trained = timeline.find(sender, events.StageTrained, place)
-        self.published = timeline.find(sender, events.ReportPublished, place)
+        self.trained = timeline.find_event(sender, events.StageTrained, place)
+        self.published = timeline.find_event(sender, events.ReportPublished, place)
         event = self.trained.event if self.trained is not None else None
         self.ref = event.rollouts if isinstance(event, events.StageTrained) else None
         self.groups = self.ref.groups if self.ref is not None else None
 
-    def tell(self) -> Iterator[str]:
+    def describe_sender(self) -> Iterator[str]:
         """Sentences about what the sender did, and what the coordinator saw of it."""
         of = f"round {self.place[0]} stage {self.place[1]}"
         if self.trained is None or self.ref is None:
-            yield f"{self.name} trained nothing of {of}, as far as its log says: {self.why_untrained()}."
+            yield f"{self.name} trained nothing of {of}, as far as its log says: {self.explain_untrained()}."
             return
         shared = f"{count_noun(self.ref.groups, 'group')}, digest {self.ref.digest[:12]}"
         yield f"{self.name} trained {of} and had {shared} to share."
         if self.published is not None:
             took_s = self.published.at - self.trained.at
-            yield f"Its rollouts and its report were published {_after(took_s)}."
+            yield f"Its rollouts and its report were published {_format_delay(took_s)}."
         else:
-            yield f"Its log does not say that it could publish them: {self.why_unpublished()}."
-        yield from self._tell_report(of)
+            yield f"Its log does not say that it could publish them: {self.explain_unpublished()}."
+        yield from self._describe_report(of)
 
-    def _tell_report(self, of: str) -> Iterator[str]:
+    def _describe_report(self, of: str) -> Iterator[str]:
         """What the coordinator saw."""
         timeline = self.timeline
         settings = timeline.logs[self.sender].settings
@@ -140,27 +140,27 @@ class _Sending:
         if coordinator is None or coordinator == self.sender or self.trained is None:
             return
         name = timeline.names[coordinator]
-        seen = timeline.find(coordinator, events.ReportSeen, self.place, self.peer)
+        seen = timeline.find_event(coordinator, events.ReportSeen, self.place, self.peer)
         if seen is not None:
-            took_s = timeline.time(seen) - timeline.time(self.trained)
-            yield f"The coordinator, {name}, saw its report {_after(took_s)}."
+            took_s = timeline.estimate_time(seen) - timeline.estimate_time(self.trained)
+            yield f"The coordinator, {name}, saw its report {_format_delay(took_s)}."
             return
-        closed = timeline.find(coordinator, Opened, self.used_at)
-        if closed is not None and timeline.gap_s(closed, self.trained)[0] > 0:
+        closed = timeline.find_event(coordinator, StageOpened, self.used_at)
+        if closed is not None and timeline.time_between_s(closed, self.trained)[0] > 0:
             yield f"The coordinator, {name}, had gone on to the next stage by then: the report counts for nothing."
         elif closed is not None:
             yield f"The coordinator, {name}, closed {of} without having seen its report."
         else:
             yield f"The log of the coordinator, {name}, does not show its report."
 
-    def why_untrained(self) -> str:
+    def explain_untrained(self) -> str:
         timeline, (round_, _) = self.timeline, self.place
         log = timeline.logs[self.sender]
         for moment in timeline.moments[self.sender]:
             event = moment.event
             if isinstance(event, events.RoundsSkipped) and event.first <= round_ <= event.last:
                 return f"it skipped the round, cause: {event.cause} ({_SKIPS[event.cause]})"
-        if timeline.find(self.sender, events.TrainingCancelled, self.place) is not None:
+        if timeline.find_event(self.sender, events.TrainingCancelled, self.place) is not None:
             return "it gave the stage up"
         if log.first_near > round_:
             return f"the log begins at round {log.first_near}"
@@ -168,14 +168,14 @@ class _Sending:
             return f"the log ends at round {log.reached}"
         return f"`swarmd explain {quote_for_shell(log.place.parent)} {round_}` tells why"
 
-    def why_unpublished(self) -> str:
+    def explain_unpublished(self) -> str:
         """What hindered the sender, as far as its log says."""
         timeline, trained = self.timeline, self.trained
         assert trained is not None
         later = timeline.moments[self.sender][trained.index :]
         command = stage_command_id("report", *self.place)
-        link = self.link_trouble(self.sender, trained)
-        failed = _failures_of(later, command)
+        link = self.describe_link_fault(self.sender, trained)
+        failed = _list_failures(later, command)
         if link:
             return f"when it was to publish, {link}"
         if failed:
@@ -185,13 +185,13 @@ class _Sending:
             return "it was stopped before that"
         return "the log ends before that, or a later stage came first"
 
-    def deliver_all(self) -> list[Delivery]:
+    def find_deliveries(self) -> list[Delivery]:
         """What became of them at each other node."""
-        return [deliver(self, node) for node in range(len(self.timeline.logs)) if node != self.sender]
+        return [find_delivery(self, node) for node in range(len(self.timeline.logs)) if node != self.sender]
 
     # --- what both sides ask ---
 
-    def link_trouble(self, node: int, moment: Moment) -> str:
+    def describe_link_fault(self, node: int, moment: LoggedEvent) -> str:
         """What was wrong with a node's link at a moment of its own, as a clause; empty for nothing."""
         before = (each for each in reversed(self.timeline.logs[node].links) if each.seq <= moment.seq)
         last = next(before, None)
@@ -205,33 +205,38 @@ class _Sending:
         return ""
 
 
-def deliver(sending: _Sending, node: int) -> Delivery:
+def find_delivery(sending: _SentRollouts, node: int) -> Delivery:
     """What became of them at one other node."""
-    gathered = sending.timeline.find(node, events.RolloutsGathered, sending.used_at)
+    gathered = sending.timeline.find_event(node, events.RolloutsGathered, sending.used_at)
     event = gathered.event if gathered is not None else None
     if gathered is not None and isinstance(event, events.RolloutsGathered):
         ref = next((each for each in event.rollouts if each.peer == sending.peer), None)
         if ref is not None:
-            return _Fetched(sending, node, gathered, event.rollouts, ref).tell()
+            return _FetchedDelivery(sending, node, gathered, event.rollouts, ref).find()
     if sending.trained is None or sending.groups == 0:
         brief = "nothing was sent" if sending.trained is None else "there were no groups to share"
         return Delivery(node, "nothing-sent", brief, f"Nothing could reach it: {brief}.")
     if gathered is not None and isinstance(event, events.RolloutsGathered):
-        return _Missed(sending, node, gathered, event).tell()
+        return _MissedDelivery(sending, node, gathered, event).find()
     place = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
     if any(log.ended_with == sending.used_at[0] for log in sending.timeline.logs):
         text = f"The swarm had run its rounds: nobody gathers for {place}."
         return Delivery(node, "not-yet", "nobody fetches them, the swarm has ended", text)
     if all(log.reached < sending.used_at[0] for log in sending.timeline.logs):
         return Delivery(node, "not-yet", "not fetched yet", f"No log here has come to {place}, which they are for.")
-    return _Absent(sending, node).tell()
+    return _AbsentReceiver(sending, node).find()
 
 
-class _Fetched:
+class _FetchedDelivery:
     """A receiver that has the rollouts."""
 
     def __init__(
-        self, sending: _Sending, node: int, gathered: Moment, all_refs: Sequence[RolloutsRef], ref: RolloutsRef
+        self,
+        sending: _SentRollouts,
+        node: int,
+        gathered: LoggedEvent,
+        all_refs: Sequence[RolloutsRef],
+        ref: RolloutsRef,
     ) -> None:
         self._sending = sending
         self._node = node
@@ -240,30 +245,34 @@ class _Fetched:
         self._ref = ref
         timeline = sending.timeline
         self._of = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
-        took_s = timeline.time(gathered) - timeline.time(sending.trained) if sending.trained is not None else None
-        self._after = "" if took_s is None else f" {_after(took_s)}"
+        took_s = (
+            timeline.estimate_time(gathered) - timeline.estimate_time(sending.trained)
+            if sending.trained is not None
+            else None
+        )
+        self._after = "" if took_s is None else f" {_format_delay(took_s)}"
 
-    def tell(self) -> Delivery:
-        verdict, what = self._use()
+    def find(self) -> Delivery:
+        verdict, what = self._describe_use()
         fetched = f"It fetched {count_noun(self._ref.groups, 'group')}{self._after}, for {self._of}"
         own = self._sending.ref
         if own is not None and own.digest != self._ref.digest:
             fetched += f", under another digest ({self._ref.digest[:12]}) than the sender's log has"
         return Delivery(self._node, verdict, f"fetched{self._after}, {what}", f"{fetched}, and {what}.")
 
-    def _use(self) -> tuple[Verdict, str]:
+    def _describe_use(self) -> tuple[Verdict, str]:
         """What it did with them, as a clause."""
         timeline, place = self._sending.timeline, self._sending.used_at
         if is_banned(self._sending, self._node, self._gathered):
             return "banned", "used nothing: it knows that the sender signed two different reports"
-        trained = timeline.find(self._node, events.StageTrained, place)
+        trained = timeline.find_event(self._node, events.StageTrained, place)
         if trained is not None and isinstance(trained.event, events.StageTrained):
-            return self._use_in(trained.event)
-        if timeline.find(self._node, events.TrainingCancelled, place) is not None:
+            return self._describe_use_in(trained.event)
+        if timeline.find_event(self._node, events.TrainingCancelled, place) is not None:
             return "fetched", "gave that stage up"
         return "fetched", "has not trained that stage to its end, as far as its log goes"
 
-    def _use_in(self, event: events.StageTrained) -> tuple[Verdict, str]:
+    def _describe_use_in(self, event: events.StageTrained) -> tuple[Verdict, str]:
         """What a trained stage did with them; its log counts the groups of all peers together, refusals by reason."""
         own, everyone = self._ref.groups, sum(ref.groups for ref in self._refs)
         alone = len([ref for ref in self._refs if ref.groups]) == 1
@@ -296,26 +305,28 @@ class _Fetched:
         return "set-aside", f"used none of them{scored}: {why}"
 
 
-class _Missed:
+class _MissedDelivery:
     """A receiver that gathered for that stage, and has others' rollouts or none."""
 
-    def __init__(self, sending: _Sending, node: int, gathered: Moment, event: events.RolloutsGathered) -> None:
+    def __init__(
+        self, sending: _SentRollouts, node: int, gathered: LoggedEvent, event: events.RolloutsGathered
+    ) -> None:
         self._sending = sending
         self._node = node
         self._gathered = gathered
         self._event = event
         self._of = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
 
-    def tell(self) -> Delivery:
+    def find(self) -> Delivery:
         """The first cause that the logs show."""
         for cause in (
-            self._refused,
-            self._banned,
-            self._late,
-            self._sender_down,
-            self._cut_off,
-            self._unavailable,
-            self._not_chosen,
+            self._check_refused,
+            self._check_banned,
+            self._check_late,
+            self._check_sender_down,
+            self._check_cut_off,
+            self._check_unavailable,
+            self._check_not_chosen,
         ):
             found = cause()
             if found is not None:
@@ -328,10 +339,10 @@ class _Missed:
         )
         return Delivery(self._node, "unknown", "not fetched, and the logs do not say why", text, lacks)
 
-    def _refused(self) -> Delivery | None:
+    def _check_refused(self) -> Delivery | None:
         timeline, peer = self._sending.timeline, self._sending.peer
-        heard = timeline.find(self._node, events.RoundAnnounced, self._sending.used_at) or timeline.find(
-            self._node, Opened, self._sending.used_at
+        heard = timeline.find_event(self._node, events.RoundAnnounced, self._sending.used_at) or timeline.find_event(
+            self._node, StageOpened, self._sending.used_at
         )
         since = heard.index if heard is not None else 0
         for moment in timeline.moments[self._node][since:]:
@@ -353,16 +364,16 @@ class _Missed:
                 )
         return None
 
-    def _banned(self) -> Delivery | None:
+    def _check_banned(self) -> Delivery | None:
         if not is_banned(self._sending, self._node, self._gathered):
             return None
         text = "It took nothing from the sender, since it knows that the sender signed two different reports."
         return Delivery(self._node, "banned", "not fetched: the sender is banned there", text)
 
-    def _late(self) -> Delivery | None:
+    def _check_late(self) -> Delivery | None:
         trained, published = self._sending.trained, self._sending.published
         assert trained is not None
-        least_s, most_s = self._sending.timeline.gap_s(self._gathered, trained)
+        least_s, most_s = self._sending.timeline.time_between_s(self._gathered, trained)
         if least_s > 0:
             by = f"{format_duration(least_s)} or more" if least_s >= 1 else "a moment"
             text = (
@@ -370,11 +381,11 @@ class _Missed:
                 "lost on the way."
             )
             return Delivery(self._node, "late", f"too late, by {by}", text)
-        trouble = self._sending.link_trouble(self._sending.sender, trained)
+        trouble = self._sending.describe_link_fault(self._sending.sender, trained)
         if trouble or published is None:
             return None
-        if self._sending.timeline.gap_s(self._gathered, published)[1] > 0:
-            sure = self._sending.timeline.gap_s(self._gathered, published)[0] > 0 and most_s < 0
+        if self._sending.timeline.time_between_s(self._gathered, published)[1] > 0:
+            sure = self._sending.timeline.time_between_s(self._gathered, published)[0] > 0 and most_s < 0
             lacks = "" if sure else "clocks that are compared more closely, by more rounds in both logs"
             text = (
                 f"They were still being published when it ended gathering for {self._of}."
@@ -385,25 +396,25 @@ class _Missed:
             return Delivery(self._node, "late", "too late, by a moment", text, lacks)
         return None
 
-    def _sender_down(self) -> Delivery | None:
+    def _check_sender_down(self) -> Delivery | None:
         """The sender had not published when the receiver's gathering ended, and its log says what hindered it."""
         published, trained = self._sending.published, self._sending.trained
         assert trained is not None
-        if published is not None and self._sending.timeline.gap_s(self._gathered, published)[1] <= 0:
+        if published is not None and self._sending.timeline.time_between_s(self._gathered, published)[1] <= 0:
             return None
-        why = self._sending.why_unpublished()
+        why = self._sending.explain_unpublished()
         when = "later" if published is not None else "never, as far as its log says"
         text = f"The sender had not published them when it gathered for {self._of}: {why}. They were published {when}."
         return Delivery(self._node, "sender-down", "the sender had not published them", text)
 
-    def _cut_off(self) -> Delivery | None:
-        trouble = self._sending.link_trouble(self._node, self._gathered)
+    def _check_cut_off(self) -> Delivery | None:
+        trouble = self._sending.describe_link_fault(self._node, self._gathered)
         if not trouble:
             return None
         text = f"It was cut off when it gathered for {self._of}: {trouble}."
         return Delivery(self._node, "cut-off", "cut off at that time", text)
 
-    def _unavailable(self) -> Delivery | None:
+    def _check_unavailable(self) -> Delivery | None:
         """Announced there, and not fetched: the log counts them and does not name them."""
         missing = self._event.missing
         if not missing:
@@ -421,7 +432,7 @@ class _Missed:
         )
         return Delivery(self._node, "unavailable", "announced, and the body did not come", text, lacks)
 
-    def _not_chosen(self) -> Delivery | None:
+    def _check_not_chosen(self) -> Delivery | None:
         """In a swarm of shards each node reads some of them, and takes enough peers' rollouts, not all."""
         rules = [log.settings.coordination for log in self._sending.timeline.logs if log.settings is not None]
         if not self._event.rollouts or not any(each is not None and each.shard_members for each in rules):
@@ -434,17 +445,17 @@ class _Missed:
         return Delivery(self._node, "not-chosen", f"not chosen, it took those of {taken}", text)
 
 
-class _Absent:
+class _AbsentReceiver:
     """A receiver whose log has no gathering for that stage."""
 
-    def __init__(self, sending: _Sending, node: int) -> None:
+    def __init__(self, sending: _SentRollouts, node: int) -> None:
         self._sending = sending
         self._node = node
         self._log = sending.timeline.logs[node]
         self._moments = sending.timeline.moments[node]
         self._of = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
 
-    def tell(self) -> Delivery:
+    def find(self) -> Delivery:
         round_ = self._sending.used_at[0]
         skip = next(
             (
@@ -455,26 +466,26 @@ class _Absent:
             None,
         )
         if skip is not None:
-            return self._skipped(skip)
+            return self._explain_skip(skip)
         if self._log.reached < round_:
-            return self._ends_before()
+            return self._explain_log_end()
         if self._log.first_near > round_:
             lacks = f"an older copy or a backup of its log, with round {round_}"
             text = (
                 f"Its log begins at round {self._log.first_near}, so it says nothing of {self._of}. It takes {lacks}."
             )
             return Delivery(self._node, "unknown", "its log begins later", text, lacks)
-        return self._present()
+        return self._explain_present()
 
-    def _skipped(self, skip: Moment) -> Delivery:
+    def _explain_skip(self, skip: LoggedEvent) -> Delivery:
         event = skip.event
         assert isinstance(event, events.RoundsSkipped)
         rounds = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
         said = f"It skipped {rounds}, cause: {event.cause}"
-        down = self._was_down(event.first - 1, skip.seq) if event.cause in ("fault", "stopped") else ""
+        down = self._describe_outage(event.first - 1, skip.seq) if event.cause in ("fault", "stopped") else ""
         if down:
             return Delivery(self._node, "down", "down at that time", f"{said}. {down}")
-        if event.cause in ("fault", "slow") and (trouble := self._link_trouble_since_trained(skip)):
+        if event.cause in ("fault", "slow") and (trouble := self._describe_link_fault_before(skip)):
             return Delivery(self._node, "cut-off", "cut off at that time", f"{said}: {trouble}.")
         more = ""
         if event.cause == "fault":
@@ -482,15 +493,15 @@ class _Absent:
         text = f"{said}: {_SKIPS[event.cause]}.{more}"
         return Delivery(self._node, "skipped", f"skipped the round ({event.cause})", text)
 
-    def _link_trouble_since_trained(self, skip: Moment) -> str:
+    def _describe_link_fault_before(self, skip: LoggedEvent) -> str:
         """What was wrong with its link after it had trained its last stage and waited for the next."""
         before = reversed(self._moments[: skip.index])
         trained = next((each for each in before if isinstance(each.event, events.StageTrained)), skip)
         changes = [each for each in self._log.links if trained.seq < each.seq < skip.seq]
-        troubles = (self._sending.link_trouble(self._node, each) for each in (trained, *changes, skip))
+        troubles = (self._sending.describe_link_fault(self._node, each) for each in (trained, *changes, skip))
         return next(filter(None, troubles), "")
 
-    def _was_down(self, near: int, until_seq: int, since_seq: int = 0) -> str:
+    def _describe_outage(self, near: int, until_seq: int, since_seq: int = 0) -> str:
         """A sentence on an outage before an event, and not before the node knew of a round; empty if it was up."""
         for outage in self._log.outages:
             if near <= outage.near and since_seq <= outage.seq <= until_seq:
@@ -500,12 +511,12 @@ class _Absent:
                 return f"It was stopped ({cut_first_line(outage.reason)}), and started again {away} later."
         return ""
 
-    def _ends_before(self) -> Delivery:
+    def _explain_log_end(self) -> Delivery:
         if self._log.stopped is not None:
             reason = cut_first_line(self._log.stopped)
             text = f"It was stopped before {self._of} ({reason}) and has not been started again."
             return Delivery(self._node, "down", "down at that time", text)
-        trouble = self._sending.link_trouble(self._node, self._moments[-1]) if self._moments else ""
+        trouble = self._sending.describe_link_fault(self._node, self._moments[-1]) if self._moments else ""
         if trouble:
             text = f"Its log has not come to {self._of}: {trouble}."
             return Delivery(self._node, "cut-off", "cut off at that time", text)
@@ -516,22 +527,24 @@ class _Absent:
         )
         return Delivery(self._node, "unknown", "its log ends before", text, lacks)
 
-    def _present(self) -> Delivery:
+    def _explain_present(self) -> Delivery:
         """It was there in that round, and gathered nothing for that stage."""
         place, timeline = self._sending.used_at, self._sending.timeline
         command = stage_command_id("gather", *place)
-        failed = _failures_of(self._moments, command)
-        trained = timeline.find(self._node, events.StageTrained, place)
-        heard = timeline.find(self._node, events.RoundAnnounced, place) or timeline.find(self._node, Opened, place)
+        failed = _list_failures(self._moments, command)
+        trained = timeline.find_event(self._node, events.StageTrained, place)
+        heard = timeline.find_event(self._node, events.RoundAnnounced, place) or timeline.find_event(
+            self._node, StageOpened, place
+        )
         at = trained or heard
-        trouble = self._sending.link_trouble(self._node, at) if at is not None else ""
+        trouble = self._sending.describe_link_fault(self._node, at) if at is not None else ""
         if trouble or failed:
             why = trouble or f"gathering failed: {cut_first_line(failed[-1])}"
             return Delivery(
                 self._node, "cut-off", "cut off at that time", f"It gathered nothing for {self._of}: {why}."
             )
         following = self._moments[heard.index :] if heard is not None else ()
-        if following and (down := self._was_down(place[0], following[-1].seq, following[0].seq)):
+        if following and (down := self._describe_outage(place[0], following[-1].seq, following[0].seq)):
             return Delivery(self._node, "down", "down at that time", f"It gathered nothing for {self._of}. {down}")
         overdue = any(isinstance(each.event, events.TimerFired) and each.event.name == "gather" for each in following)
         if overdue:
@@ -546,7 +559,7 @@ class _Absent:
         return Delivery(self._node, "unknown", "did not gather for that stage", text, lacks)
 
 
-def is_banned(sending: _Sending, node: int, moment: Moment) -> bool:
+def is_banned(sending: _SentRollouts, node: int, moment: LoggedEvent) -> bool:
     """Whether a node knew at a moment of its own of two reports that the sender signed for one stage."""
     for each in sending.timeline.logs[node].evidence:
         event = each.event
@@ -557,11 +570,11 @@ def is_banned(sending: _Sending, node: int, moment: Moment) -> bool:
     return False
 
 
-def _failures_of(moments: Sequence[Moment], command: str) -> list[str]:
+def _list_failures(moments: Sequence[LoggedEvent], command: str) -> list[str]:
     """Why a command failed, each time."""
     found = (each.event for each in moments)
     return [each.reason for each in found if isinstance(each, events.CommandFailed) and each.command == command]
 
 
-def _after(seconds: float) -> str:
+def _format_delay(seconds: float) -> str:
     return f"after {max(seconds, 0.0):.1f} s" if seconds < 60 else f"after {format_duration(seconds)}"

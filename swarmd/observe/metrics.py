@@ -43,7 +43,7 @@ from swarmd.observe.status import (
     find_fallen_skills,
     measure_disk,
 )
-from swarmd.observe.times import split
+from swarmd.observe.times import split_by_part
 from swarmd.paths import NodeDirectory
 from swarmd.worker.runtime import TimeSource
 
@@ -264,7 +264,7 @@ def _count_changes(to: EventCounts, at: float, before: State, after: State) -> N
     if part is not None:
         to.record_part_time(part, max(0.0, at - before.since))
     if after.last_times is not None and before.last_times is not after.last_times:
-        for name, seconds in split(after.last_times).items():
+        for name, seconds in split_by_part(after.last_times).items():
             to.add_to_counter("stage_time_seconds", name, by=seconds)
     if before.rejections is not after.rejections:
         known = dict(before.rejections)

@@ -34,7 +34,7 @@ STEP_SHARE = 0.9  # of the step, that the time between two commits shows
 NOWHERE = -1
 
 
-class Opened(msgspec.Struct, frozen=True, gc=False, tag="opened", tag_field="type"):
+class StageOpened(msgspec.Struct, frozen=True, gc=False, tag="opened", tag_field="type"):
     """A coordinator opened a stage. No event of its own: its clock says later when it did."""
 
     round: int
@@ -44,7 +44,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False, tag="opened", tag_field="typ
     final: bool = False
 
 
-class Moment(msgspec.Struct, gc=False):
+class LoggedEvent(msgspec.Struct, gc=False):
     """One event of one node.
 
     Attributes:
@@ -58,7 +58,7 @@ class Moment(msgspec.Struct, gc=False):
     seq: int
     at: float
     near: int
-    event: events.Event | Opened
+    event: events.Event | StageOpened
     index: int = 0
 
 
@@ -78,7 +78,7 @@ class Outage(NamedTuple):
     reason: str | None
 
 
-class Rounds(NamedTuple):
+class RoundRange(NamedTuple):
     """The rounds asked for, first and last included; without a first one, the newest."""
 
     first: int | None = None
@@ -112,14 +112,14 @@ class NodeLog:
         ended_at: when its last event was committed, by its own clock as in `Moment`.
     """
 
-    def __init__(self, number: int, place: Path, wanted: Rounds, newest: int = MARGIN) -> None:
+    def __init__(self, number: int, place: Path, wanted: RoundRange, newest: int = MARGIN) -> None:
         self.number = number
         self.place = place
         self.peer = peer_id_of_log(place)
-        self.moments: deque[Moment] = deque()
+        self.moments: deque[LoggedEvent] = deque()
         self.dropped = 0
-        self.evidence: deque[Moment] = deque(maxlen=EQUIVOCATIONS_KEPT)
-        self.links: deque[Moment] = deque(maxlen=CHANGES_MAX)
+        self.evidence: deque[LoggedEvent] = deque(maxlen=EQUIVOCATIONS_KEPT)
+        self.links: deque[LoggedEvent] = deque(maxlen=CHANGES_MAX)
         self.outages: deque[Outage] = deque(maxlen=CHANGES_MAX)
         self.clock_changes: deque[int] = deque(maxlen=CHANGES_MAX)
         self.stopped: str | None = None
@@ -159,7 +159,7 @@ class NodeLog:
         """
         self._commits = self._commits or self._reader.read()
         for commit in self._commits:
-            self.take(commit)
+            self.add_commit(commit)
             if self._worked > past:
                 return True
         self._commits = None
@@ -169,9 +169,9 @@ class NodeLog:
         """Forget what happened before a round, but for some rounds."""
         self._first = round
         while self.moments and self.moments[0].near < round - MARGIN:
-            self._drop()
+            self._drop_oldest()
 
-    def _drop(self) -> Moment:
+    def _drop_oldest(self) -> LoggedEvent:
         self.dropped += 1
         return self.moments.popleft()
 
@@ -184,7 +184,7 @@ class NodeLog:
         for moment in (*self.moments, *self.evidence, *self.links):
             moment.node = number
 
-    def take(self, commit: Commit) -> None:
+    def add_commit(self, commit: Commit) -> None:
         """Keep what is needed of the next commit."""
         self._recent.append((commit.seq, commit.at))
         for seq, event in enumerate(commit.events, commit.seq):
@@ -192,10 +192,10 @@ class NodeLog:
             if keep is not None:
                 self._seq, self._at = seq, commit.at
                 for kept in keep(self, event):
-                    self._add(seq, commit.at, kept)
+                    self._add_event(seq, commit.at, kept)
         self.ended_at = commit.at - self._set_by_s
 
-    def _add(self, seq: int, at: float, event: events.Event | Opened) -> None:
+    def _add_event(self, seq: int, at: float, event: events.Event | StageOpened) -> None:
         own = getattr(event, "round", NOWHERE)
         if isinstance(event, HERE) and own >= 0:
             if self.first_near < 0:
@@ -203,8 +203,8 @@ class NodeLog:
             self.reached = max(self.reached, own - getattr(event, "final", False))
             if isinstance(event, events.StageTrained | events.RolloutsGathered):
                 self._worked = max(self._worked, own)
-        at = min(at, event.opened_at) if isinstance(event, Opened) else at
-        moment = Moment(self.number, seq, at - self._set_by_s, own if own >= 0 else self.reached, event)
+        at = min(at, event.opened_at) if isinstance(event, StageOpened) else at
+        moment = LoggedEvent(self.number, seq, at - self._set_by_s, own if own >= 0 else self.reached, event)
         if isinstance(event, events.Equivocated):
             self.evidence.append(moment)
         elif isinstance(event, LINK):
@@ -217,15 +217,15 @@ class NodeLog:
         if not first <= moment.near <= last:
             return
         index = len(self.moments)
-        while isinstance(event, Opened) and index and self.moments[index - 1].at > moment.at:
+        while isinstance(event, StageOpened) and index and self.moments[index - 1].at > moment.at:
             index -= 1
         self.moments.insert(index, moment)
         while self._first is None and self.moments[0].near < first:
-            self._drop()
+            self._drop_oldest()
         if len(self.moments) > MOMENTS_MAX:
-            self.left_out = max(self.left_out, self._drop().near)
+            self.left_out = max(self.left_out, self._drop_oldest().near)
 
-    def _once(self, text: str) -> str:
+    def _intern_text(self, text: str) -> str:
         return self._same.setdefault(text, text)
 
     # --- what is kept of each kind of event ---
@@ -243,7 +243,7 @@ class NodeLog:
         yield event
 
     def _keep_clock_set(self, event: events.ClockSet) -> Iterable[events.Event]:
-        began = self._find_step(event.step_s)
+        began = self._find_clock_step(event.step_s)
         for moment in reversed(self.moments):
             if moment.seq < began:
                 break
@@ -252,7 +252,7 @@ class NodeLog:
         self.clock_changes.append(began)
         yield event
 
-    def _find_step(self, step_s: float) -> int:
+    def _find_clock_step(self, step_s: float) -> int:
         """The first event after a step of the clock, which is noticed some time later."""
         before: tuple[int, float] | None = None
         for seq, at in reversed(self._recent):
@@ -268,7 +268,7 @@ class NodeLog:
             self._linked = linked
             yield event
 
-    def _keep_announced(self, event: events.RoundAnnounced) -> Iterable[events.Event | Opened]:
+    def _keep_announced(self, event: events.RoundAnnounced) -> Iterable[events.Event | StageOpened]:
         """Only the first time that a stage is heard of; at the coordinator, that it had opened it."""
         heard = (event.round, event.stage, not event.final)
         if heard <= self._heard:
@@ -276,7 +276,7 @@ class NodeLog:
         self._heard = heard
         self.ended_with = event.round if event.final else NOWHERE
         if self.settings is not None and self.settings.coordination is not None and self.settings.chain is None:
-            yield Opened(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
+            yield StageOpened(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
         else:
             yield event
 
@@ -284,11 +284,11 @@ class NodeLog:
         for each in events.reports_in(event):
             if each.peer == self.peer:
                 continue  # a coordinator sees its own, too
-            yield events.ReportSeen(self._once(each.peer), each.round, each.stage, each.reward, each.digest)
+            yield events.ReportSeen(self._intern_text(each.peer), each.round, each.stage, each.reward, each.digest)
 
     def _keep_gathered(self, event: events.RolloutsGathered) -> Iterable[events.Event]:
         rollouts = tuple(
-            RolloutsRef(self._once(ref.peer), ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
+            RolloutsRef(self._intern_text(ref.peer), ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
             for ref in event.rollouts
         )
         yield replace(event, rollouts=rollouts)
@@ -321,9 +321,9 @@ class NodeLog:
         return (event,)
 
 
-HERE = (events.StageTrained, events.RolloutsGathered, events.RoundAnnounced, Opened)  # they say where the node is
+HERE = (events.StageTrained, events.RolloutsGathered, events.RoundAnnounced, StageOpened)  # they say where the node is
 LINK = (events.LinkUp, events.LinkDegraded, events.LinkDown)
-_KEEP: dict[type[events.EventBase], Callable[[NodeLog, Any], Iterable[events.Event | Opened]]] = {
+_KEEP: dict[type[events.EventBase], Callable[[NodeLog, Any], Iterable[events.Event | StageOpened]]] = {
     events.NodeStarted: NodeLog._keep_started,
     events.StopRequested: NodeLog._keep_stop,
     events.NodeStopped: NodeLog._keep_stopped,
@@ -355,6 +355,6 @@ _KEEP: dict[type[events.EventBase], Callable[[NodeLog, Any], Iterable[events.Eve
 }
 
 
-def tag_of(event: events.EventBase | Opened) -> str:
+def tag_of(event: events.EventBase | StageOpened) -> str:
     """The name of an event's kind."""
     return str(type(event).__struct_config__.tag)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from swarmd.animals import animal_name
 from swarmd.core import events
 from swarmd.observe.clocks import Message, fit_clocks
-from swarmd.observe.node_log import MARGIN, NOWHERE, Moment, NodeLog, Opened, Rounds
+from swarmd.observe.node_log import MARGIN, NOWHERE, LoggedEvent, NodeLog, RoundRange, StageOpened
 
 PART_PLACES = 1024  # rounds times logs that are merged at once
 PART_ROUNDS_MIN = 16
@@ -47,25 +47,25 @@ class Timeline:
         self.names = _unique([log.name for log in logs], [log.peer for log in logs])
         self.number = {log.peer: log.number for log in logs}
         self.moments = [list(log.moments) for log in logs]
-        self._found: list[dict[type, dict[tuple[str, int, int], Moment]]] = [{} for _ in logs]
+        self._found: list[dict[type, dict[tuple[str, int, int], LoggedEvent]]] = [{} for _ in logs]
         for moments in self.moments:
             for index, moment in enumerate(moments):
                 moment.index = index
-                self._note(moment)
-        self._effects: dict[tuple[int, int], list[Moment]] = defaultdict(list)
+                self._index_event(moment)
+        self._effects: dict[tuple[int, int], list[LoggedEvent]] = defaultdict(list)
         self._causes = [[self._find_causes(moment) for moment in moments] for moments in self.moments]
-        self._link()
+        self._link_effects()
         self._changes: list[list[int]] = [[] for _ in logs]  # of each node's clock, by event
         self._first_clock = list(range(len(logs)))
-        self.clocks = fit_clocks(len(logs), self._messages())
+        self.clocks = fit_clocks(len(logs), self._list_messages())
         if self.clocks.slack_s > SLACK_S:
             self._fit_changed_clocks()
 
-    def time(self, moment: Moment) -> float:
+    def estimate_time(self, moment: LoggedEvent) -> float:
         """When it was, by the first node's clock; POSIX seconds."""
         return moment.at + self.clocks.corrections[self._clock_of(moment)]
 
-    def gap_s(self, first: Moment, second: Moment) -> tuple[float, float]:
+    def time_between_s(self, first: LoggedEvent, second: LoggedEvent) -> tuple[float, float]:
         """The least and the longest time from one moment to another that the logs leave possible, in seconds."""
         return self.clocks.gap_s(self._clock_of(first), first.at, self._clock_of(second), second.at)
 
@@ -73,49 +73,49 @@ class Timeline:
         """The number of a node's clock as it was last."""
         return self._first_clock[node] + len(self._changes[node])
 
-    def _clock_of(self, moment: Moment) -> int:
+    def _clock_of(self, moment: LoggedEvent) -> int:
         """The number of the clock that a moment's time is by."""
         changes = self._changes[moment.node]
         return self._first_clock[moment.node] + (bisect_right(changes, moment.seq) if changes else 0)
 
-    def find(self, node: int, kind: type, place: Place, peer: str = "") -> Moment | None:
+    def find_event(self, node: int, kind: type, place: Place, peer: str = "") -> LoggedEvent | None:
         """The first event of a kind that a node's log has of a round and stage, for reports seen also by peer."""
         return self._found[node].get(kind, {}).get((peer, *place))
 
-    def causes_of(self, moment: Moment) -> Sequence[Moment]:
+    def causes_of(self, moment: LoggedEvent) -> Sequence[LoggedEvent]:
         """What other nodes must have done before."""
         return self._causes[moment.node][moment.index]
 
-    def effects_of(self, moment: Moment) -> Sequence[Moment]:
+    def effects_of(self, moment: LoggedEvent) -> Sequence[LoggedEvent]:
         """What it led to at other nodes."""
         return self._effects.get((moment.node, moment.index), ())
 
-    def merge(self, begin: Sequence[int] = ()) -> Iterator[Moment]:
+    def merge(self, begin: Sequence[int] = ()) -> Iterator[LoggedEvent]:
         """All moments, causes before effects; else in the order of corrected times.
 
         Args:
             begin: for each node, the index of the first of its moments; those before went before.
         """
         done = list(begin) or [0] * len(self.logs)
-        waiting: dict[int, list[Moment]] = defaultdict(list)  # by the node whose next moments they wait for
+        waiting: dict[int, list[LoggedEvent]] = defaultdict(list)  # by the node whose next moments they wait for
         ready: list[tuple[float, int, int]] = []
 
-        def offer(moment: Moment) -> None:
+        def offer(moment: LoggedEvent) -> None:
             for cause in self.causes_of(moment):
                 if done[cause.node] <= cause.index:
                     waiting[cause.node].append(moment)
                     return
-            heapq.heappush(ready, (self.time(moment), moment.node, moment.index))
+            heapq.heappush(ready, (self.estimate_time(moment), moment.node, moment.index))
 
         for moments, index in zip(self.moments, done, strict=True):
             if index < len(moments):
                 offer(moments[index])
         while ready or any(waiting.values()):
             if not ready:  # two logs contradict each other: the earliest is taken all the same
-                stuck = min((each for held in waiting.values() for each in held), key=self.time)
+                stuck = min((each for held in waiting.values() for each in held), key=self.estimate_time)
                 for held in waiting.values():
                     held[:] = [each for each in held if each is not stuck]
-                heapq.heappush(ready, (self.time(stuck), stuck.node, stuck.index))
+                heapq.heappush(ready, (self.estimate_time(stuck), stuck.node, stuck.index))
             _, node, index = heapq.heappop(ready)
             yield self.moments[node][index]
             done[node] = index + 1
@@ -136,7 +136,7 @@ class Timeline:
 
     # --- building it ---
 
-    def _note(self, moment: Moment) -> None:
+    def _index_event(self, moment: LoggedEvent) -> None:
         """Note where an event is found."""
         event = moment.event
         stage = getattr(event, "stage", NOWHERE)
@@ -145,7 +145,7 @@ class Timeline:
             found = self._found[moment.node].setdefault(type(event), {})
             found.setdefault((peer, event.round, stage), moment)  # type: ignore[union-attr]
 
-    def _find_causes(self, moment: Moment) -> Sequence[Moment]:
+    def _find_causes(self, moment: LoggedEvent) -> Sequence[LoggedEvent]:
         event = moment.event
         if isinstance(event, events.RolloutsGathered):
             found = [self._find_trained(ref.peer, ref.round, ref.stage) for ref in event.rollouts]
@@ -159,25 +159,27 @@ class Timeline:
             return ()
         return [each for each in found if each is not None and each.node != moment.node]
 
-    def _find_trained(self, peer: str, round: int, stage: int) -> Moment | None:
+    def _find_trained(self, peer: str, round: int, stage: int) -> LoggedEvent | None:
         node = self.number.get(peer)
-        return None if node is None else self.find(node, events.StageTrained, (round, stage))
+        return None if node is None else self.find_event(node, events.StageTrained, (round, stage))
 
-    def _find_opening(self, node: int, event: events.RoundAnnounced) -> Moment | None:
+    def _find_opening(self, node: int, event: events.RoundAnnounced) -> LoggedEvent | None:
         """When the coordinator opened what a node heard of; None if its log is not here, or it opened it again."""
-        opener = self._opener(node)
-        opened = None if opener is None else self.find(opener, Opened, (event.round, event.stage))
-        same = opened is not None and isinstance(opened.event, Opened) and opened.event.opened_at == event.opened_at
+        opener = self._coordinator_of(node)
+        opened = None if opener is None else self.find_event(opener, StageOpened, (event.round, event.stage))
+        same = (
+            opened is not None and isinstance(opened.event, StageOpened) and opened.event.opened_at == event.opened_at
+        )
         return opened if same else None
 
-    def _link(self) -> None:
+    def _link_effects(self) -> None:
         """Note effects with their causes."""
         for moments, causes in zip(self.moments, self._causes, strict=True):
             for effect, found in zip(moments, causes, strict=True):
                 for cause in found:
                     self._effects[cause.node, cause.index].append(effect)
 
-    def _messages(self) -> Iterator[Message]:
+    def _list_messages(self) -> Iterator[Message]:
         """All causes and effects; and if a node's clock has changed, what went before that and what came after."""
         for moments, causes in zip(self.moments, self._causes, strict=True):
             before = None
@@ -199,15 +201,15 @@ class Timeline:
         if clocks <= CLOCKS_MAX:
             self._changes = changes
             self._first_clock = [number + sum(map(len, changes[:number])) for number in range(len(changes))]
-            self.clocks = fit_clocks(clocks, self._messages())
+            self.clocks = fit_clocks(clocks, self._list_messages())
 
-    def _opener(self, node: int) -> int | None:
+    def _coordinator_of(self, node: int) -> int | None:
         """The number of the coordinator's log; None if it is not here, or if a contract opens the stages."""
         settings = self.logs[node].settings
         return None if settings is None or settings.chain is not None else self.number.get(settings.coordinator)
 
 
-class Part(NamedTuple):
+class TimelinePart(NamedTuple):
     """Some rounds of a long timeline.
 
     Attributes:
@@ -219,10 +221,10 @@ class Part(NamedTuple):
     timeline: Timeline
     first: int
     last: int
-    moments: list[Moment]
+    moments: list[LoggedEvent]
 
 
-def read_parts(logs: Sequence[NodeLog], wanted: Rounds) -> Iterator[Part]:
+def read_parts(logs: Sequence[NodeLog], wanted: RoundRange) -> Iterator[TimelinePart]:
     """Read logs together, some rounds at a time, so that little is held of long ones; all in causal order.
 
     Args:
@@ -244,7 +246,7 @@ def read_parts(logs: Sequence[NodeLog], wanted: Rounds) -> Iterator[Part]:
             moments.pop()
         for moment in moments:
             passed[moment.node] = logs[moment.node].dropped + moment.index + 1
-        yield Part(timeline, first, last, moments)
+        yield TimelinePart(timeline, first, last, moments)
         if last == wanted.last or (not any(more) and last >= max(log.reached for log in logs)):
             return
         first = last + 1

@@ -11,7 +11,7 @@ import msgspec
 from swarmd.core import events
 from swarmd.observe.deliveries import trace_deliveries
 from swarmd.observe.describe import cut_first_line
-from swarmd.observe.node_log import Moment, Opened, tag_of
+from swarmd.observe.node_log import LoggedEvent, StageOpened, tag_of
 from swarmd.observe.timeline import Timeline
 from swarmd.observe.words import count_noun, describe_weights_event
 
@@ -60,12 +60,14 @@ class TimelineNode(msgspec.Struct, frozen=True, tag="node", tag_field="type"):
     clock_doubt_s: float | None  # either way; None: nothing bounds it
 
 
-def describe_event(timeline: Timeline, moment: Moment) -> TimelineEvent:
+def describe_event(timeline: Timeline, moment: LoggedEvent) -> TimelineEvent:
     """An event with all that it led to."""
     stage = getattr(moment.event, "stage", None)
     place = (moment.seq, tag_of(moment.event), moment.near, stage)
     arrows = tuple(list_arrows(timeline, moment))
-    return TimelineEvent(timeline.time(moment), timeline.names[moment.node], *place, say(timeline, moment), arrows)
+    return TimelineEvent(
+        timeline.estimate_time(moment), timeline.names[moment.node], *place, describe_moment(timeline, moment), arrows
+    )
 
 
 def describe_node(timeline: Timeline, number: int) -> TimelineNode:
@@ -76,13 +78,13 @@ def describe_node(timeline: Timeline, number: int) -> TimelineNode:
     return TimelineNode(timeline.names[number], log.peer, str(log.place.parent), correction_s, told)
 
 
-def list_arrows(timeline: Timeline, moment: Moment) -> list[Arrow]:
+def list_arrows(timeline: Timeline, moment: LoggedEvent) -> list[Arrow]:
     """The arrows from an event: of a trained stage one to each other node, whether its rollouts arrived or not."""
     names = timeline.names
     found: list[Arrow] = []
     fetched: dict[int, tuple[int, float]] = {}  # by node: the event there, and how long after
     for effect in timeline.effects_of(moment):
-        after_s = max(0.0, timeline.time(effect) - timeline.time(moment))
+        after_s = max(0.0, timeline.estimate_time(effect) - timeline.estimate_time(moment))
         kind, words = _ARROWS[type(effect.event)]
         if kind == "rollouts":
             fetched[effect.node] = (effect.seq, after_s)
@@ -103,34 +105,34 @@ _ARROWS: dict[type, tuple[ArrowKind, str]] = {
 }
 
 
-def say(timeline: Timeline, moment: Moment) -> str:
+def describe_moment(timeline: Timeline, moment: LoggedEvent) -> str:
     """What an event says, a clause that follows the node's name."""
     event = moment.event
     round_, stage = getattr(event, "round", -1), getattr(event, "stage", -1)
     of = f"round {round_} stage {stage}"
     match event:
-        case Opened(final=True):
+        case StageOpened(final=True):
             return f"ended the swarm after {round_} rounds"
-        case Opened():
+        case StageOpened():
             return f"opened {of}, for up to {event.deadline_at - event.opened_at:.0f} s"
         case events.RoundAnnounced(final=True):
             return f"heard that the swarm has run its {round_} rounds"
         case events.RoundAnnounced():
             return f"heard that {of} is open"
         case events.RolloutsGathered():
-            return f"gathered for {of}: {_gathered(timeline, event)}"
+            return f"gathered for {of}: {_describe_gathered(timeline, event)}"
         case events.StageTrained():
-            return "; ".join(_trained(event, of))
+            return "; ".join(_describe_trained(event, of))
         case events.ReportPublished():
             return f"published its rollouts and its report of {of}"
         case events.ReportSeen():
             return f"saw the report of {timeline.name_of(event.peer)} of {of}, reward {event.reward:.3f}"
         case events.WeightsFetched() | events.WeightsRefused() | events.WeightsAdopted():
             return describe_weights_event(event)
-    return _say_of_node(timeline, event, of)
+    return _describe_own_event(timeline, event, of)
 
 
-def _say_of_node(timeline: Timeline, event: object, of: str) -> str:
+def _describe_own_event(timeline: Timeline, event: object, of: str) -> str:
     """What concerns the node itself."""
     match event:
         case events.NodeStarted():
@@ -170,12 +172,12 @@ def _say_of_node(timeline: Timeline, event: object, of: str) -> str:
     raise AssertionError(f"{type(event).__name__} is kept and has no words")
 
 
-def _gathered(timeline: Timeline, event: events.RolloutsGathered) -> str:
+def _describe_gathered(timeline: Timeline, event: events.RolloutsGathered) -> str:
     had = [f"{ref.groups} groups of {timeline.name_of(ref.peer)}" for ref in event.rollouts] or ["nothing"]
     return ", ".join(had) + (f"; {event.missing} more were announced and did not come" if event.missing else "")
 
 
-def _trained(event: events.StageTrained, of: str) -> Iterator[str]:
+def _describe_trained(event: events.StageTrained, of: str) -> Iterator[str]:
     yield f"trained {of} in {event.seconds:.1f} s, reward {event.reward:.3f}, {event.rollouts.groups} groups to share"
     if event.peer_groups:
         yield f"{event.peer_groups} groups of peers used"
@@ -183,13 +185,13 @@ def _trained(event: events.StageTrained, of: str) -> Iterator[str]:
         yield f"{groups} groups of peers refused: {reason}"
 
 
-def is_shown_by_arrow(timeline: Timeline, moment: Moment) -> bool:
+def is_shown_by_arrow(timeline: Timeline, moment: LoggedEvent) -> bool:
     """Whether an arrow from another log says all of an event."""
     told_by_cause = isinstance(moment.event, events.ReportSeen | events.RoundAnnounced)
     return told_by_cause and len(timeline.causes_of(moment)) > 0
 
 
-def say_clocks(timeline: Timeline) -> list[str]:
+def describe_clock_gaps(timeline: Timeline) -> list[str]:
     """How far the clocks are apart, a sentence for each that must be wrong."""
     told = []
     for number, name in enumerate(timeline.names):

@@ -136,7 +136,7 @@ def times_status(state: State) -> TimesStatus | None:
 
 def describe_times(times: StageTimes, state: State) -> TimesStatus:
     """Where the time of a stage went; `state` says what this node is."""
-    parts = split(times)
+    parts = split_by_part(times)
     bottleneck = find_bottleneck(parts, times, state.settings)
     return TimesStatus(
         times.round,
@@ -144,7 +144,7 @@ def describe_times(times: StageTimes, state: State) -> TimesStatus:
         sum(parts.values()),
         dict(sorted(parts.items(), key=lambda item: -item[1])),
         bottleneck,
-        tell_bottleneck(bottleneck, parts, times, slowest_words(state.coordination)),
+        describe_bottleneck(bottleneck, parts, times, describe_slowest_member(state.coordination)),
         tell_group_costs(times, state.settings.peer_slots if state.settings is not None else None),
     )
 
@@ -169,7 +169,7 @@ def tell_group_costs(times: StageTimes, slots: PeerSlots | None) -> str:
     )
 
 
-def split(times: StageTimes) -> Seconds:
+def split_by_part(times: StageTimes) -> Seconds:
     """Seconds by part. They add up to the whole stage: the trainer accounts for its time up to its report."""
     parts: Seconds = {}
     for part, seconds in times.parts:
@@ -187,18 +187,18 @@ def find_bottleneck(parts: Seconds, times: StageTimes, settings: Settings | None
     if 0.0 < parts.get("wait", 0.0) >= WAIT_SHARE * whole:
         return "wait"
     own: Seconds = {part: seconds for part, seconds in parts.items() if part not in ("wait", *PASSES)}
-    own["forward"] = _sum(parts, PASSES)
+    own["forward"] = _sum_parts(parts, PASSES)
     longest = max(own, key=lambda part: own[part])
     gather_s = settings.gather_s if settings is not None else 0.0
     if longest == "gather" and (times.missing or 0 < DEADLINE_SHARE * gather_s <= own["gather"]):
         return "gather-deadline"
-    trainer, computing_s = times.trainer, _sum(parts, COMPUTING)
+    trainer, computing_s = times.trainer, _sum_parts(parts, COMPUTING)
     if trainer is None or computing_s < COMPUTING_SHARE * whole or computing_s < own[longest]:
         return longest
-    return _cause_of_computing(trainer, computing_s, parts.get("decode", 0.0)) or longest
+    return _find_computing_cause(trainer, computing_s, parts.get("decode", 0.0)) or longest
 
 
-def _cause_of_computing(trainer: TrainerTimes, computing_s: float, decode_s: float) -> Bottleneck | None:
+def _find_computing_cause(trainer: TrainerTimes, computing_s: float, decode_s: float) -> Bottleneck | None:
     """Why computing takes long; None for no other reason than that there is much of it."""
     held_s = computing_s - trainer.processor_s
     if not trainer.elsewhere and held_s > BUSY_SHARE * computing_s:
@@ -208,11 +208,11 @@ def _cause_of_computing(trainer: TrainerTimes, computing_s: float, decode_s: flo
     return "threads" if trainer.idle_cores else None
 
 
-def _sum(parts: Seconds, some: Sequence[Bottleneck]) -> float:
+def _sum_parts(parts: Seconds, some: Sequence[Bottleneck]) -> float:
     return sum(parts.get(part, 0.0) for part in some)
 
 
-def tell_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTimes, slowest: str = "") -> str:
+def describe_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTimes, slowest: str = "") -> str:
     """The bottleneck in one sentence, with the setting that would change it.
 
     Args:
@@ -221,15 +221,15 @@ def tell_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTimes, s
     whole = sum(parts.values())
     if bottleneck == "wait":
         faster = "are spent waiting for others: this node is faster than the swarm"
-        return f"{share_words(parts['wait'], whole)} {faster}; {slowest or WORDS['wait'][1]}"
+        return f"{format_share(parts['wait'], whole)} {faster}; {slowest or WORDS['wait'][1]}"
     what, change = WORDS[bottleneck]
-    seconds = _sum(parts, SOME.get(bottleneck, (bottleneck,)))
-    share = f"{seconds / whole if whole else 0:.0%} of the stage ({share_words(seconds, whole)})"
+    seconds = _sum_parts(parts, SOME.get(bottleneck, (bottleneck,)))
+    share = f"{seconds / whole if whole else 0:.0%} of the stage ({format_share(seconds, whole)})"
     takes = "take" if bottleneck == "forward" else "takes"
-    return f"{what[0].upper()}{what[1:]} {takes} {share}{_why(bottleneck, times)}; {change}"
+    return f"{what[0].upper()}{what[1:]} {takes} {share}{_describe_cause(bottleneck, times)}; {change}"
 
 
-def _why(bottleneck: Bottleneck, times: StageTimes) -> str:
+def _describe_cause(bottleneck: Bottleneck, times: StageTimes) -> str:
     """What the trainer, or gathering, knows of the cause."""
     trainer = times.trainer
     if bottleneck == "gather-deadline" and times.missing:
@@ -247,13 +247,13 @@ def _why(bottleneck: Bottleneck, times: StageTimes) -> str:
     return ""
 
 
-def share_words(seconds: float, whole: float) -> str:
+def format_share(seconds: float, whole: float) -> str:
     """A part of a time: "12.3 of 17.0 s", or "2.1 of 3.0 min"."""
     unit, name = (60.0, "min") if whole >= 120 else (1.0, "s")
     return f"{seconds / unit:.1f} of {whole / unit:.1f} {name}"
 
 
-def slowest_words(coordination: Coordination | None) -> str:
+def describe_slowest_member(coordination: Coordination | None) -> str:
     """The member whose reports take longest, as its coordinator knows; empty for any other node."""
     members = coordination.members if coordination is not None else ()
     there = [member for member in members if member.took_s > 0 and not member.left]

@@ -1,9 +1,9 @@
 """The kind `verifiers`: a taskset of verifiers 0.4, installed in an environment of its own, run unchanged and confined.
 
 - One process under that environment's interpreter serves all rollouts (`swarmd.sandbox.verifiers_harness`).
-- A question is a task of the taskset, named on the wire by the hash of its `Task.key`: a peer finds the task with this
-  key in its own taskset, runs the rollout again and scores it again. Peers with another version of the taskset or other
-  settings refuse each other's groups (`config-digest`).
+- A question is a task of the taskset, named on the wire by the hash of its `VirtualTask.key`: a peer finds the task
+  with this key in its own taskset, runs the rollout again and scores it again. Peers with another version of the
+  taskset or other settings refuse each other's groups (`config-digest`).
 - One agent with one conversation is trained. A rollout in which a second conversation begins fails.
 
 docs/swarms/verifiers.md describes the options.
@@ -29,7 +29,7 @@ from swarmd.swarms.rollouts import Reference
 
 VERSION = "0.4.0"  # of verifiers: others may have another form
 CLOSE_S = 2.0  # for the process to let a rollout go
-KEY = "key"  # in a question's entry: its `Task.key`
+KEY = "key"  # in a question's entry: its `VirtualTask.key`
 
 
 class VerifiersPlan(ConversationPlan):

@@ -317,7 +317,7 @@ class Sampler(BaseSampler):
                 tail_since = min(tail_since, time.perf_counter())
             if not batch.append_tokens(going, tokens):
                 break
-        self.timer.add_tail(max(0.0, time.perf_counter() - tail_since))
+        self.timer.add_straggler_s(max(0.0, time.perf_counter() - tail_since))
         return drawn
 
     def _draw_with_generate(self, wanted: SamplingRequest) -> list[SampledTokens]:

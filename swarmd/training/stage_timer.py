@@ -68,7 +68,7 @@ class StageTimer:
         self._seconds[self._part] = self._seconds.get(self._part, 0.0) + now - self._since
         self._part, self._since = part, now
 
-    def add_tail(self, seconds: float) -> None:
+    def add_straggler_s(self, seconds: float) -> None:
         """Count seconds of drawing in which only few completions were left."""
         if self._part != "evaluation" and threading.get_ident() == self._thread:
             self._tail_s += seconds

@@ -67,7 +67,7 @@ class Heartbeat:
         self._failing = False  # the last ping did not arrive
         self._due = asyncio.Event()
 
-    def report(self, reason: str, now: float) -> None:
+    def set_health(self, reason: str, now: float) -> None:
         """Note how the node is; makes a ping due if it is time, or if that changed.
 
         Args:

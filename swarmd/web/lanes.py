@@ -18,7 +18,13 @@ from starlette.routing import Route
 from swarmd.errors import NotFoundError
 from swarmd.observe.node_log import NodeLog
 from swarmd.observe.timeline import Timeline
-from swarmd.observe.timeline_words import TimelineEvent, TimelineNode, describe_event, describe_node, say_clocks
+from swarmd.observe.timeline_words import (
+    TimelineEvent,
+    TimelineNode,
+    describe_clock_gaps,
+    describe_event,
+    describe_node,
+)
 from swarmd.web.app import REFUSALS, answer_unknown_address, serve_file, serve_static
 from swarmd.web.endpoints import Endpoint, Parameter, WorkPool, integer_type
 from swarmd.web.guard import AccessRules, Login, RequestGuard
@@ -96,7 +102,7 @@ class LanesSource:
         kept = [moments[0].near for moments in timeline.moments if moments]
         first = max(min(kept, default=0), last - rounds_kept(len(self._logs)), min(last, 0))
         swarm = next((log.settings.swarm for log in self._logs if log.settings is not None), "")
-        return TimelineView(swarm, nodes, tuple(say_clocks(timeline)), first, last)
+        return TimelineView(swarm, nodes, tuple(describe_clock_gaps(timeline)), first, last)
 
     def _round(self, round: int) -> TimelineRound:
         timeline = self._read()

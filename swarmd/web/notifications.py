@@ -533,7 +533,7 @@ class HealthNotifier:
             return []
         notes = self._queue_messages(self._changes.messages_due(status, self._clock()))
         if self._heartbeat is not None:
-            self._heartbeat.report(self._changes.unwell, self._clock())
+            self._heartbeat.set_health(self._changes.unwell, self._clock())
         return notes
 
     def _queue_messages(self, notes: list[HealthMessage]) -> list[HealthMessage]:

@@ -9,7 +9,7 @@ from swarmd.core.step import RULES
 from swarmd.core.values import CoordinatorSettings, Judgement, RolloutsRef, Settings
 from swarmd.eventlog.frame import NO_COMMANDS, Commit, encode_commit, encode_frame
 from swarmd.eventlog.segment import PREFIX, SegmentHeader, encode_header, segment_name
-from swarmd.observe.node_log import NodeLog, Rounds
+from swarmd.observe.node_log import NodeLog, RoundRange
 from swarmd.observe.timeline import Timeline
 
 BEGAN_AT = 1_800_000_000.0
@@ -142,13 +142,13 @@ class ScriptedSwarm:
             write_segment(places[-1] / "events", peer_of(number), self.commits(number))
         return places
 
-    def logs(self, wanted: Rounds) -> list[NodeLog]:
+    def logs(self, wanted: RoundRange) -> list[NodeLog]:
         """The logs as far as they were written, not read yet."""
         return [NodeLog(number, place / "events", wanted) for number, place in enumerate(self.write())]
 
     def timeline(self) -> Timeline:
         """All that was written, together."""
-        logs = self.logs(Rounds(0))
+        logs = self.logs(RoundRange(0))
         for log in logs:
             log.read()
             log.close()

@@ -22,7 +22,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import Standing
 from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings, save_standings
-from swarmd.observe.credit import CAUSES, CreditStatus, Known, credit_status, read_credit
+from swarmd.observe.credit import CAUSES, CreditFacts, CreditStatus, credit_status, read_credit
 from swarmd.observe.onchain import ChainStatus
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import chain_status
@@ -56,7 +56,7 @@ def at_work(rounds: int = 6) -> Story:
 
 
 def judge(node: Story, board: SavedStandings | None = BOARD, config: Config | None = None) -> CreditStatus:
-    credit = credit_status(Known(node.state, node.at + 1.0, None, board, config))
+    credit = credit_status(CreditFacts(node.state, node.at + 1.0, None, board, config))
     assert credit is not None
     return credit
 
@@ -100,7 +100,7 @@ def unlinked() -> CreditStatus:
 def stopped() -> CreditStatus:
     node = at_work()
     node.tell(StopRequested("the operator's wish"))
-    credit = credit_status(Known(node.state, node.at, None, BOARD, runs=False))
+    credit = credit_status(CreditFacts(node.state, node.at, None, BOARD, runs=False))
     assert credit is not None
     return credit
 
@@ -181,7 +181,7 @@ def on_chain(told: Callable[[Story], object], **figures: object) -> CreditStatus
     assert node.state.chain is not None
     chain = chain_status(node.state, node.state.chain, 1.0, None, "")
     status: ChainStatus = replace(chain, state="up", **figures)
-    credit = credit_status(Known(node.state, 1.0, status))
+    credit = credit_status(CreditFacts(node.state, 1.0, status))
     assert credit is not None
     return credit
 
@@ -254,13 +254,16 @@ def test_a_node_whose_reports_count_is_told_so_whatever_else_is_amiss() -> None:
 def test_a_new_node_waits_for_its_first_leaderboard_and_a_coordinator_has_none_to_wait_for() -> None:
     assert judge(at_work(0), None).state == judge(at_work(1), None).state == "pending"
     node = Story.joined(coordinator_settings())
-    assert credit_status(Known(node.state, 1.0)) is None and credit_status(Known(Story(settings()).state, 1.0)) is None
+    assert (
+        credit_status(CreditFacts(node.state, 1.0)) is None
+        and credit_status(CreditFacts(Story(settings()).state, 1.0)) is None
+    )
 
 
 def test_a_reward_on_the_chain_is_credit() -> None:
     node = Story.on_chain(chain_settings(), chain_up(6))
     assert node.state.chain is not None
-    known = Known(replace(node.state, chain=replace(node.state.chain, reward_mark=(5, 0))), 1.0)
+    known = CreditFacts(replace(node.state, chain=replace(node.state.chain, reward_mark=(5, 0))), 1.0)
     credit = credit_status(known)
     assert credit is not None and credit.state == "credited"
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarmd.core import events
-from swarmd.observe.node_log import _KEEP, NOWHERE, Moment, NodeLog, Opened, Rounds
+from swarmd.observe.node_log import _KEEP, NOWHERE, LoggedEvent, NodeLog, RoundRange, StageOpened
 from swarmd.observe.timeline import Timeline, read_parts
-from swarmd.observe.timeline_words import list_arrows, say, say_clocks
+from swarmd.observe.timeline_words import describe_clock_gaps, describe_moment, list_arrows
 from swarmd.sim.world import World
 from tests.eventlog.making import structs_of
 from tests.golden.play import play
@@ -24,7 +24,7 @@ def swarm(tmp_path: Path) -> ScriptedSwarm:
     return ScriptedSwarm(tmp_path, SKEWS)
 
 
-def check_order(timeline: Timeline, merged: list[Moment]) -> int:
+def check_order(timeline: Timeline, merged: list[LoggedEvent]) -> int:
     """Check that all moments of each log stand in their order, and after their causes. Returns the pairs of those."""
     places = {(each.node, each.index): place for place, each in enumerate(merged)}
     for moments in timeline.moments:
@@ -49,15 +49,17 @@ def test_clocks_are_compared_by_what_one_did_because_of_another(swarm: ScriptedS
         swarm.play(round_)
     timeline = swarm.timeline()
     assert [round(each) for each in timeline.clocks.corrections] == [0, -300, 300]
-    assert say_clocks(timeline)[0].startswith("node-1's clock is 300.0 s (± 0.1 s) ahead of node-0's")
+    assert describe_clock_gaps(timeline)[0].startswith("node-1's clock is 300.0 s (± 0.1 s) ahead of node-0's")
 
 
 def test_a_stage_opens_where_the_coordinator_decided_it(swarm: ScriptedSwarm) -> None:
     for round_ in range(3):
         swarm.play(round_)
     timeline = swarm.timeline()
-    opened = timeline.find(0, Opened, (2, 0))
-    assert opened is not None and say(timeline, opened) == f"opened round 2 stage 0, for up to {ROUND_S:.0f} s"
+    opened = timeline.find_event(0, StageOpened, (2, 0))
+    assert (
+        opened is not None and describe_moment(timeline, opened) == f"opened round 2 stage 0, for up to {ROUND_S:.0f} s"
+    )
     arrows = list_arrows(timeline, opened)
     assert [(each.kind, each.node) for each in arrows] == [("clock", "node-1"), ("clock", "node-2")]
     assert all(0.0 <= (each.after_s or 0.0) < 0.2 for each in arrows)
@@ -67,7 +69,7 @@ def test_a_trained_stage_has_an_arrow_to_every_node(swarm: ScriptedSwarm) -> Non
     for round_ in range(3):
         swarm.play(round_, gathered={2: [0]} if round_ == 2 else None)
     timeline = swarm.timeline()
-    trained = timeline.find(1, events.StageTrained, (1, 0))
+    trained = timeline.find_event(1, events.StageTrained, (1, 0))
     assert trained is not None
     arrows = {(each.kind, each.node): each for each in list_arrows(timeline, trained)}
     assert arrows.keys() == {("report", "node-0"), ("rollouts", "node-0"), ("rollouts", "node-2")}
@@ -100,9 +102,9 @@ def test_a_clock_that_was_set_while_the_node_was_down_counts_as_another(swarm: S
     timeline = swarm.timeline()
     assert timeline.clocks.slack_s == 0.0
     assert [round(timeline.clocks.corrections[timeline.last_clock(node)]) for node in range(3)] == [0, -7500, 300]
-    assert say_clocks(timeline)[0].startswith("node-1's clock is 7500.0 s")
+    assert describe_clock_gaps(timeline)[0].startswith("node-1's clock is 7500.0 s")
     merged = list(timeline.merge())
-    assert [timeline.time(each) for each in merged] == sorted(timeline.time(each) for each in merged)
+    assert [timeline.estimate_time(each) for each in merged] == sorted(timeline.estimate_time(each) for each in merged)
 
 
 def test_all_rounds_of_long_logs_come_in_parts_and_none_twice(
@@ -115,8 +117,8 @@ def test_all_rounds_of_long_logs_come_in_parts_and_none_twice(
     whole = [(each.node, each.seq) for each in swarm.timeline().merge()]
     held = 0
     found: list[tuple[int, int]] = []
-    logs = swarm.logs(Rounds(0))
-    for part in read_parts(logs, Rounds(0)):
+    logs = swarm.logs(RoundRange(0))
+    for part in read_parts(logs, RoundRange(0)):
         found += [(each.node, each.seq) for each in part.moments]
         held = max(held, sum(map(len, part.timeline.moments)))
     assert sorted(found) == sorted(whole) and len(set(found)) == len(found)
@@ -126,16 +128,16 @@ def test_all_rounds_of_long_logs_come_in_parts_and_none_twice(
 def test_the_newest_rounds_alone_are_kept_where_none_is_asked_for(swarm: ScriptedSwarm) -> None:
     for round_ in range(40):
         swarm.play(round_)
-    logs = swarm.logs(Rounds())
+    logs = swarm.logs(RoundRange())
     for log in logs:
         log.read()
         assert min(each.near for each in log.moments) == 31 and log.trained == log.reached == 39
-    assert Timeline(logs).find(1, events.StageTrained, (39, 0)) is not None
+    assert Timeline(logs).find_event(1, events.StageTrained, (39, 0)) is not None
 
 
 def test_a_log_is_read_on_from_where_it_ended(swarm: ScriptedSwarm) -> None:
     swarm.play(0)
-    logs = swarm.logs(Rounds())
+    logs = swarm.logs(RoundRange())
     for log in logs:
         log.read()
     swarm.play(1)
@@ -153,7 +155,7 @@ def read_world(world: World, directory: Path) -> Timeline:
     logs = []
     for node in world.nodes:
         write_segment(directory / node.peer, node.peer, node.disk.log.commits)
-        logs.append(NodeLog(node.index, directory / node.peer, Rounds(0)))
+        logs.append(NodeLog(node.index, directory / node.peer, RoundRange(0)))
         logs[-1].read()
         logs[-1].close()
     return Timeline(logs)
@@ -187,4 +189,4 @@ def test_whatever_is_kept_of_a_log_has_words(tmp_path: Path, event: Any) -> None
     swarm = ScriptedSwarm(tmp_path, (0.0,))
     timeline = swarm.timeline()
     for kept in _KEEP[type(event)](timeline.logs[0], event):
-        assert say(timeline, Moment(0, 9, 0.0, 0, kept))
+        assert describe_moment(timeline, LoggedEvent(0, 9, 0.0, 0, kept))

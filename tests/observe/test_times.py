@@ -13,7 +13,14 @@ from swarmd.core.values import TrainerTimes
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.panel import panel_of
 from swarmd.observe.story import StoryTeller
-from swarmd.observe.times import PARTS, WORDS, find_bottleneck, slowest_words, split, tell_bottleneck
+from swarmd.observe.times import (
+    PARTS,
+    WORDS,
+    describe_bottleneck,
+    describe_slowest_member,
+    find_bottleneck,
+    split_by_part,
+)
 from tests.core.story import Story, announced, settings, trained
 from tests.core.test_stage_times import reported
 from tests.observe.counting import read
@@ -58,16 +65,16 @@ PLANTED = [
 
 @pytest.mark.parametrize(("cause", "times", "words"), PLANTED)
 def test_planted_bottlenecks_are_named(cause: str, times: StageTimes, words: str) -> None:
-    parts = split(times)
+    parts = split_by_part(times)
     assert sum(parts.values()) == pytest.approx(sum(seconds for _, seconds in times.parts))
     found = find_bottleneck(parts, times, settings(gather_s=90.0))
     assert found == cause
-    assert words.lower() in tell_bottleneck(found, parts, times).lower()
+    assert words.lower() in describe_bottleneck(found, parts, times).lower()
 
 
 def test_gathering_up_to_its_deadline_is_told_though_nothing_is_known_to_be_missing() -> None:
     times = stage(gather=60.0)
-    assert find_bottleneck(split(times), times, settings(gather_s=60.0)) == "gather-deadline"
+    assert find_bottleneck(split_by_part(times), times, settings(gather_s=60.0)) == "gather-deadline"
 
 
 def test_each_part_has_words_and_names_settings_that_there_are() -> None:
@@ -83,10 +90,10 @@ def test_each_part_has_words_and_names_settings_that_there_are() -> None:
 
 def test_a_coordinator_names_its_slowest_member() -> None:
     members = Members([Member("peer-a", "ann", 0, took_s=20.0), Member("peer-b", "bob", 0, took_s=110.0)])
-    slowest = slowest_words(Coordination(members=members))
+    slowest = describe_slowest_member(Coordination(members=members))
     assert slowest.startswith("the slowest is bob, which reports after 1m 50s; a lower coordinator.quorum or ")
     times = stage(wait=200.0)
-    assert tell_bottleneck("wait", split(times), times, slowest).endswith(slowest)
+    assert describe_bottleneck("wait", split_by_part(times), times, slowest).endswith(slowest)
 
 
 def test_status_story_and_metrics_tell_where_the_time_went() -> None:

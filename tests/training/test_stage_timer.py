@@ -13,7 +13,7 @@ import torch
 from swarmd.config import SwarmConfig
 from swarmd.core.state import StageTimes
 from swarmd.core.values import TrainerTimes
-from swarmd.observe.times import find_bottleneck, split
+from swarmd.observe.times import find_bottleneck, split_by_part
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training import stage_timer
@@ -41,7 +41,7 @@ def test_the_parts_of_a_stage_make_up_its_time(make_engine: Maker) -> None:
     shares = []
     for round in (1, 2):
         times = train_timed(engine, round)
-        parts = split(times)
+        parts = split_by_part(times)
         assert {"prefill", "decode", "score", "forward", "backward", "optimiser", "evaluation"} <= parts.keys()
         assert times.trainer is not None and times.trainer.processor_s > 0
         shares.append(1 - parts.get("other", 0.0) / sum(parts.values()))
@@ -59,7 +59,7 @@ def test_a_reward_function_that_sleeps_is_the_bottleneck(tmp_path: Path) -> None
     plan = make_plan(config.swarm, config.training, tmp_path)
     engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", plan)
     times = train_timed(engine, 0)
-    assert find_bottleneck(split(times), times) == "score"
+    assert find_bottleneck(split_by_part(times), times) == "score"
     engine.close()
 
 

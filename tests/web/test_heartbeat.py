@@ -32,7 +32,7 @@ class Recorded(Heartbeat):
         self.pings: list[tuple[float, str]] = []
 
     def report(self, reason: str, now: float) -> None:
-        super().report(reason, now)
+        super().set_health(reason, now)
         if self._due.is_set():
             self._due.clear()
             self.pings.append((now, reason))
@@ -104,7 +104,7 @@ def test_a_ping_that_fails_is_named_and_counted_without_the_secret() -> None:
     async def live() -> float:
         metrics = Metrics()
         heartbeat = Counted(f"http://127.0.0.1:1/{UUID}", metrics)
-        heartbeat.report("", 0.0)
+        heartbeat.set_health("", 0.0)
         task = asyncio.create_task(heartbeat.run())
         async with asyncio.timeout(30):
             await heartbeat.sent.wait()

@@ -81,17 +81,17 @@ class TextReader:
 
     def add(self, token: int) -> None:
         self._tokens.append(token)
-        text, known = self._decode(self._tokens[self._begin :]), len(self._before())
+        text, known = self._decode(self._tokens[self._begin :]), len(self._text_before())
         if len(text) > known and not text.endswith(INCOMPLETE):
             self.text += text[known:]
             self._begin, self._end = self._end, len(self._tokens)
 
     def finish(self) -> None:
         """Add what is left."""
-        self.text += self._decode(self._tokens[self._begin :])[len(self._before()) :]
+        self.text += self._decode(self._tokens[self._begin :])[len(self._text_before()) :]
         self._begin = self._end = len(self._tokens)
 
-    def _before(self) -> str:
+    def _text_before(self) -> str:
         return self._decode(self._tokens[self._begin : self._end])
 
 
@@ -135,7 +135,7 @@ class Completion:
         if finish and self.reader is not None:
             self.reader.finish()
         text = self.reader.text if self.reader is not None else decode(self.tokens) if finish else ""
-        found = [place for stop in wanted.stop_texts if (place := text.find(stop, self._searched(stop))) >= 0]
+        found = [place for stop in wanted.stop_texts if (place := text.find(stop, self._search_start(stop))) >= 0]
         if found:
             text, finish = text[: min(found)], "stop"
         self.text = text
@@ -144,12 +144,12 @@ class Completion:
             self.notify()
         return not (finish or self.cancelled)
 
-    def _searched(self, stop: str) -> int:
+    def _search_start(self, stop: str) -> int:
         """Where a stop may begin that was not found before."""
         return max(len(self.text) - len(stop) + 1, 0)
 
     @property
-    def shown(self) -> str:
+    def settled_text(self) -> str:
         """The text that stays whatever comes next: its end may be the beginning of a stop."""
         text = self.text
         if self.finish:
@@ -239,7 +239,7 @@ class Decoder:
         """Begin what waits, and draw a token for each sequence. Returns whether anything is left to do."""
         try:
             with torch.inference_mode(), self.policy.autocast():
-                self._admit()
+                self._join_waiting()
                 if self._batch is not None:
                     self._draw(self._batch)
         except Exception as error:  # probably out of memory; what comes next may be smaller
@@ -261,7 +261,7 @@ class Decoder:
 
     # --- beginning ---
 
-    def _admit(self) -> None:
+    def _join_waiting(self) -> None:
         """Read the prompts of requests that wait, as many as there is room for, and join them to the batch."""
         if self._batch is not None and not self._batch.is_joinable:
             return
@@ -285,13 +285,13 @@ class Decoder:
     def _take_waiting(self) -> list[list[Completion]]:
         """Take the oldest requests that fit: together with the batch, and into one pass over their prompts."""
         taken: list[list[Completion]] = []
-        rows, longest, widest = len(self._going), max(map(_size, self._going), default=0), 0
+        rows, longest, widest = len(self._going), max(map(_tokens_at_most, self._going), default=0), 0
         while self._waiting:
             group = self._waiting[0]
             if all(each.cancelled for each in group):
                 self._waiting.popleft()
                 continue
-            rows, longest = rows + len(group), max(longest, _size(group[0]))
+            rows, longest = rows + len(group), max(longest, _tokens_at_most(group[0]))
             widest = max(widest, len(group[0].request.prompt))
             fits = rows <= self.sequences_max and rows * longest <= self._cache_tokens
             if (taken or self._going) and not (fits and widest * (len(taken) + 1) <= PREFILL_TOKENS_MAX):
@@ -338,7 +338,7 @@ class Decoder:
             batch.trim()
 
 
-def _size(completion: Completion) -> int:
+def _tokens_at_most(completion: Completion) -> int:
     """Tokens that it takes at most, prompt included."""
     return len(completion.request.prompt) + completion.request.tokens_max
 

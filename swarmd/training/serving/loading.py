@@ -25,7 +25,7 @@ from swarmd.training.models.pool import CHOICE, read_choice
 from swarmd.training.models.source import hub_revision_of
 
 
-class ModelChosen(NamedTuple):
+class ChosenModel(NamedTuple):
     """What to load.
 
     Attributes:
@@ -37,7 +37,7 @@ class ModelChosen(NamedTuple):
     adapters: Path | None = None
 
 
-def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ModelChosen:
+def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ChosenModel:
     """The newest complete checkpoint of a node with this configuration.
 
     Raises ModelError if there is none.
@@ -52,7 +52,7 @@ def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ModelChose
     return choose_directory(newest, training)
 
 
-def choose_directory(directory: Path, training: TrainingConfig) -> ModelChosen:
+def choose_directory(directory: Path, training: TrainingConfig) -> ChosenModel:
     """The model in a directory, which may be a checkpoint.
 
     Raises:
@@ -61,7 +61,7 @@ def choose_directory(directory: Path, training: TrainingConfig) -> ModelChosen:
     """
     settings = directory / ADAPTERS
     if not settings.is_file() or not (directory / WEIGHTS).is_file():
-        return ModelChosen(msgspec.structs.replace(training, model=str(directory), revision="", lora=LoraConfig()))
+        return ChosenModel(msgspec.structs.replace(training, model=str(directory), revision="", lora=LoraConfig()))
     try:
         verify_checkpoint(directory)
     except CheckpointDamaged as error:
@@ -72,10 +72,10 @@ def choose_directory(directory: Path, training: TrainingConfig) -> ModelChosen:
     lora = msgspec.structs.replace(training.lora, rank=described["r"])
     revision = training.revision or described["revision"] or ""
     changed: dict[str, Any] = {"model": base, "revision": revision, "lora": lora}
-    return ModelChosen(msgspec.structs.replace(training, **changed), directory)
+    return ChosenModel(msgspec.structs.replace(training, **changed), directory)
 
 
-def load_chosen(chosen: ModelChosen) -> Policy:
+def load_chosen(chosen: ChosenModel) -> Policy:
     """Load a model to draw from. Its tokenizer may lack a chat template.
 
     Raises:
@@ -87,12 +87,14 @@ def load_chosen(chosen: ModelChosen) -> Policy:
     source = frozen.source if chosen.adapters is None else str(chosen.adapters)
     revision = hub_revision_of(training) if chosen.adapters is None else ""
     tokenizer = load_tokenizer(source, training.model, revision, chats=False)
-    model = frozen.model if chosen.adapters is None else _add_saved(frozen.model, training.model, chosen.adapters)
+    model = (
+        frozen.model if chosen.adapters is None else _add_saved_adapters(frozen.model, training.model, chosen.adapters)
+    )
     markers = list_escaped_texts(tokenizer)
     return Policy(training.model, model.eval(), tokenizer, frozen.device, "", markers, frozen.precision)
 
 
-def _add_saved(model: Any, base: str, checkpoint: Path) -> Any:
+def _add_saved_adapters(model: Any, base: str, checkpoint: Path) -> Any:
     """Add the adapters of a checkpoint to their base.
 
     Raises ConfigError without PEFT, and ModelError if they do not fit.

@@ -257,7 +257,7 @@ class AnswerWriter:
 
     def write_whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The answer, all in one."""
-        choices = [self._choose(index, each, _take_whole(each)) for index, each in enumerate(completions)]
+        choices = [self._make_choice(index, each, _whole_piece(each)) for index, each in enumerate(completions)]
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._head | {"object": kind, "choices": choices, "usage": count_usage(completions)}
 
@@ -265,28 +265,28 @@ class AnswerWriter:
         """The answer of /inference/v1/generate: token ids instead of text."""
         choices = [
             {"index": index, "token_ids": each.tokens, "finish_reason": each.finish}
-            | {"logprobs": {"content": self._list_content(each, _take_whole(each))} if self._style.logprobs else None}
+            | {"logprobs": {"content": self._list_content(each, _whole_piece(each))} if self._style.logprobs else None}
             for index, each in enumerate(completions)
         ]
         return {"request_id": self._head["id"], "choices": choices, "usage": count_usage(completions)}
 
     def write_piece(self, index: int, completion: Completion, piece: Piece) -> dict[str, Any]:
         """A piece of one completion."""
-        choice = self._choose(index, completion, piece)
+        choice = self._make_choice(index, completion, piece)
         if self.is_chat:
             delta = choice.pop("message")
             choice["delta"] = {"content": delta["content"]} if piece.begin else delta
-        return self._piece([choice])
+        return self._make_piece([choice])
 
     def write_usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The last piece of a stream, if the client wants to know what was used."""
-        return self._piece([]) | {"usage": count_usage(completions)}
+        return self._make_piece([]) | {"usage": count_usage(completions)}
 
-    def _piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _make_piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
         return self._head | {"object": kind, "choices": choices}
 
-    def _choose(self, index: int, completion: Completion, piece: Piece) -> dict[str, Any]:
+    def _make_choice(self, index: int, completion: Completion, piece: Piece) -> dict[str, Any]:
         head: dict[str, Any] = {"index": index, "finish_reason": piece.finish or None, "logprobs": None}
         if self.is_chat:
             if self._style.logprobs:
@@ -301,42 +301,42 @@ class AnswerWriter:
     def _list_content(self, completion: Completion, piece: Piece) -> list[dict[str, Any]]:
         """Log-probabilities as chat completions have them."""
         return [
-            self._describe(token, logp) | {"top_logprobs": [self._describe(*pair) for pair in likely]}
-            for token, logp, likely in _tokens_of(completion, piece)
+            self._describe_token(token, logp) | {"top_logprobs": [self._describe_token(*pair) for pair in likely]}
+            for token, logp, likely in _iter_tokens(completion, piece)
         ]
 
-    def _describe(self, token: int, logp: float) -> dict[str, Any]:
-        name = self._name(token)
+    def _describe_token(self, token: int, logp: float) -> dict[str, Any]:
+        name = self._token_text(token)
         return {"token": name, "logprob": logp, "bytes": list(name.encode())}
 
     def _list_columns(self, completion: Completion, piece: Piece, echoed: bool) -> dict[str, Any]:
         """Log-probabilities as completions have them, with the prompt's before them if it is echoed."""
-        rows: list[tuple[int, float | None, Any]] = list(_tokens_of(completion, piece))
+        rows: list[tuple[int, float | None, Any]] = list(_iter_tokens(completion, piece))
         if echoed:
             first, *later = completion.request.prompt
             scored = zip(later, completion.prompt_logps, completion.prompt_likeliest, strict=True)
             rows = [(first, None, None), *scored, *rows]
-        names = [self._name(token) for token, _, _ in rows]
+        names = [self._token_text(token) for token, _, _ in rows]
         ends = list(accumulate(map(len, names)))
         return {
             "tokens": names,
             "token_logprobs": [logp for _, logp, _ in rows],
             "top_logprobs": [
-                None if logp is None else {self._name(each): value for each, value in [*likely, (token, logp)]}
+                None if logp is None else {self._token_text(each): value for each, value in [*likely, (token, logp)]}
                 for token, logp, likely in rows
             ],
             "text_offset": [0, *ends[:-1]],
         }
 
-    def _name(self, token: int) -> str:
+    def _token_text(self, token: int) -> str:
         return f"token_id:{token}" if self._style.by_id else str(self._policy.tokenizer.decode([token]))
 
 
-def _take_whole(completion: Completion) -> Piece:
+def _whole_piece(completion: Completion) -> Piece:
     return Piece(completion.text, 0, len(completion.tokens), completion.finish)
 
 
-def _tokens_of(completion: Completion, piece: Piece) -> Iterator[tuple[int, float, Likely]]:
+def _iter_tokens(completion: Completion, piece: Piece) -> Iterator[tuple[int, float, Likely]]:
     """Tokens with their log-probabilities and the likeliest in their places."""
     parts = (completion.tokens, completion.logps, completion.likeliest)
     return zip(*(each[piece.begin : piece.end] for each in parts), strict=True)

@@ -87,7 +87,7 @@ class ModelApp:
     def app(self) -> ASGIApp:
         """The ASGI application."""
         routes = [
-            Route(HEALTH, self._tell_health),
+            Route(HEALTH, self._show_health),
             Route("/v1/models", self._list_models),
             Route("/v1/models/{name:path}", self._show_model),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
@@ -100,7 +100,7 @@ class ModelApp:
 
     # --- routes ---
 
-    async def _tell_health(self, request: Request) -> Response:
+    async def _show_health(self, request: Request) -> Response:
         return json_response(200, {"status": "ok", "version": __version__})
 
     async def _list_models(self, request: Request) -> Response:
@@ -135,7 +135,7 @@ class ModelApp:
             settings, body.token_ids, self._decoder, settings.max_tokens, alternatives=settings.logprobs or 0
         )
         style = AnswerStyle("generate", settings.logprobs is not None, by_id=True)
-        drawing = self._start([wanted])
+        drawing = self._start_drawing([wanted])
         completions = await drawing.finish(request)
         return json_response(200, AnswerWriter(style, self._decoder.policy, self._name).write_tokens(completions))
 
@@ -154,23 +154,23 @@ class ModelApp:
         limits = {"max_model_len": self._decoder.context}
         return {"id": self._name, "object": "model", "created": self._began_at, "owned_by": "swarmd"} | limits
 
-    def _start(self, wanted: Sequence[GenerationRequest]) -> Drawing:
+    def _start_drawing(self, wanted: Sequence[GenerationRequest]) -> DrawingTask:
         if self._decoder.is_full:
             raise HttpRefusal(503, "too many requests wait already")
-        return Drawing(self._decoder, wanted)
+        return DrawingTask(self._decoder, wanted)
 
     async def _answer_text(
         self, request: Request, body: TextSettings, wanted: Sequence[GenerationRequest], style: AnswerStyle
     ) -> Response:
         writer = AnswerWriter(style, self._decoder.policy, self._name)
-        drawing = self._start(wanted)
+        drawing = self._start_drawing(wanted)
         if body.stream:
             return EventStream(write_events(drawing, writer, body.stream_options.include_usage, style.logprobs))
         completions = await drawing.finish(request)
         return json_response(200, await asyncio.to_thread(writer.write_whole, completions))
 
 
-class Drawing:
+class DrawingTask:
     """Completions that are being drawn for one HTTP request, seen from the event loop."""
 
     def __init__(self, decoder: Decoder, wanted: Sequence[GenerationRequest]) -> None:
@@ -222,7 +222,7 @@ async def _wait_until_left(receive: Receive) -> None:
 
 
 async def write_events(
-    drawing: Drawing, writer: AnswerWriter, usage: bool, logprobs: bool
+    drawing: DrawingTask, writer: AnswerWriter, usage: bool, logprobs: bool
 ) -> AsyncGenerator[bytes, None]:
     """The pieces of all completions as they are drawn, as server-sent events; what fails is the last one."""
     pieces = [Piece("", 0, 0, "") for _ in drawing.completions]  # the last ones, with all text so far
@@ -231,7 +231,7 @@ async def write_events(
         while not done:
             done = await drawing.wait()
             for index, (completion, last) in enumerate(zip(drawing.completions, pieces, strict=True)):
-                finish, end, text = completion.finish, len(completion.likeliest), completion.shown
+                finish, end, text = completion.finish, len(completion.likeliest), completion.settled_text
                 news = finish or len(text) > len(last.text) or (logprobs and end > last.end)
                 if last.finish or not news:
                     continue

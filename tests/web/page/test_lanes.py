@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from swarmd.core import events
-from swarmd.observe.node_log import NodeLog, Rounds
+from swarmd.observe.node_log import NodeLog, RoundRange
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.guard import AccessRules
 from swarmd.web.lanes import LanesSource, make_lanes_app, rounds_kept
@@ -27,7 +27,7 @@ def serving(swarm: ScriptedSwarm, token: str = "") -> Iterator[str]:
     """A server of the page; gives its URL."""
     places = swarm.write()
     logs = [
-        NodeLog(number, place / "events", Rounds(), rounds_kept(len(places))) for number, place in enumerate(places)
+        NodeLog(number, place / "events", RoundRange(), rounds_kept(len(places))) for number, place in enumerate(places)
     ]
     endpoint = bind(LOCAL)
     ready = threading.Event()
