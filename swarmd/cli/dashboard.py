@@ -188,7 +188,7 @@ def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str],
         serve_page(make_app(observed, doors, background=[observed.run]), endpoint, page.open_page)
 
 
-def prepare_page_access(page: PageOptions, root: Path) -> "tuple[AccessRules, socket.socket]":
+def prepare_page_access(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.uvicorn_server import bind
     from swarmd.web.guard import AccessRules
