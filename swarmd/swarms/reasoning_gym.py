@@ -247,7 +247,10 @@ class ReasoningGymPlan(SplitPlan):
 
 
 class DigitsPlan(ReasoningGymPlan):
-    """Four tasks on digits that the embedded model learns in minutes, evenly. Raises SwarmError for other tasks."""
+    """Four tasks on digits that the embedded model learns in minutes.
+
+    Without `swarm.tasks` all four, evenly. Raises SwarmError for any other task.
+    """
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         for task in swarm.tasks:

@@ -55,7 +55,7 @@ def test_a_crowd_of_a_thousand_costs_no_honest_report() -> None:
 
 def test_strangers_draw_from_streams_of_their_own() -> None:
     """What was recorded of a seed without strangers is what it gives, whatever strangers learn to do."""
-    assert run_simulation(3, hours=0.5, calm_s=700.0, hostile="none").trace == "58cbfeaa3640364d475a3a37267ccc76"
+    assert run_simulation(3, hours=0.5, calm_s=700.0, hostile="none").trace == "dd49863bba95ffc48041c304b392a6eb"
     drawn = draw_profile(3)
     assert parse_hostile_kinds(drawn.hostile)
     assert [name for name in drawn.__struct_fields__ if getattr(drawn, name) != getattr(draw_profile(4), name)]
