@@ -59,7 +59,7 @@ OUTSIDE = [
     *(frame_of(kind) for kind in (JobHeader, ResultHeader)),
 ]
 NAMED: dict[str, Any] = {"digest": DIGEST, "job": DIGEST, "model": DIGEST, "id": "a", "version": 1, "dtype": "int32"}
-NAMED |= {"cut": [0]}
+NAMED |= {"cut": [0], "turns": []}
 REFUSED = (RecordRejected, FrameError, msgspec.DecodeError)
 
 # What everything that is decoded into a type is, by the type's name where it is decoded. Read from outside: `OUTSIDE`
@@ -122,7 +122,7 @@ OWN = {
     *("KeptLedger", "KeptTrained", "EventCounts", "tuple[list[UnreadBody], list[str], list[str]]"),
     *("tuple[list[StageRow], list[SkipRow], float]", "tuple[int, list[float], bytes, list[RoundMark]]"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, int]", "dict[str, object]"),
-    *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),
+    *("Message", "ToolDescription", "_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),
 }
 
 

@@ -201,7 +201,7 @@ class ProposerOptions(ProgramOptions, frozen=True):
         parts = urlsplit(self.judge)
         plain = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
         if self.judge and (not plain or parts.username or parts.port == 0):
-            raise ValueError(f"judge: {self.judge!r} is not an HTTP address, for example http://127.0.0.1:11434/v1")
+            raise ValueError(f"`judge` is not an HTTP address, {self.judge!r}: write http://127.0.0.1:11434/v1 or such")
 
 
 DOWNLOAD_BYTES_MAX = 1024**3  # unless a node says otherwise

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
 from swarmd.swarms.reward_process import IMPORT_S
 from swarmd.swarms.trl_program import NO_TOOLS
@@ -46,7 +47,7 @@ def describe_tools(tools: Sequence[str], environment: str, rewards: Sequence[str
     try:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=IMPORT_S, check=True)
         described = msgspec.json.decode(ended.stdout.rpartition(b"\n")[2], type=ToolDescription)
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+    except (OSError, subprocess.SubprocessError, *DECODE_ERRORS) as error:
         raise SwarmError(f"swarm.options: the tools cannot be described: {error}", FIX) from error
     if described.fault:
         raise SwarmError(f"swarm.options: {described.fault}", FIX)

@@ -138,8 +138,7 @@ class TrainingEngine:
             self.policy, config.training, paths.root, peer, lambda: self._step_callback.cancellation
         )
         self._sizes = PassSizes(paths.checkpoints, self._training, self.policy)
-        copy = make_sampling_copy(self.policy, config.training)
-        self._trainer = self._make_trainer()
+        copy, self._trainer = make_sampling_copy(self.policy, config.training), self._make_trainer()
         check_equal_rows(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
         self._tokens = self._sampler.tokens = TokenCounter(paths.checkpoints, ranks.rank)

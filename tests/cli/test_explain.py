@@ -25,8 +25,8 @@ from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-NODE = str(GOLDEN / "crash")
-STATE = load_state(GOLDEN / "crash" / "events")[0]
+NODE = str(GOLDEN / "follower")
+STATE = load_state(GOLDEN / "follower" / "events")[0]
 GAP = STATE.skips[-1]
 SIGNED_AT = time.time()
 PAIR = make_evidence(sign(ALICE, REPORT, SIGNED_AT), sign(ALICE, replace(REPORT, reward=0.25), SIGNED_AT + 1))

@@ -198,7 +198,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "short.toml"], "mine.py has no function 'shrot'", "Did you mean mine:short?"),
         (["config", "check", "class.toml"], "'mine:Model' is not a function", "Name a function"),
         (["config", "check", "syntax.toml"], "broken.py cannot be read as Python", "Correct broken.py"),
-        (["config", "check", "few.toml"], "(called.py, line 1) does not take answer, log_extra, ", "**kwargs"),
+        (
+            ["config", "check", "few.toml"],
+            "(called.py, line 1) does not take answer, completion_ids, log_extra, ",
+            "**kwargs",
+        ),
         (["config", "check", "lacking.toml"], "(called.py, line 5) asks for samples, and is given", "**kwargs"),
         (["config", "check", "file.toml"], "is not an import path", 'Write it as "called:other"'),
         (["config", "check", "quorum.toml"], "coordinator.quorum", "as a share, 0.8 for 80 %"),

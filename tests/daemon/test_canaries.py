@@ -90,8 +90,9 @@ class Scene:
         self.node = node
         node.config.write_text(node.config.read_text() + self.canaries.config())
         node.start("telltale", "telltale", "telltale", NOTIFY_SOCKET=f"@{self.receiver.address}", **self.environment)
-        node.until(lambda: (node.paths.root / "identity.key").exists(), LONG_S)
-        self.canaries.know_identity(node.paths.root / "identity.key")
+        identity = node.paths.root / "identity.key"
+        node.until(lambda: identity.exists() and identity.stat().st_size > 0, LONG_S)  # it is made, then written
+        self.canaries.know_identity(identity)
         for worker in WORKERS:
             self._until_alive_again(worker, 1)
         for worker in WORKERS:

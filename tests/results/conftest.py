@@ -11,7 +11,7 @@ from swarmd.paths import NodeDirectory
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-NODE = GOLDEN / "crash"
+NODE = GOLDEN / "follower"
 
 
 @pytest.fixture

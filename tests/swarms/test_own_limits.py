@@ -40,4 +40,4 @@ def test_what_a_swarm_asks_for_is_cut_to_what_the_node_gives(kind: str, caplog: 
 def test_nodes_of_different_means_understand_each_other() -> None:
     """What a question's digest is made of stays the swarm's, or nodes would refuse each other's groups."""
     plans: list[Any] = [make_plan(swarm_of("proposer-solver", own_limits={"cpu_s": seconds})) for seconds in (1, 9)]
-    assert plans[0]._task_digest == plans[1]._task_digest
+    assert plans[0]._digest == plans[1]._digest

@@ -142,7 +142,8 @@ def test_a_storm_of_kills_loses_no_token(start: StartWorker, tmp_path: Path, sec
         worker.send(PerformMessage(order(len(done) + len(worker_stages(worker)))))
         while TokenCounter(counter).drawn == before:
             time.sleep(0.002)
-        time.sleep(random.uniform(0.0, 0.2))
+        if kills:  # the first one comes before the stage can end
+            time.sleep(random.uniform(0.0, 0.2))
         os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait(10)
         read_until_end(worker)
@@ -155,7 +156,7 @@ def test_a_storm_of_kills_loses_no_token(start: StartWorker, tmp_path: Path, sec
     ready = worker.expect(TrainerReady, LOAD_S)
     ledger = fold(ledger, ready, done)
     assert ready.drawn == TokenCounter(counter).drawn == ledger.generated
-    assert token_ledger.difference(ledger) == 0 and ledger.cancelled > 0
+    assert token_ledger.difference(ledger) == 0 and ledger.cancelled + ledger.stale > 0
     print(f"{kills} kills, {len(done)} stages: {ledger}")
 
 

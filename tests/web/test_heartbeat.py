@@ -31,7 +31,7 @@ class Recorded(Heartbeat):
         super().__init__("http://127.0.0.1:1/", Metrics())
         self.pings: list[tuple[float, str]] = []
 
-    def report(self, reason: str, now: float) -> None:
+    def set_health(self, reason: str, now: float) -> None:
         super().set_health(reason, now)
         if self._due.is_set():
             self._due.clear()

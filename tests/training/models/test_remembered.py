@@ -13,7 +13,7 @@ import pytest
 from swarmd.config import DIGEST, LoraConfig, TrainingConfig
 from swarmd.errors import ModelUnfit
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.models import model, remembered, source
+from swarmd.training.models import files, model, remembered
 from swarmd.training.models.files import digest_weights
 from swarmd.training.models.known import model_cache
 from swarmd.training.models.model import Policy, load_policy
@@ -50,7 +50,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     counting(model, "digest_weights", "hashed")
     counting(model, "smoke_test_model", "tried")
-    counting(source, "digest_weights", "compared")
+    counting(files, "digest_weights", "compared")
     return counts
 
 

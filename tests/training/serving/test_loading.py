@@ -59,7 +59,7 @@ def test_damaged_adapters_are_refused(make_engine: Callable[..., TrainingEngine]
     engine = make_engine(model=str(llama), steps=1, lora=LoraConfig(rank=1))
     train_stage(engine)
     engine.close()
-    (checkpoint,) = (tmp_path / "a" / "checkpoints").iterdir()
+    (checkpoint,) = (tmp_path / "a" / "checkpoints").glob("*/")
     (checkpoint / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"model\.safetensors is missing or does not match"):
         choose_directory(checkpoint, TrainingConfig())
