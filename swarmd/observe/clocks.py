@@ -8,8 +8,6 @@
 - A clock is corrected by nothing if the bounds allow that, else to their middle, or to the only bound that there is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple

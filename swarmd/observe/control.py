@@ -4,8 +4,6 @@ The server with the verbs is in `swarmd.daemon.control`. A socket path that is l
 through a descriptor of its directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

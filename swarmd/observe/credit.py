@@ -5,8 +5,6 @@ last; with a chain also the contract. What only the coordinator knows it says wh
 order in which one hides those behind it: a node without a connection has no reports that come late.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from functools import lru_cache

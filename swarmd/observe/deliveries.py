@@ -6,8 +6,6 @@
 - Where the logs do not show one, that is said, with what would.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 

@@ -3,8 +3,6 @@
 Values that come from peers, providers or files would make an unbounded number of series, and might be secrets.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal, get_args
 
 from swarmd.core.chart_types import SubmissionState

@@ -2,8 +2,6 @@
 learn. Pure.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

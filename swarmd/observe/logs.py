@@ -264,12 +264,8 @@ class LineWriter:
         self._is_cut = False  # the last line lacks its end
 
     def write(self, line: str) -> None:
-        """Write a line. Waits `PATIENCE_S` for room, and not at all if there was none at the last call.
-
-        Raises:
-            OSError: the system refuses it.
-            BlockingIOError: nobody reads. A part of a long line may have been written.
-        """
+        """Write a line. Waits `PATIENCE_S` for room, and not at all if there was none at the last call. Raises OSError:
+        the system refuses it; BlockingIOError: nobody reads. A part of a long line may have been written."""
         with self._lock:
             text = f"\n{line}\n" if self._is_cut else f"{line}\n"
             for begin in range(0, len(text), PIECE_CHARS):

@@ -6,8 +6,6 @@
 - Counters begin at the daemon's last `NodeStarted`; gauges are read from a status when they are asked for.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence

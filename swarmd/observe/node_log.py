@@ -5,8 +5,6 @@
 - Events that concern the node alone are left out, and of the others what nobody needs: signed records, texts.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -153,10 +151,7 @@ class NodeLog:
 
     def read(self, past: int = sys.maxsize) -> bool:
         """Read on to the log's present end, or until the node has come past a round. Returns whether there is more.
-
-        Raises:
-            LogDamaged, LogForeign, OtherVersion: as `LogReader.read`.
-        """
+        Raises LogDamaged, LogForeign, OtherVersion: as `LogReader.read`."""
         self._commits = self._commits or self._reader.read()
         for commit in self._commits:
             self.add_commit(commit)

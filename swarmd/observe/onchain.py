@@ -1,7 +1,5 @@
 """The layers of a node in a swarm whose rounds a contract keeps: the chain, and what the node submits to it. Pure."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Terminal output: one screen for a node's status, a live table of nodes, tables of rewards by round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

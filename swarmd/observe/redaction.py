@@ -7,8 +7,6 @@ Hashes and digests look like a wallet's private key, and must stay readable: 64 
 around them speak of a key.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -5,8 +5,6 @@
   not ready, or look into it; look into a node that is live and not productive.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -162,7 +160,7 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
     return WeightsStatus(awaited_s, taken=taken)
 
 
-def add_offer(status: Status, directory: Path) -> Status:
+def add_offer(status: "Status", directory: Path) -> "Status":
     """The status with what is offered in the directory of weights; unchanged if nothing is."""
     offer = OfferedWeights(directory).current()
     if offer is None:

@@ -8,8 +8,6 @@
 - A coordinator's rounds wait for it. A restart costs no round, but the others wait, unless they are at the open stage.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from swarmd.core.state import Coordination, StageWork, State

@@ -9,8 +9,6 @@ node's submissions on the chain.
 - The cause of missed rounds is a trouble before them, else what the node was doing when they opened.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 
@@ -70,11 +68,8 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class StoryTeller:
-    """Listens to a log and tells the story of one round.
-
-    Attributes:
-        knows_before: it saw a trained stage before the round opened, from which on it looks for causes.
-    """
+    """Listens to a log and tells the story of one round. `knows_before`: it saw a trained stage before the round
+    opened, from which on it looks for causes."""
 
     def __init__(self, round: int) -> None:
         self._round = round

@@ -9,8 +9,6 @@
 - Long logs are read and merged some rounds at a time (`read_parts`).
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
@@ -91,11 +89,8 @@ class Timeline:
         return self._effects.get((moment.node, moment.index), ())
 
     def merge(self, begin: Sequence[int] = ()) -> Iterator[LoggedEvent]:
-        """All moments, causes before effects; else in the order of corrected times.
-
-        Args:
-            begin: for each node, the index of the first of its moments; those before went before.
-        """
+        """All moments, causes before effects; else in the order of corrected times. `begin`: for each node, the index
+        of the first of its moments; those before went before."""
         done = list(begin) or [0] * len(self.logs)
         waiting: dict[int, list[LoggedEvent]] = defaultdict(list)  # by the node whose next moments they wait for
         ready: list[tuple[float, int, int]] = []
@@ -225,14 +220,8 @@ class TimelinePart(NamedTuple):
 
 
 def read_parts(logs: Sequence[NodeLog], wanted: RoundRange) -> Iterator[TimelinePart]:
-    """Read logs together, some rounds at a time, so that little is held of long ones; all in causal order.
-
-    Args:
-        wanted: the rounds, as the logs have been told.
-
-    Raises:
-        LogDamaged, LogForeign, OtherVersion: as `NodeLog.read`.
-    """
+    """Read logs together, some rounds at a time, so that little is held of long ones; all in causal order. `wanted`:
+    the rounds, as the logs have been told. Raises LogDamaged, LogForeign, OtherVersion: as `NodeLog.read`."""
     at_once = max(PART_ROUNDS_MIN, PART_PLACES // max(len(logs), 1))
     first = wanted.first or 0
     passed = [0] * len(logs)  # moments of each log that went into parts before

@@ -1,7 +1,5 @@
 """The timeline over nodes in words: what each event says, and arrows to what it led to at other nodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal

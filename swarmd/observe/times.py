@@ -5,8 +5,6 @@ would make nothing faster. Computing has causes behind it that are named instead
 memory that is read back from disk, a processor that others use, threads that are too few, a few long completions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -151,10 +149,7 @@ def describe_times(times: StageTimes, state: State) -> TimesStatus:
 
 def tell_group_costs(times: StageTimes, slots: PeerSlots | None) -> str:
     """What a peer's group costs beside one drawn here, and how many came from peers; empty if nothing depends on it.
-
-    Args:
-        slots: between what bounds the node chooses; None: it does not.
-    """
+    `slots`: between what bounds the node chooses; None: it does not."""
     if slots is None or times.costs is None:
         return ""
     some = f"{times.peer_questions} of {slots.questions} groups of a step come from peers"
@@ -213,11 +208,8 @@ def _sum_parts(parts: Seconds, some: Sequence[Bottleneck]) -> float:
 
 
 def describe_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTimes, slowest: str = "") -> str:
-    """The bottleneck in one sentence, with the setting that would change it.
-
-    Args:
-        slowest: which member takes longest, if this node knows.
-    """
+    """The bottleneck in one sentence, with the setting that would change it. `slowest`: which member takes longest, if
+    this node knows."""
     whole = sum(parts.values())
     if bottleneck == "wait":
         faster = "are spent waiting for others: this node is faster than the swarm"

@@ -1,7 +1,5 @@
 """What became of the tokens that a node's model drew, and whose tokens taught it, in numbers and words. Pure."""
 
-from __future__ import annotations
-
 import msgspec
 
 from swarmd.core.state import State

@@ -1,7 +1,5 @@
 """Cancelling a running stage."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 
@@ -11,13 +9,10 @@ class Cancelled(BaseException):
 
 
 class Cancellation:
-    """A flag that another thread sets, and the training thread checks between steps and between tokens.
+    """A flag that another thread sets, and the training thread checks between steps and between tokens. `whole`: the
+    cancellation of what this is a part of: it ends the part, too, though not its waits."""
 
-    Args:
-        whole: the cancellation of what this is a part of: it ends the part, too, though not its waits.
-    """
-
-    def __init__(self, whole: Cancellation | None = None) -> None:
+    def __init__(self, whole: "Cancellation | None" = None) -> None:
         self._asked = threading.Event()
         self._whole = whole
 

@@ -3,8 +3,6 @@
 `swarmd.training.checkpoints` writes and reads them and needs torch; this module does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re
@@ -42,11 +40,8 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 def verify_checkpoint(checkpoint: Path) -> bytes:
     """Verify a checkpoint: every file that `meta.json` names must have its digest. Returns the content of `meta.json`.
-
-    Raises:
-        CheckpointDamaged: a file is missing or differs; names it.
-        CheckpointUnreadable: a file cannot be read now, so it may be intact.
-    """
+    Raises CheckpointDamaged: a file is missing or differs; names it; CheckpointUnreadable: a file cannot be read now,
+    so it may be intact."""
     path = checkpoint / META
     try:
         with path.open("rb") as file:

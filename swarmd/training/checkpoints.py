@@ -10,8 +10,6 @@
   waits for the disk. So a kill costs at most what one stage has learnt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -91,12 +89,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class CheckpointStore:
-    """The checkpoints of one node.
-
-    Args:
-        directory: made if missing; what an interrupted save left there is removed.
-        kept: number of the newest that stay.
-    """
+    """The checkpoints of one node. `directory`: made if missing; what an interrupted save left there is removed.
+    `kept`: number of the newest that stay."""
 
     def __init__(self, directory: Path, kept: int) -> None:
         self.directory = directory
@@ -116,14 +110,9 @@ class CheckpointStore:
         describe: Callable[[Path], None] = lambda directory: None,
         optimizer_name: str = "",
     ) -> Checkpoint:
-        """Write the checkpoint of a finished stage, and remove the oldest ones.
-
-        Args:
-            describe: writes the model's configuration and tokenizer into a directory.
-
-        Raises:
-            CheckpointFailed: no space is left, or another I/O error; earlier checkpoints are untouched.
-        """
+        """Write the checkpoint of a finished stage, and remove the oldest ones. `describe`: writes the model's
+        configuration and tokenizer into a directory. Raises CheckpointFailed: no space is left, or another I/O error;
+        earlier checkpoints are untouched."""
         temporary = self.directory / f"{TEMPORARY}{os.getpid()}-{event.round}-{event.stage}"
         shutil.rmtree(temporary, ignore_errors=True)
         try:
@@ -301,14 +290,9 @@ class TrainingState:
             self.policy.sharding.read_optimizer_state(self.optimizer())
 
     def save(self, event: StageTrained, body: bytes, written: OnWritten = lambda checkpoint: None) -> None:
-        """Start to write a stage's checkpoint in a thread; small values that change soon are copied first.
-
-        Args:
-            written: called in that thread with the checkpoint, before another can take its place.
-
-        Raises:
-            SwarmError: the plan's memory cannot be saved.
-        """
+        """Start to write a stage's checkpoint in a thread; small values that change soon are copied first. `written`:
+        called in that thread with the checkpoint, before another can take its place. Raises SwarmError: the plan's
+        memory cannot be saved."""
         policy, weights = self.policy, self.policy.saved_weights()
         optimizer = {
             "optimizer": policy.sharding.read_optimizer_state(self.optimizer()),
@@ -328,10 +312,8 @@ class TrainingState:
     def wait_until_saved(self) -> None:
         """Wait until the last stage is on disk; call it before weights or moments change.
 
-        If writing failed, this and each further call try once more.
-
-        Raises:
-            CheckpointFailed: the stage is not on disk, so weights and moments must stay as they are.
+        If writing failed, this and each further call try once more. Raises CheckpointFailed: the stage is not on disk,
+        so weights and moments must stay as they are.
         """
         if self._writing is None:
             return
@@ -343,10 +325,8 @@ class TrainingState:
     def restore(self, touched: bool) -> None:
         """Go back to the newest complete checkpoint, or to the beginning if there is none.
 
-        Raises CheckpointFailed if the newest could not be written; then nothing has changed.
-
-        Args:
-            touched: whether the weights may differ from those at the beginning.
+        Raises CheckpointFailed if the newest could not be written; then nothing has changed. `touched`: whether the
+        weights may differ from those at the beginning.
         """
         self.wait_until_saved()
         checkpoint = next(
@@ -399,12 +379,8 @@ class TrainingState:
 
 
 def copy_as_plain_values(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a plan's memory as a checkpoint would give it back.
-
-    Raises:
-        SwarmError: it holds more than plain values. Checkpoints are read without running any code, so this process and
-            all later ones would fail to read it.
-    """
+    """Copy a plan's memory as a checkpoint would give it back. Raises SwarmError: it holds more than plain values.
+    Checkpoints are read without running any code, so this process and all later ones would fail to read it."""
     written = io.BytesIO()
     try:
         torch.save(dict(memory), written)

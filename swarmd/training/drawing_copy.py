@@ -9,8 +9,6 @@ With `training.overlap` completions are drawn while gradients are computed, from
 is always one, in the policy's own dtypes where bfloat16 does not pay, and it keeps its memory throughout a stage.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time
@@ -35,11 +33,7 @@ log = get_logger(__name__)
 
 class SamplingCopy:
     """The copy. It shares weights that are not trained, such as those under adapters, unless their dtype differs.
-
-    Args:
-        policy: before TRL has put methods of its own into the model.
-        is_short: whether float32 becomes bfloat16.
-    """
+    `policy`: before TRL has put methods of its own into the model. `is_short`: whether float32 becomes bfloat16."""
 
     def __init__(self, policy: Policy, is_short: bool = True) -> None:
         self.is_short = is_short

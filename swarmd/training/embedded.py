@@ -5,8 +5,6 @@ soon as accuracy on the development questions reaches a target that leaves reinf
 held-out questions are not used. One thread and one seed make it reproducible.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

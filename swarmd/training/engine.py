@@ -6,8 +6,6 @@
 - If several ranks train one model, any failure ends all their processes; they start again from the checkpoint.
 """
 
-from __future__ import annotations
-
 import gc
 import shutil
 import time
@@ -455,11 +453,8 @@ class TrainingEngine:
     def _adopt_peer_weights(
         self, order: Train, weights: PeerWeights, known: dict[str, Accuracy], cancellation: Cancellation
     ) -> WeightsAdopted | WeightsRefused:
-        """Adopt the weights that the order names, or refuse them.
-
-        Args:
-            known: accuracy of the own weights by task; empty if it has to be measured.
-        """
+        """Adopt the weights that the order names, or refuse them. `known`: accuracy of the own weights by task; empty
+        if it has to be measured."""
         own = known or self._measure_accuracy(cancellation)
         event = adopt_peer_weights(
             order,

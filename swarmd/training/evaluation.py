@@ -7,8 +7,6 @@ difference; from there on its weight grows with the share of the best that is lo
 slowly towards the mean, so that a skill that does not come back takes no more slots in the end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -56,12 +54,8 @@ def measure_held_out(
     cancellation: Cancellation,
     tell: CountSink = lambda done, total: None,
 ) -> dict[str, Accuracy]:
-    """Accuracy on the held-out questions by task, as many of each as the configuration says.
-
-    Raises:
-        Cancelled: the stage was cancelled.
-        SwarmError: the plan returned something other than questions.
-    """
+    """Accuracy on the held-out questions by task, as many of each as the configuration says. Raises Cancelled: the
+    stage was cancelled; SwarmError: the plan returned something other than questions."""
     questions = {task: hold_out_questions(plan, task, training.held_out_questions) for task in plan.tasks}
     result = evaluate(
         *(policy, sampler, plan, questions, training.completion_tokens, training.temperature, training.seed),

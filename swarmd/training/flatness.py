@@ -5,8 +5,6 @@ model next to nothing, whatever its reward, and the next one is likely to do no 
 completions in the flat groups have in common.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -20,11 +18,8 @@ FLAT_SHARE = 0.9  # of a stage's own groups: from here on it had nothing to lear
 
 
 class ZeroVarianceStats:
-    """Counts the own groups of a stage, and the causes of flat ones by completion.
-
-    Args:
-        stop_ids: tokens that end a completion; without one at its end it was cut off.
-    """
+    """Counts the own groups of a stage, and the causes of flat ones by completion. `stop_ids`: tokens that end a
+    completion; without one at its end it was cut off."""
 
     def __init__(self, stop_ids: Collection[int]) -> None:
         self._stop_ids = stop_ids
@@ -49,7 +44,7 @@ class ZeroVarianceStats:
                     if cause == "constant":
                         self._unexplained["right" if score.accuracy >= CORRECT else "wrong"] += 1
 
-    def merge(self, other: ZeroVarianceStats) -> None:
+    def merge(self, other: "ZeroVarianceStats") -> None:
         """Add what another rank has generated."""
         self._groups += other._groups
         self._flat += other._flat

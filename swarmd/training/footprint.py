@@ -1,7 +1,5 @@
 """How much memory this process takes, and whether it should be replaced by a fresh one."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
@@ -21,10 +19,7 @@ def measure_anonymous_bytes(status: Path = STATUS) -> int:
     """Memory that only the end of the process frees: anonymous resident pages and swap.
 
     Files mapped into memory are not counted, since the kernel drops them by itself. If the system does not tell them
-    apart, all resident memory of this process counts.
-
-    Args:
-        status: for another process, its file of that name in /proc.
+    apart, all resident memory of this process counts. `status`: for another process, its file of that name in /proc.
     """
     sizes = _read_proc_sizes(status)
     if not sizes:

@@ -5,8 +5,6 @@
 - What a peer sends, and what the plan raises over it, costs that group and nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter, defaultdict
@@ -77,11 +75,8 @@ class Scorer:
         self._raised: BaseException | None = None  # over own completions, since the last report
 
     def score(self, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
-        """Score completions of one question; a reward that is not a number counts as 0 and as a failure.
-
-        Raises:
-            SwarmError: the plan did not return one score for each completion.
-        """
+        """Score completions of one question; a reward that is not a number counts as 0 and as a failure. Raises
+        SwarmError: the plan did not return one score for each completion."""
         with self.timer.time("score"):
             scores = score_completions(self._plan, question, texts)
         self.failures[question.task] += sum(score.failed for score in scores)

@@ -9,8 +9,6 @@
   not trained without the KL term that was asked for.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import time

@@ -12,8 +12,6 @@ token (the length attack, HTTT, arXiv 2511.09780). So the peers are compared wit
   long a peer's are. A task that few can do loses nothing.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median

@@ -4,8 +4,6 @@ A teacher draws training questions as a node does, and writes a right completion
 the form that is rewarded; reinforcement learning has to find it for the rest.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence

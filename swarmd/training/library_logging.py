@@ -3,8 +3,6 @@
 Warnings that matter come as errors anyway.
 """
 
-from __future__ import annotations
-
 import logging as stdlib_logging
 import os
 import sys

@@ -4,8 +4,6 @@ A stage is one call of TRL's `train()`, which starts its schedule again each tim
 node's life, which checkpoints keep, so that neither a stage nor a restart resets it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

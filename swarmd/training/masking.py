@@ -21,8 +21,6 @@ and in this node's own, for which no truth vouches. The counts decide one thing:
 stage's next batches (`MaskStats.decide_peer_slots`).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -148,7 +146,7 @@ class MaskCounts(msgspec.Struct):
     of_little: int = 0  # groups that were skipped because few of the peer's tokens count
     too_long: int = 0  # groups that were skipped because the peer's right answers are longer than others'
 
-    def add(self, other: MaskCounts) -> None:
+    def add(self, other: "MaskCounts") -> None:
         self.tokens += other.tokens
         self.held += other.held
         self.behind += other.behind
@@ -277,10 +275,7 @@ class PeerMark(msgspec.Struct, frozen=True):
 def find_peer_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> PeerMark | None:
     """The run of untrusted tokens that best tells a peer's right answers from its wrong ones and from this node's own.
 
-    None if no run does so clearly.
-
-    Args:
-        own: the runs of tokens in each of this node's completions.
+    None if no run does so clearly. `own`: the runs of tokens in each of this node's completions.
     """
     right: Counter[Run] = Counter()
     wrong: Counter[Run] = Counter()

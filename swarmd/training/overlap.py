@@ -8,8 +8,6 @@
   so that it touches neither the plan nor the weights of what follows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,7 +34,7 @@ class DrawingThread:
 
     @classmethod
     @contextmanager
-    def running(cls, device: str, cancellation: Cancellation) -> Iterator[DrawingThread]:
+    def running(cls, device: str, cancellation: Cancellation) -> "Iterator[DrawingThread]":
         """Have the thread within the block."""
         thread = cls(device)
         try:

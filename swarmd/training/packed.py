@@ -12,8 +12,6 @@ If a model does not compute through its attention function alone, as state-space
 disagree: `swarmd.training.trainer` compares the two once, and uses packing only if it is right and not slower.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -138,12 +136,8 @@ def attend_packed(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, by sequences if the row is packed; (1, N, heads, width of a head).
-
-    Args:
-        query: (1, heads, N, width); `key` and `value` have fewer heads if heads share them.
-        tree: of the row; None for transformers' SDPA.
-    """
+    """Attention of one layer, by sequences if the row is packed; (1, N, heads, width of a head). `query`: (1, heads, N,
+    width); `key` and `value` have fewer heads if heads share them. `tree`: of the row; None for transformers' SDPA."""
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     prompts = tree.prompts
@@ -183,10 +177,8 @@ def compute_packed_logps(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probabilities and entropies (B, keep) of the last `keep` tokens, 0 for padding.
 
-    Gradients flow through the prompts, too; entropies have none.
-
-    Args:
-        model: with the attention function `ATTENTION`, with or without adapters.
+    Gradients flow through the prompts, too; entropies have none. `model`: with the attention function `ATTENTION`, with
+    or without adapters.
     """
     packed = pack_batch(input_ids, attention_mask, keep)
     whole = unwrap_adapters(model)

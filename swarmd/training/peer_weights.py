@@ -8,8 +8,6 @@
   that are fetched later start from zero: the network worker removes files that it does not know.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -56,12 +54,8 @@ log = get_logger(__name__)
 
 
 def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write weights as they are announced: floating-point ones in bfloat16, others as they are.
-
-    Raises:
-        RecordRejected: "non-finite": a value is not finite.
-        OSError: the file cannot be written.
-    """
+    """Write weights as they are announced: floating-point ones in bfloat16, others as they are. Raises RecordRejected:
+    "non-finite": a value is not finite; OSError: the file cannot be written."""
     rounded = {}
     for name, weight in sorted(weights.items()):
         plain = weight.detach().cpu()
@@ -338,11 +332,8 @@ def adopt_peer_weights(
 def _open_all(directory: Path, weights: PeerWeights, policy: Policy) -> list[dict[str, torch.Tensor]]:
     """Read the weights that an order names, and count the attempt; none if stages have failed with them before.
 
-    Offers for a mean that are no good are left out.
-
-    Raises:
-        RecordRejected, ModelError, OSError: none is any good: not what was fetched, not finite, or another model's, or
-            the file cannot be read. The error is the last one's.
+    Offers for a mean that are no good are left out. Raises RecordRejected, ModelError, OSError: none is any good: not
+    what was fetched, not finite, or another model's, or the file cannot be read. The error is the last one's.
     """
     tried = directory / f"{weights.digest}{TRIED}"
     if tried.exists() and tried.stat().st_size >= ATTEMPTS_MAX:

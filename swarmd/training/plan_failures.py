@@ -3,8 +3,6 @@
 Over a peer's group they cost only that group, see `swarmd.training.groups`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import traceback
 from collections.abc import Iterator, Sequence
@@ -55,12 +53,7 @@ def score_own(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[tup
     """Score this node's own completions.
 
     If the plan raises, each completion is scored by itself, and those over which it raises again count as failed.
-
-    Returns:
-        The scores, and the first exception of the plan, if any.
-
-    Raises:
-        SwarmError: as `score_completions`.
+    Returns the scores, and the first exception of the plan, if any. Raises SwarmError: as `score_completions`.
     """
     try:
         return score_completions(plan, question, texts), None

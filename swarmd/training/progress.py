@@ -4,8 +4,6 @@ An activity, such as "training" or "writing the checkpoint", takes seconds to ho
 Reporting is cheap, so every change is reported; the worker forwards the newest a few times a second.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 

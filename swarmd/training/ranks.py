@@ -7,8 +7,6 @@
 - If one of them fails, all are replaced: what counts is on disk.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

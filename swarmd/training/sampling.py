@@ -12,8 +12,6 @@ which it drew, and the loss corrects for the difference (`swarmd.training.maskin
 in which a turn of the model is a whole message, are in `swarmd.training.turns`.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import math
@@ -82,7 +80,7 @@ class SamplingRequest(NamedTuple):
         """Completions."""
         return len(self.prompts) * self.group
 
-    def halve(self) -> tuple[SamplingRequest, SamplingRequest]:
+    def halve(self) -> "tuple[SamplingRequest, SamplingRequest]":
         """Split into two requests for the same completions in the same order; there must be two at least."""
         half = len(self.prompts) // 2
         if half:
@@ -90,18 +88,14 @@ class SamplingRequest(NamedTuple):
         half = self.group // 2
         return self._replace(group=half), self._replace(group=self.group - half)
 
-    def _slice(self, some: slice) -> SamplingRequest:
+    def _slice(self, some: slice) -> "SamplingRequest":
         rooms = self.rooms[some]
         return self._replace(prompts=self.prompts[some], rooms=rooms, tokens_max=max(rooms))
 
 
 class BaseSampler(abc.ABC):
-    """Draws completions.
-
-    Args:
-        stop_ids: token ids that end a completion; the id stays in it, so that the model learns to end.
-        decode: turns token ids into text.
-    """
+    """Draws completions. `stop_ids`: token ids that end a completion; the id stays in it, so that the model learns to
+    end. `decode`: turns token ids into text."""
 
     note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
     timer = StageTimer()  # the engine's own takes its place
@@ -203,11 +197,8 @@ class BaseSampler(abc.ABC):
         return bool(stops) and self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
 
     def _cut_at_stop(self, tokens: list[int], stops: tuple[str, ...], begun: int = 0) -> tuple[list[int], bool]:
-        """Cut tokens behind the first stop id or text to pause at. Returns them, and whether there is one.
-
-        Args:
-            begun: number of tokens that were checked before; a text to pause at may begin among them.
-        """
+        """Cut tokens behind the first stop id or text to pause at. Returns them, and whether there is one. `begun`:
+        number of tokens that were checked before; a text to pause at may begin among them."""
         for end in range(begun + 1, len(tokens) + 1):
             if tokens[end - 1] in self._stop_ids or (stops and self._ends_with_stop(tokens[:end], stops)):
                 return tokens[:end], True
@@ -215,13 +206,9 @@ class BaseSampler(abc.ABC):
 
 
 class Sampler(BaseSampler):
-    """Draws completions from a policy's model, which is in evaluation mode meanwhile.
-
-    Args:
-        copy: of the policy, to draw from instead.
-        splits: whether to draw in parts after memory ran out. Ranks that each hold a part of the model cannot: they
-            wait for each other's passes.
-    """
+    """Draws completions from a policy's model, which is in evaluation mode meanwhile. `copy`: of the policy, to draw
+    from instead. `splits`: whether to draw in parts after memory ran out. Ranks that each hold a part of the model
+    cannot: they wait for each other's passes."""
 
     def __init__(self, policy: Policy, splits: bool = True, copy: SamplingCopy | None = None) -> None:
         super().__init__(policy.stop_ids, policy.decode_completion)
@@ -390,7 +377,7 @@ class DecodingBatch:
         """Whether `join` and `trim` work: each layer of the cache holds the states of all tokens, and nothing else."""
         return all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
-    def join(self, other: DecodingBatch) -> None:
+    def join(self, other: "DecodingBatch") -> None:
         """Go on with the sequences of another batch too, behind the present ones; the shorter are padded."""
         both, width = (self, other), max(self._mask.size(1), other._mask.size(1))
         for mine, theirs in zip(self._cache.layers, other._cache.layers, strict=True):

@@ -13,8 +13,6 @@ drawn, so nobody learns it, and once its only specialist unlearns it, nobody sup
 `ReplayBuffer` keeps this node's latest groups, so that it does not lose its skills while it learns those of peers.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,11 +66,8 @@ class PeerSchedule:
         self.scheduled = 0
 
     def schedule_step(self, worthy: Mapping[str, bool]) -> list[TrainingGroup]:
-        """The groups of the next step.
-
-        Args:
-            worthy: whether each peer that was seen in this stage may have groups in it.
-        """
+        """The groups of the next step. `worthy`: whether each peer that was seen in this stage may have groups in
+        it."""
         self._batch.clear()
         self._worthy = worthy
         even = -(-len(self._left) // max(self._steps_left, 1))
@@ -176,11 +171,8 @@ def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, f
 def groups_per_peer_max(slots: int, peers: int) -> int:
     """Most groups of a batch that one peer may have: `PEER_SHARE` of peers' slots, rounded up.
 
-    0, no bound, if there is only one peer, whose slots nobody else could take.
-
-    Args:
-        slots: of a batch for peers' groups.
-        peers: that published something.
+    0, no bound, if there is only one peer, whose slots nobody else could take. `slots`: of a batch for peers' groups.
+    `peers`: that published something.
     """
     return max(1, math.ceil(slots * PEER_SHARE)) if peers > 1 else 0
 
@@ -211,7 +203,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return sum(map(len, self._by_task.values()))
 
-    def copy(self) -> ReplayBuffer:
+    def copy(self) -> "ReplayBuffer":
         """A copy that does not change with this one."""
         return ReplayBuffer(self._by_task)
 

@@ -9,8 +9,6 @@ of it. Draws do not depend on how fast it is: peers are judged when it starts, a
 generator meanwhile.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,7 +101,7 @@ class StageStats:
             for part, value in score.parts.items():
                 self._add_score_part(f"reward_{part}", value)
 
-    def merge(self, other: StageStats) -> None:
+    def merge(self, other: "StageStats") -> None:
         """Add what another rank has generated."""
         for name in ("groups", "flat", "others", "completions", "failed", "too_long", "tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -369,12 +367,8 @@ class Stage:
         self._spare += spare
 
     def count_tokens(self, drawn: int, groups_shared: int) -> StageTokens:
-        """What became of the tokens of this stage.
-
-        Args:
-            drawn: in all of the node's life.
-            groups_shared: of those that are published.
-        """
+        """What became of the tokens of this stage. `drawn`: in all of the node's life. `groups_shared`: of those that
+        are published."""
         classes = self.token_classes
         shared = {id(group) for group in self._publication.choose_groups()[:groups_shared]}
         only_shared = count_drawn_tokens([group for group in self._spare if id(group) in shared])
@@ -434,13 +428,9 @@ class Stage:
         return self.schedule.schedule_step(self.mask_stats.decide_peer_slots())
 
     def _draw(self, scheduled: Sequence[TrainingGroup], steps: int) -> DrawnStep:
-        """Draw what a batch needs, without counting it.
-
-        Args:
-            scheduled: peers' groups of the step. If they count only where this node fails (`peer_loss`), it answers
-                their questions first.
-            steps: optimiser steps of the node's life after which the weights draw.
-        """
+        """Draw what a batch needs, without counting it. `scheduled`: peers' groups of the step. If they count only
+        where this node fails (`peer_loss`), it answers their questions first. `steps`: optimiser steps of the node's
+        life after which the weights draw."""
         self._too_long = 0
         gated = self.training.peer_loss == "success-gated"
         answered = (
@@ -450,11 +440,8 @@ class Stage:
         return DrawnStep(scheduled, answered, own, self._too_long, steps)
 
     def _generate_informative(self, slots: int, asked: int, steps: int) -> list[TrainingGroup]:
-        """Generate own groups, until `slots` of them are informative or there are as many as may be.
-
-        Args:
-            asked: questions of peers that were already answered in this step.
-        """
+        """Generate own groups, until `slots` of them are informative or there are as many as may be. `asked`: questions
+        of peers that were already answered in this step."""
         own = self._generate_groups(max(slots, self.training.own_questions - asked), steps)
         while True:
             left = self.training.own_questions_max - len(own)
@@ -623,11 +610,8 @@ def store_scored_groups(stage: Stage, collected: CollectedGroups, plan: Plan, bl
 
 
 def progress_metrics(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
-    """Metrics of a stage that has taken `done` of its `steps`, at least one.
-
-    Args:
-        rest_s: expected time from the last step to the stage's end.
-    """
+    """Metrics of a stage that has taken `done` of its `steps`, at least one. `rest_s`: expected time from the last step
+    to the stage's end."""
     return {
         "tokens_per_s": stage.tokens / max(stage.elapsed_seconds, 1e-6),
         ETA: stage.elapsed_seconds / done * (steps - done) + rest_s,
@@ -644,11 +628,8 @@ def step_metrics(stage: Stage) -> dict[str, float]:
 
 
 def stage_metrics(event: StageTrained, stage: StageStats, vram_bytes: int = 0) -> dict[str, float]:
-    """Metrics of a finished stage, by the names that trackers get.
-
-    Args:
-        vram_bytes: peak of what tensors have taken of the accelerator; 0 without one.
-    """
+    """Metrics of a finished stage, by the names that trackers get. `vram_bytes`: peak of what tensors have taken of the
+    accelerator; 0 without one."""
     figures = stage.read_means()
     figures |= {
         "round": float(event.round),

@@ -7,8 +7,6 @@
   Separating forward and backward passes would cost a wait in each pass, so on an accelerator they are one part.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -5,8 +5,6 @@ last moments of it. Tokens of held-out questions and of the warm-up are not coun
 completion. `swarmd.core.token_ledger` says what becomes of the count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 from collections.abc import Iterator
@@ -28,18 +26,15 @@ class TokenClasses(msgspec.Struct):
     flat: int = 0
     spare: int = 0  # in groups that could teach something, and for which the batch had no room
 
-    def merge(self, other: TokenClasses) -> None:
+    def merge(self, other: "TokenClasses") -> None:
         """Add those of another rank."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class TokenCounter:
-    """The count in a file of `directory`, which is made if it is missing or damaged; each rank has its own.
-
-    Attributes:
-        stage: classes of the stage that is trained; without one, nothing that is drawn is for training.
-    """
+    """The count in a file of `directory`, which is made if it is missing or damaged; each rank has its own. `stage`:
+    classes of the stage that is trained; without one, nothing that is drawn is for training."""
 
     def __init__(self, directory: Path, rank: int = 0) -> None:
         path = directory / (f"drawn-{rank}.count" if rank else "drawn.count")

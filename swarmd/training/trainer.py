@@ -12,8 +12,6 @@ Written against TRL 1.16: `_generate_and_score_completions`, `_get_per_token_log
 and `_step` are private there, and `_get_grad_norm` in transformers 5.23.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time
@@ -81,7 +79,7 @@ def make_trainer(
     step_callback: StepCallback,
     sizes: PassSizes,
     reference: KlReference | None = None,
-) -> SwarmTrainer:
+) -> "SwarmTrainer":
     """Make the trainer of this process.
 
     Args:
@@ -189,9 +187,7 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
         """Take `steps` optimiser steps on what the rollout function returns.
 
         Raises whatever the rollout function raises, Cancelled included; the trainer can be used again afterwards.
-
-        Args:
-            seed: for the global generator, which TRL uses to shuffle completions.
+        `seed`: for the global generator, which TRL uses to shuffle completions.
         """
         self._buffered_inputs = None
         self._step = 0

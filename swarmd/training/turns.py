@@ -10,8 +10,6 @@
   that cannot be made again, is refused (`turns`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -149,12 +147,8 @@ def join_parts(parts: Sequence[TurnCompletion], score: Score) -> TurnCompletion:
 
 
 class Replay:
-    """Runs what peers wrote again, in one stage.
-
-    Args:
-        peers: that share the seconds for it.
-        check: raises if the stage is cancelled.
-    """
+    """Runs what peers wrote again, in one stage. `peers`: that share the seconds for it. `check`: raises if the stage
+    is cancelled."""
 
     def __init__(
         self, plan: ConversationPlan, policy: Policy, tokens_max: int, peers: int, check: Callable[[], None]
@@ -170,11 +164,8 @@ class Replay:
         self, peer: str, question: Question, group: Group
     ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...]]:
         """The question as rollouts begin with it, the group's in this node's tokens, and what they are worth here.
-
-        Raises:
-            RecordRejected: `turns` (they cannot be made again, get other answers here, or the peer's seconds are used
-                up) or `empty`.
-        """
+        Raises RecordRejected: `turns` (they cannot be made again, get other answers here, or the peer's seconds are
+        used up) or `empty`."""
         left = self._seconds - self._used.get(peer, 0.0)
         if left <= 0:
             raise RecordRejected("turns", f"there is no time left to run again what {peer} wrote")

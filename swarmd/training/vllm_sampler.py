@@ -9,8 +9,6 @@
   the batch; and equal prompts with one seed would get equal completions.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 import os
@@ -57,12 +55,8 @@ log = get_logger(__name__)
 
 
 class VllmSampler(BaseSampler):
-    """Draws completions through vLLM.
-
-    Args:
-        policy: has the weights that are sent to vLLM.
-        steps: returns the optimiser steps of the node's life, which tell whether the weights have changed.
-    """
+    """Draws completions through vLLM. `policy`: has the weights that are sent to vLLM. `steps`: returns the optimiser
+    steps of the node's life, which tell whether the weights have changed."""
 
     shares_prefill = True  # vLLM computes a prompt once for its group by itself
 
@@ -74,11 +68,8 @@ class VllmSampler(BaseSampler):
 
     def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
         """Draw as `BaseSampler.sample`. A cancellation does not wait for a server; an engine finishes its batch first.
-
-        Raises:
-            Cancelled: the cancellation was asked for.
-            GenerationFailed: vLLM cannot be reached, failed, or gave an invalid answer.
-        """
+        Raises Cancelled: the cancellation was asked for; GenerationFailed: vLLM cannot be reached, failed, or gave an
+        invalid answer."""
         try:
             return self._count_completions(self._draw_to_smallest_bound(self._draw_with_one_bound, wanted))
         except GenerationFailed:
@@ -140,12 +131,7 @@ class VllmSampler(BaseSampler):
 
 
 class ColocatedSampler(VllmSampler):
-    """Draws with an engine in this process.
-
-    Args:
-        engine: a `vllm.LLM`.
-        parameters: `vllm.SamplingParams`.
-    """
+    """Draws with an engine in this process. `engine`: a `vllm.LLM`. `parameters`: `vllm.SamplingParams`."""
 
     def __init__(self, policy: Policy, steps: Callable[[], int], engine: Any, parameters: Callable[..., Any]) -> None:
         super().__init__(policy, steps)
@@ -194,11 +180,8 @@ class _Models(msgspec.Struct):
 
 
 class ServerSampler(VllmSampler):
-    """Draws with a server that reads weights from this machine's files, in a directory that is emptied first.
-
-    Raises:
-        GenerationFailed: the server cannot be reached, or was started without the endpoints for weights.
-    """
+    """Draws with a server that reads weights from this machine's files, in a directory that is emptied first. Raises
+    GenerationFailed: the server cannot be reached, or was started without the endpoints for weights."""
 
     def __init__(self, policy: Policy, steps: Callable[[], int], url: str, directory: Path) -> None:
         super().__init__(policy, steps)
@@ -277,11 +260,8 @@ class ServerSampler(VllmSampler):
 
     def _call_server(self, path: str, cancellation: Cancellation, kind: Any = None, body: Any = None) -> Any:
         """Call the server: GET without a body, else POST. Returns the answer, decoded as `kind` if that is given.
-
-        Raises:
-            Cancelled: the cancellation was asked for; the server stops its work.
-            GenerationFailed: there was no answer, a refusal, or an invalid answer.
-        """
+        Raises Cancelled: the cancellation was asked for; the server stops its work; GenerationFailed: there was no
+        answer, a refusal, or an invalid answer."""
         status, answer = self._send_request(path, cancellation, body)
         if status != 200:
             reason = answer[:REASON_CHARS_MAX].decode(errors="replace")

@@ -7,8 +7,6 @@ and the end, count for the cross-entropy, so that neither words nor answer are t
 writes the marks by itself.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

@@ -89,11 +89,8 @@ class TrainerService:
         self._spent = ""  # why only a fresh process can go on; empty if this one can
 
     async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
-        """Run until `StopMessage` or the planned end of this process; a stage in training is then cancelled.
-
-        Args:
-            early: commands that the daemon gave while the engine was loading.
-        """
+        """Run until `StopMessage` or the planned end of this process; a stage in training is then cancelled. `early`:
+        commands that the daemon gave while the engine was loading."""
         async with anyio.create_task_group() as tasks:
             try:
                 for command in early:
@@ -282,12 +279,9 @@ def end_process(reason: str) -> None:
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """Run the worker; `serve` turns a SwarmdError into a fault and an exit code, from 64 on if it is permanent.
-
-    Raises:
-        ModelError, SwarmError, ConfigError: no restart can help.
-        SwarmdError and anything else: this process must end, but another may succeed.
-    """
+    """Run the worker; `serve` turns a SwarmdError into a fault and an exit code, from 64 on if it is permanent. Raises
+    ModelError, SwarmError, ConfigError: no restart can help; SwarmdError and anything else: this process must end, but
+    another may succeed."""
     config = decode(start.config)
     paths = NodeDirectory(Path(start.data_dir))
     pusher = Pusher(config, paths, start.peer, outbox.report_event)

@@ -4,8 +4,6 @@
 - `/`, `/node`, `/login` and `/static/NAME` are the page's files; nothing else on the disk can be reached.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import sys

@@ -6,8 +6,6 @@ metrics. When stdin ends, the daemon has ended. Then this process ends too, but 
 long enough to tell that the daemon is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

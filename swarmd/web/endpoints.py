@@ -2,8 +2,6 @@
 is made of them, and bounds on the work that requests cause.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -74,11 +72,7 @@ class WorkPool:
         self._of: Counter[str] = Counter()
 
     async def run_call(self, call: Callable[..., T], *args: Any) -> T:
-        """The result of `call(*args)`, or what it raises.
-
-        Raises:
-            WorkBusy: too many calls wait already.
-        """
+        """The result of `call(*args)`, or what it raises. Raises WorkBusy: too many calls wait already."""
         key = (call, args)
         future = self._under_way.get(key)
         if future is None:
@@ -160,12 +154,8 @@ def integer_type(least: int = 0, most: int = SEQ_MAX) -> Any:
 
 
 class Parameter(NamedTuple):
-    """One query or path parameter.
-
-    Attributes:
-        type: of one value, with its bounds.
-        many: how often it may be given; 0: once, and the value is not a tuple.
-    """
+    """One query or path parameter. `type`: of one value, with its bounds. `many`: how often it may be given; 0: once,
+    and the value is not a tuple."""
 
     name: str
     type: Any
@@ -198,12 +188,8 @@ class Parameter(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """One route of the HTTP interface: path, parameters and answer type.
-
-    Attributes:
-        answer: type of the answer in JSON, or a content type.
-        refusals: statuses that it may answer with, besides those that all may.
-    """
+    """One route of the HTTP interface: path, parameters and answer type. `answer`: type of the answer in JSON, or a
+    content type. `refusals`: statuses that it may answer with, besides those that all may."""
 
     path: str
     summary: str

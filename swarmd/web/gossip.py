@@ -3,8 +3,6 @@
 Question, truth and reward are added later, once this node's trainer has generated the questions again and scored them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import threading
@@ -52,12 +50,8 @@ class MessageEntry:
 
 
 class GossipFeed:
-    """A follower of the fold; bodies are read only when messages are asked for.
-
-    Args:
-        blobs: the node's.
-        ledger: for names.
-    """
+    """A follower of the fold; bodies are read only when messages are asked for. `blobs`: the node's. `ledger`: for
+    names."""
 
     def __init__(self, blobs: BlobStore, ledger: PeerLedger) -> None:
         self._blobs = blobs

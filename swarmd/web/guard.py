@@ -5,8 +5,6 @@
 - If there is a token, `/api/`, `/metrics` and the health probes answer only to those who have it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -65,11 +63,8 @@ class AccessRules(NamedTuple):
 
 
 class RequestGuard:
-    """ASGI middleware that checks every request before the application sees it.
-
-    Attributes:
-        end_streams: ends the streams, so that a server that stops does not wait for their clients.
-    """
+    """ASGI middleware that checks every request before the application sees it. `end_streams`: ends the streams, so
+    that a server that stops does not wait for their clients."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules, end_streams: Callable[[], None] = lambda: None) -> None:
         self.end_streams = end_streams
@@ -174,11 +169,7 @@ def is_page_visit(scope: Scope, headers: Headers) -> bool:
 
 
 class _ResponseSender:
-    """Sends an answer with the headers that all answers have.
-
-    Attributes:
-        ended: all of it was sent.
-    """
+    """Sends an answer with the headers that all answers have. `ended`: all of it was sent."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope

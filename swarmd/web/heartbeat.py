@@ -5,8 +5,6 @@ at an interval, and raise one when it is missing. A node that is unwell says so 
 the reason as its body. A ping that fails is logged and counted, and the next one is sent at its time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib
@@ -49,11 +47,8 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class Heartbeat:
-    """Pings one URL: every PING_S, and at once when the node becomes unwell or well again.
-
-    Args:
-        url: of the check; secret.
-    """
+    """Pings one URL: every PING_S, and at once when the node becomes unwell or well again. `url`: of the check;
+    secret."""
 
     name = "heartbeat"
     shown = "notify.heartbeat_url"
@@ -68,12 +63,8 @@ class Heartbeat:
         self._due = asyncio.Event()
 
     def set_health(self, reason: str, now: float) -> None:
-        """Note how the node is; makes a ping due if it is time, or if that changed.
-
-        Args:
-            reason: why it is unwell; empty while it is well.
-            now: POSIX seconds.
-        """
+        """Note how the node is; makes a ping due if it is time, or if that changed. `reason`: why it is unwell; empty
+        while it is well. `now`: POSIX seconds."""
         changed = bool(reason) != bool(self._reason)
         self._reason = reason
         if changed or not 0 < self._due_at - now <= PING_S:  # also after the clock was set back

@@ -5,8 +5,6 @@
 - What a page has made of a log is kept beside the log, so that the next page reads only what came since.
 """
 
-from __future__ import annotations
-
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
@@ -124,7 +122,7 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
     packed: bytes
 
     @classmethod
-    def pack(cls, seq: int, place: LogPosition | None, state: State) -> Keyframe:
+    def pack(cls, seq: int, place: LogPosition | None, state: State) -> "Keyframe":
         """Pack a state."""
         return cls(seq, place, zlib.compress(encode_state(state), 1))
 
@@ -271,12 +269,8 @@ class LogHistory:
     # --- earlier events ---
 
     def fold_events(self, first: int, count: int) -> list[AppliedEvent]:
-        """Events `first` to `first + count - 1` with the states around them; fewer at the log's end.
-
-        Raises:
-            Gone: the log begins later.
-            LogDamaged: it cannot be read there.
-        """
+        """Events `first` to `first + count - 1` with the states around them; fewer at the log's end. Raises Gone: the
+        log begins later; LogDamaged: it cannot be read there."""
         found = self._find_in_windows(first, count)
         if found is not None:
             return found
@@ -295,12 +289,8 @@ class LogHistory:
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
 
     def fold_event(self, seq: int) -> AppliedEvent:
-        """One event with the states around it; its neighbours are kept for the next call.
-
-        Raises:
-            NotFoundError: there is no such event (`EventsRemoved`: not any more).
-            LogDamaged: the log cannot be read there.
-        """
+        """One event with the states around it; its neighbours are kept for the next call. Raises NotFoundError: there
+        is no such event (`EventsRemoved`: not any more); LogDamaged: the log cannot be read there."""
         found = self._find_in_windows(seq, 1)
         if found is None:
             first = max(seq - WINDOW_EVENTS // 2, self.first_seq)
@@ -345,11 +335,8 @@ log = get_logger("swarmd.web")
 
 
 class HistorySaver:
-    """Writes a history beside its log from time to time, and reads it back at the start.
-
-    Attributes:
-        anew: why what was kept cannot be used, as the end of a sentence; empty if it can, or if nothing was kept.
-    """
+    """Writes a history beside its log from time to time, and reads it back at the start. `anew`: why what was kept
+    cannot be used, as the end of a sentence; empty if it can, or if nothing was kept."""
 
     def __init__(self, history: LogHistory) -> None:
         self.anew = ""
@@ -377,11 +364,7 @@ class HistorySaver:
         return True
 
     def save_if_due(self, at_end: bool) -> None:
-        """Keep it if enough was read since the last time.
-
-        Args:
-            at_end: the log's end was reached before.
-        """
+        """Keep it if enough was read since the last time. `at_end`: the log's end was reached before."""
         read = self._history.next_seq - self._kept_seq
         if read >= (KEEP_EVENTS if at_end else max(KEEP_EVENTS, self._history.next_seq // KEEP_SHARE)):
             self._save()

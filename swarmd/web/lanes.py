@@ -4,8 +4,6 @@ Logs are read on whenever somebody asks, so the page follows running nodes of th
 and all answers are about them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
@@ -37,12 +35,8 @@ START = "lanes.html"
 
 
 class TimelineView(msgspec.Struct, frozen=True):
-    """`GET /api/v1/timeline`: what there is to see.
-
-    Attributes:
-        clocks: how far they are apart, in sentences.
-        first, last: rounds that can be asked for; -1 before any has opened.
-    """
+    """`GET /api/v1/timeline`: what there is to see. `clocks`: how far they are apart, in sentences. `first` and `last`:
+    rounds that can be asked for; -1 before any has opened."""
 
     swarm: str
     nodes: tuple[TimelineNode, ...]
@@ -64,11 +58,7 @@ def rounds_kept(logs: int) -> int:
 
 
 class LanesSource:
-    """The logs behind the page.
-
-    Args:
-        logs: of nodes of one swarm, each keeping the newest `rounds_kept` rounds.
-    """
+    """The logs behind the page. `logs`: of nodes of one swarm, each keeping the newest `rounds_kept` rounds."""
 
     def __init__(self, logs: Sequence[NodeLog]) -> None:
         self._logs = logs

@@ -3,8 +3,6 @@
 Everything is cut to a length, and whatever looks like a secret is covered.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A node's log as the source of both pages: the swarm as the node knows it, and all that the node did."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

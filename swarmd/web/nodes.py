@@ -7,8 +7,6 @@
 - Nothing is changed or configured here: each row links to the node's own page.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -81,12 +79,8 @@ class NodesView(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class LocalNode:
-    """A node of this machine.
-
-    Args:
-        read: its status, from its log if no daemon answers.
-        url: of its own page, if the daemon serves one.
-    """
+    """A node of this machine. `read`: its status, from its log if no daemon answers. `url`: of its own page, if the
+    daemon serves one."""
 
     paths: NodeDirectory
     read: Callable[[], Status]

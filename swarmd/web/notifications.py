@@ -69,14 +69,8 @@ class NotificationSender(Protocol):
 
 
 def make_senders(config: NotifyConfig, root: Path) -> list[NotificationSender]:
-    """The senders that a configuration asks for.
-
-    Args:
-        root: the data directory, which files are relative to.
-
-    Raises:
-        ConfigError: a secret cannot be read, or a URL is not one that Apprise knows.
-    """
+    """The senders that a configuration asks for. `root`: the data directory, which files are relative to. Raises
+    ConfigError: a secret cannot be read, or a URL is not one that Apprise knows."""
     senders: list[NotificationSender] = []
     for number, named in enumerate(config.urls, 1):
         senders += [UrlSender(url, f"notify.urls, entry {number}") for url in _read_sender_urls(named, root)]
@@ -102,12 +96,7 @@ def heartbeat_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Heartbea
 
 
 class UrlSender:
-    """A service that Apprise knows by its URL.
-
-    Args:
-        url: secret.
-        key: its place in the configuration, for errors.
-    """
+    """A service that Apprise knows by its URL. `url`: secret. `key`: its place in the configuration, for errors."""
 
     name = "url"
 
@@ -231,12 +220,8 @@ class HealthChanges:
         self.unwell = ""
 
     def messages_due(self, status: Status, now: float) -> list[HealthMessage]:
-        """The messages that are due now. Call it more often than `after_s`.
-
-        Args:
-            status: the node's.
-            now: POSIX seconds.
-        """
+        """The messages that are due now. Call it more often than `after_s`. `status`: the node's. `now`: POSIX
+        seconds."""
         notes: list[HealthMessage] = []
         run = self.past.run
         if run and status.process.run != run and status.source == "daemon":
@@ -390,11 +375,7 @@ log = get_logger("swarmd.notify")
 
 
 class NotifierStateFile:
-    """What was reported, in a file, and the lock that allows to send.
-
-    Args:
-        directory: made if it is missing.
-    """
+    """What was reported, in a file, and the lock that allows to send. `directory`: made if it is missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -600,14 +581,8 @@ class _SenderQueue:
 
 
 def make_notifier(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
-    """The notifier that a node's configuration asks for, None if it names neither a sender nor a heartbeat.
-
-    Args:
-        root: the data directory, which files are relative to.
-
-    Raises:
-        ConfigError: as `make_senders`.
-    """
+    """The notifier that a node's configuration asks for, None if it names neither a sender nor a heartbeat. `root`: the
+    data directory, which files are relative to. Raises ConfigError: as `make_senders`."""
     senders, heartbeat = make_senders(config, root), heartbeat_of(config, root, metrics)
     if not senders and heartbeat is None:
         return None

@@ -7,8 +7,6 @@
 - The contract takes precedence over the DHT, which gives members and what they share.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import tempfile
@@ -343,7 +341,7 @@ OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say which stage
 
 
 @contextmanager
-def open_observer(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> Iterator[DhtSwarmSource]:
+def open_observer(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> "Iterator[DhtSwarmSource]":
     """An observer of a manifest's swarm, with a scratch directory that goes with it.
 
     Args:
@@ -598,11 +596,8 @@ class DhtSwarmSource(SwarmSource):
 
 
 def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:
-    """How an observer takes part in the DHT: it dials only, and registers nowhere.
-
-    Raises:
-        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is not an address.
-    """
+    """How an observer takes part in the DHT: it dials only, and registers nowhere. Raises ConfigError: one of
+    `bootstrap`, addresses beyond the manifest's, is not an address."""
     check_bootstrap(bootstrap, "further bootnodes")
     return Config(
         swarm=SwarmConfig(manifest.id, manifest.creator, manifest.recipe.kind, manifest.recipe.stages),

@@ -5,8 +5,6 @@
   there. It is told up to the log's end, and continued with what is new when it is asked for again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -302,12 +300,8 @@ class _StoryProgress:
 
 
 class Stories:
-    """Tells the stories of rounds.
-
-    Args:
-        history: the fold.
-        stages, timeline: followers of it, which know where a round begins.
-    """
+    """Tells the stories of rounds. `history`: the fold. `stages` and `timeline`: followers of it, which know where a
+    round begins."""
 
     def __init__(self, history: LogHistory, stages: StageFollower, timeline: Timeline) -> None:
         self._history, self._stages, self._timeline = history, stages, timeline

@@ -4,8 +4,6 @@ Times are POSIX seconds (float, UTC), durations seconds; rounds and stages count
 Texts of peers are as they came, cut to a length: show them as text, never as markup.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Literal
 

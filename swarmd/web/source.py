@@ -1,7 +1,5 @@
 """Where the swarm page's figures come from: a node's log, or the DHT."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -24,11 +22,7 @@ from swarmd.web.swarm import PeerLedger, peer_curves, peer_page
 
 class SwarmSource(ABC):
     """A swarm, seen from somewhere. What is asked is answered in threads, and raises SwarmdError if it cannot be told
-    at present.
-
-    Attributes:
-        changes: notified whenever a view, a curve or the gossip may have changed.
-    """
+    at present. `changes`: notified whenever a view, a curve or the gossip may have changed."""
 
     changes: ChangeSignal
 

@@ -1,7 +1,5 @@
 """Followers of a log that keep, in bounded memory, how long each stage took, what it gave, and a timeline of events."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -155,11 +153,8 @@ STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
 
 
 class TrainedStages:
-    """Follows the fold and keeps what each trained stage gave.
-
-    Attributes:
-        trainer: the last one that was ready, even if it is down now.
-    """
+    """Follows the fold and keeps what each trained stage gave. `trainer`: the last one that was ready, even if it is
+    down now."""
 
     def __init__(self) -> None:
         self.restart(FoldBase())

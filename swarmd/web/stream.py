@@ -77,11 +77,7 @@ SWARM_S_A_PEER = 0.002  # added for each peer: a view of many is large, and chan
 
 
 class Client:
-    """The queue of one client.
-
-    Args:
-        generation: `NodeLogSource.read_generation` at the time when the client came.
-    """
+    """The queue of one client. `generation`: `NodeLogSource.read_generation` at the time when the client came."""
 
     def __init__(self, generation: int = 0) -> None:
         self.generation = generation
@@ -135,12 +131,8 @@ def encode_sse_event(kind: str, content: Any, seq: int | None = None) -> bytes:
 
 
 class Stream:
-    """Sends what happens to all clients; does nothing while there are none.
-
-    Args:
-        swarm: gives the views.
-        node: the node's log; None for an observer.
-    """
+    """Sends what happens to all clients; does nothing while there are none. `swarm`: gives the views. `node`: the
+    node's log; None for an observer."""
 
     def __init__(self, swarm: SwarmSource, node: NodeLogSource | None) -> None:
         self._swarm = swarm

@@ -9,8 +9,6 @@
 - Bounded are the sequences at once, those that wait, and the tokens that the cache holds.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -374,11 +372,7 @@ def _keep_likeliest(weights: torch.Tensor, shares: torch.Tensor) -> torch.Tensor
 
 def _list_likeliest(scores: torch.Tensor, norms: Any, count: int) -> list[Likely]:
     """The `count` likeliest tokens of each row, with their scores less the norms; those of probability 0 are left out.
-
-    Args:
-        scores: (rows, vocabulary).
-        norms: a number, or (rows, 1).
-    """
+    `scores`: (rows, vocabulary). `norms`: a number, or (rows, 1)."""
     if not count:
         return [[] for _ in scores]
     values, ids = scores.topk(min(count, scores.size(1)), -1)

@@ -4,8 +4,6 @@ A checkpoint of whole weights is a model directory. One of adapters names its ba
 is loaded on it without merging the two, so that log-probabilities are those of the trainer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +24,8 @@ from swarmd.training.models.source import hub_revision_of
 
 
 class ChosenModel(NamedTuple):
-    """What to load.
-
-    Attributes:
-        training: names the model, or the base under adapters.
-        adapters: the checkpoint that holds them, if there are any.
-    """
+    """What to load. `training`: names the model, or the base under adapters. `adapters`: the checkpoint that holds
+    them, if there are any."""
 
     training: TrainingConfig
     adapters: Path | None = None
@@ -53,12 +47,8 @@ def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ChosenMode
 
 
 def choose_directory(directory: Path, training: TrainingConfig) -> ChosenModel:
-    """The model in a directory, which may be a checkpoint.
-
-    Raises:
-        ModelError: it is a damaged checkpoint.
-        ConfigError: its model.json is damaged.
-    """
+    """The model in a directory, which may be a checkpoint. Raises ModelError: it is a damaged checkpoint; ConfigError:
+    its model.json is damaged."""
     settings = directory / ADAPTERS
     if not settings.is_file() or not (directory / WEIGHTS).is_file():
         return ChosenModel(msgspec.structs.replace(training, model=str(directory), revision="", lora=LoraConfig()))
@@ -76,12 +66,8 @@ def choose_directory(directory: Path, training: TrainingConfig) -> ChosenModel:
 
 
 def load_chosen(chosen: ChosenModel) -> Policy:
-    """Load a model to draw from. Its tokenizer may lack a chat template.
-
-    Raises:
-        ModelError: as `load_frozen`, or the adapters do not fit their base.
-        ConfigError: there is no such device, or PEFT is missing.
-    """
+    """Load a model to draw from. Its tokenizer may lack a chat template. Raises ModelError: as `load_frozen`, or the
+    adapters do not fit their base; ConfigError: there is no such device, or PEFT is missing."""
     training = msgspec.structs.replace(chosen.training, processes=1, accelerate="")
     frozen = load_frozen(training)
     source = frozen.source if chosen.adapters is None else str(chosen.adapters)

@@ -5,8 +5,6 @@ References: https://platform.openai.com/docs/api-reference (chat, completions, m
 not known here is refused; one that changes nothing is ignored.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Requests are drawn together by one `Decoder` in a thread of its own. A client th
 docs/MODELS.md describes it for users.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
@@ -71,12 +69,7 @@ def describe_error(status: int, error: str) -> dict[str, Any]:
 
 
 class ModelApp:
-    """The application.
-
-    Args:
-        decoder: which some thread runs.
-        name: what clients call the model.
-    """
+    """The application. `decoder`: which some thread runs. `name`: what clients call the model."""
 
     def __init__(self, decoder: Decoder, name: str, token: str = "") -> None:
         self._decoder = decoder
@@ -154,7 +147,7 @@ class ModelApp:
         limits = {"max_model_len": self._decoder.context}
         return {"id": self._name, "object": "model", "created": self._began_at, "owned_by": "swarmd"} | limits
 
-    def _start_drawing(self, wanted: Sequence[GenerationRequest]) -> DrawingTask:
+    def _start_drawing(self, wanted: Sequence[GenerationRequest]) -> "DrawingTask":
         if self._decoder.is_full:
             raise HttpRefusal(503, "too many requests wait already")
         return DrawingTask(self._decoder, wanted)
