@@ -1,7 +1,7 @@
-"""Which model to answer with, and loading it as a trainer does, but without what only training needs.
+"""Chooses the model to serve, and loads it as a trainer does, without what only training needs.
 
-A checkpoint of whole weights is a model directory. One of adapters names its base, as the node's configuration did, and
-is loaded on it without merging the two, so that log-probabilities are those of the trainer.
+A checkpoint of whole weights is a model directory. One of adapters names its base as the node's configuration did, and
+is loaded on it without merging, so that log-probabilities are those of the trainer.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,7 @@ class ChosenModel(NamedTuple):
 
 
 def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ChosenModel:
-    """The newest complete checkpoint of a node with this configuration.
-
-    Raises ModelError if there is none.
-    """
+    """The newest complete checkpoint of a node with this configuration. Raises ModelError if there is none."""
     newest = find_newest_complete(checkpoints)
     if newest is None:
         damaged = list_checkpoints(checkpoints)
@@ -81,10 +78,8 @@ def load_chosen(chosen: ChosenModel) -> Policy:
 
 
 def _add_saved_adapters(model: Any, base: str, checkpoint: Path) -> Any:
-    """Add the adapters of a checkpoint to their base.
-
-    Raises ConfigError without PEFT, and ModelError if they do not fit.
-    """
+    """Add the adapters of a checkpoint to their base. Raises ConfigError without PEFT, and ModelError if they do not
+    fit."""
     peft = import_optional("peft", "lora", f"the adapters in {checkpoint}")
     model = peft.get_peft_model(model, peft.LoraConfig.from_pretrained(str(checkpoint)))
     saved = load_file(checkpoint / WEIGHTS)
@@ -100,10 +95,8 @@ def _add_saved_adapters(model: Any, base: str, checkpoint: Path) -> Any:
 
 
 def encode_chat(policy: Policy, messages: Sequence[Message]) -> list[int]:
-    """Token ids of a chat; without a chat template the texts alone, a line each, for the model to go on with.
-
-    Raises ModelUnfit if the template refuses the chat.
-    """
+    """Token ids of a chat; without a chat template those of the texts alone, one per line, for the model to continue.
+    Raises ModelUnfit if the template refuses the chat."""
     if policy.tokenizer.chat_template:
         return policy.encode_prompt(messages)
     return [int(token) for token in policy.tokenizer.encode("\n".join(each.content for each in messages))]
