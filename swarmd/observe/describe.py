@@ -43,8 +43,8 @@ from swarmd.observe.words import (
     weights_log_level,
 )
 
-REASON_CHARACTERS_MAX = 300  # of a reason's first line, in a sentence
-TEXT_CHARACTERS_MAX = 2000  # of one field of a line
+REASON_CHARACTERS_MAX = 300  # longest excerpt of a reason in a sentence
+TEXT_CHARACTERS_MAX = 2000  # longest field of a line
 ERROR_CODE_MIN = 64  # exit codes from here on mean that the operator has to act
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -55,7 +55,7 @@ WARNINGS: tuple[Level, ...] = ("warning", "error")
 class Description(NamedTuple):
     """An event in words."""
 
-    level: Level  # of its line in the log
+    level: Level  # of its log line
     text: str  # a sentence without its full stop
     told: bool = False  # it belongs in a story
     trouble: bool = False  # something went wrong for this node, which may be why a round was missed

@@ -236,7 +236,7 @@ STANDINGS_PRINTED = 8
 NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by invitation
 ADDRESSES_PRINTED = 2
 CREDIT_STYLES: dict[CreditState, str] = {"credited": "dim", "pending": "dim", "not credited": "yellow"}
-PARTS_PRINTED = 5  # of a stage's time
+PARTS_PRINTED = 5  # longest parts of a stage's time
 PART_CELLS = 10
 
 

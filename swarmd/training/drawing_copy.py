@@ -26,7 +26,7 @@ from swarmd.training.models.model import Policy
 FASTER = 0.8  # largest share of the policy's time: a smaller gain is not worth the memory
 DIVERGENCE_MAX = 0.02  # nats per token, of the copy's distribution from the policy's
 ROOM_SHARE = 0.25  # largest share of the free memory
-ROWS, TOKENS, RUNS = 8, 4, 3  # of the trial
+ROWS, TOKENS, RUNS = 8, 4, 3  # sequences, tokens in each, and repetitions of the trial
 
 log = get_logger(__name__)
 

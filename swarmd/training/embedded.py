@@ -45,9 +45,9 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
 )
 VOCABULARY = 380  # at most; the texts may give fewer merges
-CORPUS_QUESTIONS = 400  # of each task, for the tokenizer
+CORPUS_QUESTIONS = 400  # questions of each task that the tokenizer is trained on
 CORPUS_LESSONS = 400
-COMMON_SHARE = 0.02  # of the lessons: the tokenizer learns only words that are in at least this share
+COMMON_SHARE = 0.02  # the tokenizer learns only words that are in at least this share of the lessons
 CONTEXT_TOKENS = 1024
 LEARNING_RATE = 2e-3
 WARMUP_STEPS = 30

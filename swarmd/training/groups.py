@@ -150,7 +150,7 @@ class PeerGroupCollector:
         """
         collected = CollectedGroups()
         taken: Counter[str] = Counter()
-        groups_max = max(self.training.share_groups, 1)  # of one peer, to train on
+        groups_max = max(self.training.share_groups, 1)  # trained on of one peer
         fresh = frozenset(order.rollouts)
         recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self.own}
         peers = sorted({peer for peer, _, _ in recent})

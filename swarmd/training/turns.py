@@ -157,7 +157,7 @@ class Replay:
         self._plan = plan
         self._policy = policy
         self._tokens_max = tokens_max
-        self._seconds = plan.limits.peer_s / max(peers, 1)  # of one peer
+        self._seconds = plan.limits.peer_s / max(peers, 1)  # for one peer's replays
         self._calls = ConversationCalls(check)
         self._used: dict[str, float] = {}  # by peer
 

@@ -263,7 +263,7 @@ def to_swarmd_error(error: Exception, directory: Path) -> SwarmdError:
 
 
 TELLERS_KEPT = 8  # rounds most recently asked for
-STORY_EVENTS_MAX = 20_000  # read before the round opens, and again after; a story says what was not read
+STORY_EVENTS_MAX = 20_000  # events read before the round opens, and as many after; a story says what was not read
 STEP_EVENTS = 1000  # folded at once
 STAGES_BEFORE = 3
 

@@ -368,7 +368,7 @@ class PageSource(msgspec.Struct, frozen=True):
 # `GET /api/v1/node/status` answers with `swarmd.observe.status.Status`.
 
 
-PEERS_ANSWERED_MAX = 2000  # of one view or page; `total` is the number of all
+PEERS_ANSWERED_MAX = 2000  # peers in one view or page; `total` counts all
 
 
 class Unavailable(SwarmdError):

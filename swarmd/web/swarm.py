@@ -56,7 +56,7 @@ from swarmd.web.shapes import (
 PEERS_MAX = MEMBERS_MAX  # further ones replace others, or are not counted
 VOTED_MAX = PEERS_MAX // 2  # votes add accounts only up to this number: any registered peer may vote for any names
 POINTS_MAX = 98_304  # of all peers' curves together; beyond that each may have fewer than CURVE_POINTS_MAX
-POINTS_LEAST = 16  # that each peer may always have
+POINTS_LEAST = 16  # guaranteed to each peer
 BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may undo
 VOTES_KEPT = 64
 TEXT_CHARACTERS_MAX = 128  # of an id or a name

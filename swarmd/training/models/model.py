@@ -58,7 +58,7 @@ from swarmd.training.models.source import (
     require_model,
 )
 
-TOKENS = 4  # of the trial's prompt
+TOKENS = 4  # length of the trial's prompt
 _DRAWN = 2  # completion tokens in the trial, enough to use the key-value cache once
 
 _QUESTION = "12"  # digits, which every chat model's tokenizer has

@@ -217,7 +217,7 @@ async def write_events(
     drawing: DrawingTask, writer: AnswerWriter, usage: bool, logprobs: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yield the pieces of all completions as they are drawn, as server-sent events; an error is the last one."""
-    pieces = [Piece("", 0, 0, "") for _ in drawing.completions]  # the last ones, with all text so far
+    pieces = [Piece("", 0, 0, "") for _ in drawing.completions]  # the last piece sent of each, with all text so far
     try:
         done = False
         while not done:
