@@ -608,14 +608,14 @@ def progress_metrics(stage: Stage, done: int, steps: int, rest_s: float) -> dict
 
 
 def step_metrics(stage: Stage) -> dict[str, float]:
-    """Metrics of the last step that TRL does not log, by trackers' names."""
+    """Metrics of the last step that TRL does not log, under their names for trackers."""
     figures = stage.metrics.step.read_means() | {"tokens_per_s": stage.tokens / max(stage.elapsed_seconds, 1e-6)}
     return {f"step/{name}": value for name, value in figures.items()}
 
 
 def stage_metrics(event: StageTrained, stage: StageStats, vram_bytes: int = 0) -> dict[str, float]:
-    """Metrics of a finished stage, by trackers' names. `vram_bytes`: peak memory of tensors on the accelerator; 0
-    without one."""
+    """Metrics of a finished stage, under their names for trackers. `vram_bytes`: peak memory of tensors on the
+    accelerator; 0 without one."""
     figures = stage.read_means()
     figures |= {
         "round": float(event.round),

@@ -154,7 +154,7 @@ def finite_or_none(value: float) -> float | None:
 
 
 def charts_view(state: State) -> ChartsView:
-    """The charts that this node has, and the state of each; DHT and chain use the same chart, that of a link."""
+    """The charts that this node has, and the state of each; the DHT and the chain both have the chart of a link."""
     charts = default_charts()
     views = [chart_view("round", charts.round), chart_view("link", charts.link)]
     if state.chain is not None:

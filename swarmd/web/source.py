@@ -31,7 +31,7 @@ class SwarmSource(ABC):
 
     @abstractmethod
     def describe_source(self) -> PageSource:
-        """What a server of this source shows."""
+        """Version, name and kind of the source, for the page's first request."""
 
     @abstractmethod
     def _lock_state_and_ledger(self) -> AbstractContextManager[tuple[State, PeerLedger]]:
