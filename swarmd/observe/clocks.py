@@ -1,25 +1,23 @@
-"""How far the clocks of several machines are apart, from messages between them. Pure.
+"""Estimate the offsets between several machines' clocks from the messages between them. Pure.
 
 - A message arrives after it was sent. With `o` the correction of a clock (true time = its time + o), a message from `a`
   to `b` says `o[a] - o[b] <= received - sent`. Such bounds form a graph, in which the shortest path between two clocks
-  is the tightest bound that follows from all messages together.
-- Corrections that keep to all bounds exist unless a cycle is negative, which means that somebody set a clock in
-  between. Then all bounds are loosened alike, by `slack_s`.
-- A clock is corrected by nothing if the bounds allow that, else to their middle, or to the only bound that there is.
+  is the tightest bound that all messages together imply.
+- Some corrections satisfy all bounds unless the graph has a negative cycle, which means that a clock was set between
+  two messages. Then all bounds are loosened by the same `slack_s`.
+- A correction is 0 if the bounds allow it, else the middle of its bounds, or the only bound if there is just one.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-SLACK_FIRST_S = 0.1  # doubled until the bounds can be kept to
-ROUNDING_S = 1e-6  # of sums of times
+SLACK_FIRST_S = 0.1  # doubled until the bounds can be satisfied
+ROUNDING_S = 1e-6  # tolerance for rounding in sums of times
 
 
 class Message(NamedTuple):
-    """Something that one node did because of what another had done; times in POSIX seconds of their own clocks."""
+    """An event at the sender that caused one at the receiver; times in POSIX seconds, each by its own node's clock."""
 
     sender: int
     sent_at: float
@@ -33,7 +31,7 @@ class Clocks(NamedTuple):
     Attributes:
         corrections: seconds to add to each clock's time; the first is 0.
         bounds: `bounds[a][b]` is the most that the correction of `a` can exceed that of `b`, in seconds.
-        slack_s: by how much the bounds were loosened, since no steady clocks would keep to them; 0 for not at all.
+        slack_s: by how much the bounds were loosened because steady clocks could not satisfy them; 0 if they could.
     """
 
     corrections: list[float]
@@ -41,17 +39,19 @@ class Clocks(NamedTuple):
     slack_s: float
 
     def doubt_s(self, clock: int) -> float:
-        """Half the width of what the messages leave open of a clock's correction, in seconds; infinite if one-sided."""
+        """Half the width of the interval that the messages leave for a clock's correction, in seconds; infinite if
+        one-sided."""
         return (self.bounds[clock][0] + self.bounds[0][clock]) / 2
 
     def gap_s(self, first: int, first_at: float, second: int, second_at: float) -> tuple[float, float]:
-        """The least and the longest time from something by one clock to something by another that may have passed."""
+        """The least and the longest time that may lie between an event by clock `first` and one by clock `second`, in
+        seconds."""
         apart_s = second_at - first_at
         return apart_s - self.bounds[first][second], apart_s + self.bounds[second][first]
 
 
 def fit_clocks(clocks: int, messages: Iterable[Message]) -> Clocks:
-    """Corrections of this many clocks that let no message arrive before it was sent."""
+    """Fit corrections of `clocks` clocks so that no message arrives before it was sent."""
     least = [[0.0 if a == b else math.inf for b in range(clocks)] for a in range(clocks)]
     for sender, sent_at, receiver, received_at in messages:
         if sender != receiver:

@@ -4,8 +4,6 @@ The server with the verbs is in `swarmd.daemon.control`. A socket path that is l
 through a descriptor of its directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
@@ -29,11 +27,11 @@ class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request."""
 
     verb: str
-    for_s: float = 0.0  # how long a wish to stop when it is safe counts; who waits longer repeats it
+    for_s: float = 0.0  # a "stop when it is safe" request lapses after this many seconds unless it is repeated
 
 
 class StopReply(msgspec.Struct, frozen=True):
-    """The answer to a wish to stop when it is safe."""
+    """The answer to a "stop when it is safe" request."""
 
     stopping: bool = False
     safe_to_stop: SafeToStop | None = None
@@ -41,15 +39,9 @@ class StopReply(msgspec.Struct, frozen=True):
 
 
 def send_request(path: Path, verb: str, within_s: float = CALL_S, for_s: float = 0.0) -> bytes:
-    """Ask a running daemon. Blocks at most about `within_s`, however slowly the answer comes.
-
-    Returns:
-        Its answer, one JSON document.
-
-    Raises:
-        NoDaemon: nobody listens there.
-        ControlError: somebody listens and does not answer, or answers with an error.
-    """
+    """Send one request to a running daemon and return its answer, one JSON document. Blocks at most about `within_s`.
+    Raises DaemonNotRunning: nobody listens there; ControlError: the daemon does not answer, or answers with an
+    error."""
     until = time.monotonic() + within_s
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_socket_address(path) as address:
@@ -82,7 +74,8 @@ class DaemonNotRunning(ControlError):
 
 
 class DaemonReply(msgspec.Struct, frozen=True):
-    """What the control socket says: a status, or nothing if nobody listens, or why a daemon does not answer."""
+    """The answer to "status": `status`; or `mute`, why a running daemon does not answer; or neither if no daemon
+    runs."""
 
     status: Status | None = None
     mute: str = ""
@@ -94,7 +87,7 @@ class DaemonReply(msgspec.Struct, frozen=True):
 
 
 def ask_status(path: Path, within_s: float = CALL_S) -> DaemonReply:
-    """What a daemon says of itself. Blocks as `ask`."""
+    """Ask a daemon for its status. Blocks as `send_request`."""
     try:
         return DaemonReply(msgspec.json.decode(send_request(path, "status", within_s), type=Status))
     except DaemonNotRunning:

@@ -1,11 +1,9 @@
-"""Whether a node's reports count, and if not, why, with the next step.
+"""Whether the coordinator or the contract credits a node's reports, and if not, why, with the next step.
 
-A follower knows its own log, its configuration, the coordinator's announcements, and the leaderboard that it read
-last; with a chain also the contract. What only the coordinator knows it says whom to ask. The causes are tried in an
-order in which one hides those behind it: a node without a connection has no reports that come late.
+A follower knows its own log, its configuration, the coordinator's announcements, and the leaderboard that it last read;
+with a chain also the contract. If only the coordinator knows the cause, the text names whom to ask. Causes are checked
+in an order in which each hides the later ones: a node without a connection cannot have late reports.
 """
-
-from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
@@ -26,32 +24,30 @@ from swarmd.observe.onchain import ChainStatus
 from swarmd.observe.words import describe_equivocation, format_duration
 from swarmd.paths import NodeDirectory
 
-LATELY = 2  # rounds: what is credited of these is credited now
-OLD_ROUNDS = 4  # a leaderboard so far behind the clock says nothing of now
-SKEW_S = 5.0  # that this clock may differ from the coordinator's
-OVERDUE_S = 60.0  # after a passed deadline, before the coordinator counts as absent
+LATELY = 2  # rounds: a report credited within the last so many counts as credited now
+OLD_ROUNDS = 4  # a leaderboard this many rounds behind the clock is out of date
+SKEW_S = 5.0  # tolerated difference between this clock and the coordinator's
+OVERDUE_S = 60.0  # the coordinator counts as absent this long after a deadline has passed
 
 
 CreditState = Literal["credited", "pending", "not credited"]
 
 
 class CreditStatus(msgspec.Struct, frozen=True):
-    """Whether a node's reports count."""
-
     state: CreditState  # pending: too early to say
-    cause: str  # one of `CAUSES`, why they do not; empty if they do
+    cause: str  # why reports do not count, one of `CAUSES`; empty if they do
     words: str  # a sentence, with the next step
 
 
 class CreditFacts(NamedTuple):
-    """What a node knows of its credit; all of it pure."""
+    """The inputs from which a node's credit is judged."""
 
     state: State
     now: float  # POSIX seconds
     chain: ChainStatus | None = None
-    standings: SavedStandings | None = None  # that it read last
+    standings: SavedStandings | None = None  # the leaderboard that it last read
     config: Config | None = None
-    runs: bool = True  # whether the node's daemon does
+    runs: bool = True  # whether the node's daemon runs
 
     @property
     def peer(self) -> str:
@@ -59,13 +55,13 @@ class CreditFacts(NamedTuple):
 
     @property
     def round(self) -> int:
-        """That the swarm is at; -1 if none is known."""
+        """The round that the swarm is at; -1 if unknown."""
         clock = self.state.clock
         return -1 if clock is None else clock.round - clock.final
 
     @property
     def credited_round(self) -> int:
-        """The last round that is credited, as far as this node knows; -1 for none."""
+        """This node's last credited round, as far as it knows; -1 for none."""
         if self.state.chain is not None:
             return self.state.chain.reward_mark[0]
         rows = self.standings.standings if self.standings is not None else ()
@@ -93,7 +89,7 @@ def credit_status(known: CreditFacts) -> CreditStatus | None:
 
 
 def _latest_creditable_round(known: CreditFacts) -> int:
-    """The last round of which this node could know that it is credited."""
+    """The last round whose credit this node could already know of."""
     board = known.standings
     fresh = board is not None and known.state.chain is None and board.round + OLD_ROUNDS >= known.round
     return min(board.round, known.round) if board is not None and fresh else known.round
@@ -106,7 +102,7 @@ def _describe_leaderboard(known: CreditFacts) -> str:
     return f"of round {known.standings.round}" if known.standings is not None else "none yet"
 
 
-# --- the causes; each gives a sentence, or nothing if it is not so ---
+# --- the causes: each function returns a sentence, or "" if its cause does not apply ---
 
 
 def _find_barred(known: CreditFacts) -> str:
@@ -118,7 +114,7 @@ def _find_barred(known: CreditFacts) -> str:
 
 
 def _find_no_membership(known: CreditFacts) -> str:
-    """By this node's own configuration, which all nodes of a swarm have alike."""
+    """Check `dht.members`, which is the same in every node's configuration."""
     config = known.config
     if config is None or not config.dht.members or known.peer in config.dht.members:
         return ""
@@ -194,7 +190,7 @@ def _find_no_link(known: CreditFacts) -> str:
     if link.chart == "up":
         return ""
     if known.now - max(link.since, known.state.started_at) < OVERDUE_S:
-        return ""  # it is connecting
+        return ""  # still connecting
     why = first_line(link.reason) or first_line(known.state.network.reason) or "it reaches no peer"
     return f"it is cut off from the swarm ({why}): `swarmd doctor` checks the network and names the fix"
 
@@ -262,13 +258,12 @@ LESS = (
 
 
 def _own_stage_s(state: State) -> float:
-    """What the last trained stage took up to its report."""
+    """Seconds that the last trained stage took up to its report."""
     parts = state.last_times.parts if state.last_times is not None else ()
     return sum(seconds for part, seconds in parts if part != "wait")
 
 
 def _is_recent_round(known: CreditFacts, round: int) -> bool:
-    """Whether a round is one of the latest."""
     return round + LATELY >= known.round
 
 
@@ -290,13 +285,13 @@ CAUSES: dict[str, Callable[[CreditFacts], str]] = {
 }
 
 
-# --- with what lies on disk ---
+# --- with the files of the data directory ---
 
 
 def read_credit(
     state: State, now: float, paths: NodeDirectory, chain: ChainStatus | None, config: Config | None, runs: bool = True
 ) -> CreditStatus | None:
-    """`credit_status` with the leaderboard that the node read last."""
+    """`credit_status` with the leaderboard that the node last read from the DHT."""
     swarm, standings = state.settings.swarm if state.settings else "", None
     with contextlib.suppress(OSError):  # none was read yet
         standings = _read_if_changed(paths.standings, swarm, paths.standings.stat().st_mtime_ns)
@@ -305,5 +300,5 @@ def read_credit(
 
 @lru_cache(maxsize=4)
 def _read_if_changed(path: Path, swarm: str, changed_ns: int) -> SavedStandings | None:
-    """Standings are read again only when they have changed."""
+    """Read the leaderboard; the cache, keyed by its modification time, spares reading an unchanged file again."""
     return read_standings(path, swarm)

@@ -1,12 +1,10 @@
 """What became of one node's rollouts of a stage: at the node itself, at the coordinator, and at each other node.
 
-- The findings come from the logs alone. Rounds, stages, digests and the order of each log decide; times of two nodes
-  are compared only as far as their messages bound the clocks' difference.
-- For each other node the first cause that the logs show is told, from the sender on to what the receiver did with them.
-- Where the logs do not show one, that is said, with what would.
+- All findings come from the logs: rounds, stages, digests and the order within each log decide. Times of two nodes are
+  compared only as far as their messages bound the difference of their clocks.
+- For each other node the first cause that the logs show is reported, checked from the sender to the receiver's use.
+- If the logs show no cause, the text says so, and what evidence would show it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -23,12 +21,12 @@ from swarmd.paths import quote_for_shell
 
 Verdict = Literal[
     "used",
-    "set-aside",  # fetched, and nothing of them was trained on
-    "fetched",  # and the stage that they were for was not trained, or not yet
-    "refused",  # their body or record was not valid there
-    "unavailable",  # announced there, and their body did not come
+    "set-aside",  # fetched, but none of their tokens were trained on
+    "fetched",  # fetched, but the stage that would use them is not trained, or not yet
+    "refused",  # the receiver rejected their body or record as invalid
+    "unavailable",  # the receiver saw the announcement but did not get the body
     "late",
-    "sender-down",  # the sender trained them and could not, or did not, publish them in time
+    "sender-down",  # the sender trained the stage but did not publish its rollouts in time
     "down",
     "cut-off",
     "skipped",
@@ -39,8 +37,8 @@ Verdict = Literal[
     "unknown",
 ]
 
-NEAR_S = 90.0  # a refusal is logged at once or, if it is one of many, within a minute
-REFUSALS = {  # of bodies; other reasons are those of records
+NEAR_S = 90.0  # a refusal is logged at once, or within a minute if there are many
+REFUSALS = {  # reasons to refuse a body; all others are about records
     "oversized": "the body is larger than it may be, or than its record says",
     "wrong-digest": "the body is not the one that its record names",
     "slow": "the body did not come in the time that one may take",
@@ -59,11 +57,11 @@ class Delivery(NamedTuple):
     """What became of the rollouts at one other node.
 
     Attributes:
-        receiver: number of its log.
+        receiver: index of its log.
         verdict: in one word.
-        brief: the same in a few words, which follow the node's name.
+        brief: the same in a few words that follow the node's name.
         text: sentences for people.
-        lacks: what would tell what the logs do not; empty if they tell.
+        lacks: what evidence would answer the question; empty if the logs answer it.
     """
 
     receiver: int
@@ -78,8 +76,8 @@ class Rollouts(NamedTuple):
 
     Attributes:
         sent: sentences about the sender and the coordinator.
-        groups: that it had to share; None if its log does not say.
-        deliveries: to the other nodes whose logs are here.
+        groups: number of groups that it had to share; None if its log does not say.
+        deliveries: one for each other node whose log is here.
     """
 
     sender: int
@@ -97,12 +95,12 @@ def trace_rollouts(timeline: Timeline, sender: int, place: Place) -> Rollouts:
 
 
 def trace_deliveries(timeline: Timeline, sender: int, place: Place) -> list[Delivery]:
-    """The same at the other nodes alone."""
+    """`trace_rollouts` without the sender's part."""
     return _SentRollouts(timeline, sender, place).find_deliveries()
 
 
 class _SentRollouts:
-    """The sender's side, and what both sides ask of the logs."""
+    """The sender's part of a trace, with the look-ups that sender and receivers share."""
 
     def __init__(self, timeline: Timeline, sender: int, place: Place) -> None:
         self.timeline = timeline
@@ -133,7 +131,7 @@ class _SentRollouts:
         yield from self._describe_report(of)
 
     def _describe_report(self, of: str) -> Iterator[str]:
-        """What the coordinator saw."""
+        """Sentences about what the coordinator saw of the report."""
         timeline = self.timeline
         settings = timeline.logs[self.sender].settings
         coordinator = timeline.number.get(settings.coordinator) if settings is not None else None
@@ -169,7 +167,7 @@ class _SentRollouts:
         return f"`swarmd explain {quote_for_shell(log.place.parent)} {round_}` tells why"
 
     def explain_unpublished(self) -> str:
-        """What hindered the sender, as far as its log says."""
+        """Why the sender did not publish in time, as far as its log says."""
         timeline, trained = self.timeline, self.trained
         assert trained is not None
         later = timeline.moments[self.sender][trained.index :]
@@ -186,13 +184,12 @@ class _SentRollouts:
         return "the log ends before that, or a later stage came first"
 
     def find_deliveries(self) -> list[Delivery]:
-        """What became of them at each other node."""
         return [find_delivery(self, node) for node in range(len(self.timeline.logs)) if node != self.sender]
 
-    # --- what both sides ask ---
+    # --- look-ups that sender and receivers share ---
 
     def describe_link_fault(self, node: int, moment: LoggedEvent) -> str:
-        """What was wrong with a node's link at a moment of its own, as a clause; empty for nothing."""
+        """What was wrong with a node's link at one of its own events, as a clause; empty if nothing was."""
         before = (each for each in reversed(self.timeline.logs[node].links) if each.seq <= moment.seq)
         last = next(before, None)
         match last.event if last is not None else None:
@@ -206,7 +203,7 @@ class _SentRollouts:
 
 
 def find_delivery(sending: _SentRollouts, node: int) -> Delivery:
-    """What became of them at one other node."""
+    """What became of the rollouts at one other node."""
     gathered = sending.timeline.find_event(node, events.RolloutsGathered, sending.used_at)
     event = gathered.event if gathered is not None else None
     if gathered is not None and isinstance(event, events.RolloutsGathered):
@@ -228,7 +225,7 @@ def find_delivery(sending: _SentRollouts, node: int) -> Delivery:
 
 
 class _FetchedDelivery:
-    """A receiver that has the rollouts."""
+    """Judges a receiver that has fetched the rollouts."""
 
     def __init__(
         self,
@@ -261,7 +258,7 @@ class _FetchedDelivery:
         return Delivery(self._node, verdict, f"fetched{self._after}, {what}", f"{fetched}, and {what}.")
 
     def _describe_use(self) -> tuple[Verdict, str]:
-        """What it did with them, as a clause."""
+        """What the receiver did with the rollouts, as a clause."""
         timeline, place = self._sending.timeline, self._sending.used_at
         if is_banned(self._sending, self._node, self._gathered):
             return "banned", "used nothing: it knows that the sender signed two different reports"
@@ -273,7 +270,8 @@ class _FetchedDelivery:
         return "fetched", "has not trained that stage to its end, as far as its log goes"
 
     def _describe_use_in(self, event: events.StageTrained) -> tuple[Verdict, str]:
-        """What a trained stage did with them; its log counts the groups of all peers together, refusals by reason."""
+        """What a trained stage did with the rollouts. The log counts all peers' groups together, and refusals by
+        reason."""
         own, everyone = self._ref.groups, sum(ref.groups for ref in self._refs)
         alone = len([ref for ref in self._refs if ref.groups]) == 1
         peer = self._sending.peer
@@ -306,7 +304,7 @@ class _FetchedDelivery:
 
 
 class _MissedDelivery:
-    """A receiver that gathered for that stage, and has others' rollouts or none."""
+    """Judges a receiver that gathered for that stage but did not get these rollouts."""
 
     def __init__(
         self, sending: _SentRollouts, node: int, gathered: LoggedEvent, event: events.RolloutsGathered
@@ -397,7 +395,7 @@ class _MissedDelivery:
         return None
 
     def _check_sender_down(self) -> Delivery | None:
-        """The sender had not published when the receiver's gathering ended, and its log says what hindered it."""
+        """Check whether the sender published only after the receiver had stopped gathering, and why."""
         published, trained = self._sending.published, self._sending.trained
         assert trained is not None
         if published is not None and self._sending.timeline.time_between_s(self._gathered, published)[1] <= 0:
@@ -415,7 +413,7 @@ class _MissedDelivery:
         return Delivery(self._node, "cut-off", "cut off at that time", text)
 
     def _check_unavailable(self) -> Delivery | None:
-        """Announced there, and not fetched: the log counts them and does not name them."""
+        """Check for rollouts that were announced but not fetched; the log has their number, not their peers."""
         missing = self._event.missing
         if not missing:
             return None
@@ -433,7 +431,7 @@ class _MissedDelivery:
         return Delivery(self._node, "unavailable", "announced, and the body did not come", text, lacks)
 
     def _check_not_chosen(self) -> Delivery | None:
-        """In a swarm of shards each node reads some of them, and takes enough peers' rollouts, not all."""
+        """Check for shards: there a node reads some shards only, and stops gathering once it has enough rollouts."""
         rules = [log.settings.coordination for log in self._sending.timeline.logs if log.settings is not None]
         if not self._event.rollouts or not any(each is not None and each.shard_members for each in rules):
             return None
@@ -446,7 +444,7 @@ class _MissedDelivery:
 
 
 class _AbsentReceiver:
-    """A receiver whose log has no gathering for that stage."""
+    """Judges a receiver whose log has no gathering for that stage."""
 
     def __init__(self, sending: _SentRollouts, node: int) -> None:
         self._sending = sending
@@ -494,7 +492,7 @@ class _AbsentReceiver:
         return Delivery(self._node, "skipped", f"skipped the round ({event.cause})", text)
 
     def _describe_link_fault_before(self, skip: LoggedEvent) -> str:
-        """What was wrong with its link after it had trained its last stage and waited for the next."""
+        """What was wrong with the node's link between its last trained stage and the event that skipped this one."""
         before = reversed(self._moments[: skip.index])
         trained = next((each for each in before if isinstance(each.event, events.StageTrained)), skip)
         changes = [each for each in self._log.links if trained.seq < each.seq < skip.seq]
@@ -502,7 +500,7 @@ class _AbsentReceiver:
         return next(filter(None, troubles), "")
 
     def _describe_outage(self, near: int, until_seq: int, since_seq: int = 0) -> str:
-        """A sentence on an outage before an event, and not before the node knew of a round; empty if it was up."""
+        """A sentence on an outage in that round, between two events; empty if the node was up."""
         for outage in self._log.outages:
             if near <= outage.near and since_seq <= outage.seq <= until_seq:
                 away = format_duration(outage.seconds)
@@ -528,7 +526,7 @@ class _AbsentReceiver:
         return Delivery(self._node, "unknown", "its log ends before", text, lacks)
 
     def _explain_present(self) -> Delivery:
-        """It was there in that round, and gathered nothing for that stage."""
+        """The node was up in that round but gathered nothing for the stage."""
         place, timeline = self._sending.used_at, self._sending.timeline
         command = stage_command_id("gather", *place)
         failed = _list_failures(self._moments, command)
@@ -560,7 +558,7 @@ class _AbsentReceiver:
 
 
 def is_banned(sending: _SentRollouts, node: int, moment: LoggedEvent) -> bool:
-    """Whether a node knew at a moment of its own of two reports that the sender signed for one stage."""
+    """Whether a node knew, at one of its own events, of two different reports that the sender signed for one stage."""
     for each in sending.timeline.logs[node].evidence:
         event = each.event
         if isinstance(event, events.Equivocated) and each.seq < moment.seq:
@@ -571,7 +569,7 @@ def is_banned(sending: _SentRollouts, node: int, moment: LoggedEvent) -> bool:
 
 
 def _list_failures(moments: Sequence[LoggedEvent], command: str) -> list[str]:
-    """Why a command failed, each time."""
+    """The reason of each failure of a command."""
     found = (each.event for each in moments)
     return [each.reason for each in found if isinstance(each, events.CommandFailed) and each.command == command]
 

@@ -1,13 +1,10 @@
 """Events in words: one table for the log's lines, `swarmd explain`, the page and its timeline. Pure.
 
-- `describe` gives the sentence for an event, its level, and whether it belongs in the story of a round.
-- The sentence is the same everywhere. A log line also has the event's fields (`line_of`), a story also has details that
-  are too long for a line.
-- What a coordinator waits for, what it does while it is alone, and whom stages wait for, is said with the event that
-  changed it.
+- `describe` returns the sentence for an event, its level, and whether it belongs in the story of a round.
+- The sentence is the same everywhere. A log line adds the event's fields, a story adds details too long for a line.
+- Changes in what a coordinator waits for, and in which members stages wait for, are told with the event that caused
+  them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -46,8 +43,8 @@ from swarmd.observe.words import (
     weights_log_level,
 )
 
-REASON_CHARACTERS_MAX = 300  # of a reason's first line, in a sentence
-TEXT_CHARACTERS_MAX = 2000  # of one field of a line
+REASON_CHARACTERS_MAX = 300  # longest excerpt of a reason in a sentence
+TEXT_CHARACTERS_MAX = 2000  # longest field of a line
 ERROR_CODE_MIN = 64  # exit codes from here on mean that the operator has to act
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -56,15 +53,15 @@ WARNINGS: tuple[Level, ...] = ("warning", "error")
 
 
 class Description(NamedTuple):
-    """What an event says."""
+    """An event in words."""
 
-    level: Level  # of its line in the log
+    level: Level  # of its log line
     text: str  # a sentence without its full stop
     told: bool = False  # it belongs in a story
     trouble: bool = False  # something went wrong for this node, which may be why a round was missed
-    round: int | None = None  # that it is about; None if it is about the node itself
+    round: int | None = None  # the round it is about; None if it is about the node itself
     settles: bool = False  # it belongs to its round even after the node has left that round
-    details: str = ""  # what a story says in addition
+    details: str = ""  # appended in a story only
 
 
 class EventWording(NamedTuple):
@@ -73,8 +70,8 @@ class EventWording(NamedTuple):
     lane: Lane  # of the timeline on the page
     level: Level  # of its line; "info" becomes "debug" if the event changed nothing
     words: str | Callable[[Any, AppliedEvent], Description]  # a text with fields in braces, or makes the description
-    is_news: bool = False  # it keeps its level even if it changed nothing
-    is_routine: bool = False  # frequent in each round: no line on a terminal
+    is_news: bool = False  # keeps its level even if the event changed nothing
+    is_routine: bool = False  # happens often in each round: not shown on a terminal
 
 
 def describe(applied: AppliedEvent, stopped_s: float | None = None) -> Description:
@@ -103,7 +100,7 @@ def describe(applied: AppliedEvent, stopped_s: float | None = None) -> Descripti
 
 
 def describe_hold_change(before: State, after: State) -> str:
-    """What changed for a coordinator that holds the open stage while it is alone; empty for nothing."""
+    """Say whether a lone coordinator started or stopped holding the open stage; empty if neither."""
     if before.coordination is after.coordination and before.link is after.link:
         return ""
     held, now = find_holding_coordination(before), find_holding_coordination(after)
@@ -115,7 +112,7 @@ def describe_hold_change(before: State, after: State) -> str:
 
 
 def cut_first_line(text: str) -> str:
-    """The first line of a text, within a bound."""
+    """The first line of a text, cut to REASON_CHARACTERS_MAX."""
     line = first_line(text)
     return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + "…"
 
@@ -223,7 +220,7 @@ def _describe_report_published(event: events.ReportPublished, applied: AppliedEv
 
 
 def _describe_records_rejected(event: events.RecordsRejected, applied: AppliedEvent) -> Description:
-    return Description("warning", f"{event.count} records refused: {event.reason}")  # a round has hundreds of them
+    return Description("warning", f"{event.count} records refused: {event.reason}")  # a round has hundreds
 
 
 def _describe_stage_trained(event: events.StageTrained, applied: AppliedEvent) -> Description:
@@ -288,7 +285,7 @@ def _describe_equivocation(event: events.Equivocated, applied: AppliedEvent) -> 
 
 
 def _describe_block(event: events.ChainBlock, applied: AppliedEvent) -> Description:
-    """A block without entries of the contract is told at debug level only."""
+    """Describe a block; one without logs of the contract only at debug level."""
     settings = applied.after.settings
     return Description("info" if event.logs else "debug", describe_block(event, settings.peer if settings else ""))
 
@@ -307,15 +304,13 @@ def _describe_reorganisation(event: events.ChainReorged, applied: AppliedEvent) 
 
 
 def _make_submission_describer(words: str, level: Level = "info") -> Callable[[Any, AppliedEvent], Description]:
-    """Words for what became of a submission to the chain."""
+    """Make a function that describes what became of a submission to the chain."""
 
     def describe_submission(event: Any, applied: AppliedEvent) -> Description:
         known = _find_submission(event, applied.after)
         text = words.format_map(_FormatFields(event))
         found: Level = level
-        if isinstance(
-            event, events.SubmissionRefused
-        ):  # nothing is lost if another node took a step of the contract first
+        if isinstance(event, events.SubmissionRefused):  # nothing is lost if another node advanced the contract first
             lost = not is_submission_of_kind(event.submission, "advance")
             found = "error" if event.permanent else "warning" if lost else "info"
         return Description(found, text, True, found in WARNINGS, known.round if known else None, settles=True)
@@ -422,7 +417,7 @@ class _FormatFields(dict[str, Any]):
 
 
 class EventLine(msgspec.Struct, frozen=True):
-    """A log line about an event."""
+    """A log line for an event."""
 
     level: str
     message: str
@@ -449,13 +444,13 @@ _BULKY = (
 
 
 def make_event_line(applied: AppliedEvent) -> EventLine:
-    """The line for an event."""
     told = describe(applied)
     return EventLine(told.level, told.text, _make_fields(applied.envelope, applied.before, applied.after))
 
 
 def round_and_stage_of(event: events.Event, state: State) -> tuple[int, int]:
-    """Round and stage of an event: its own or its submission's, else those in training, else those announced; or -1."""
+    """An event's round and stage: its own or its submission's, else those in training, else those announced, else
+    -1."""
     place = _find_submission(event, state) or state.work or state.clock
     round_, stage = (place.round, place.stage) if place else (-1, -1)
     return getattr(event, "round", round_), getattr(event, "stage", stage)
@@ -483,7 +478,7 @@ def _find_submission(event: events.Event, state: State) -> Submission | None:
 
 
 def _flatten_field(name: str, value: Any) -> dict[str, Any]:
-    """A field of a line. Blocks, transactions and judgements are reduced to their short parts."""
+    """Flatten one field for a log line; blocks, transactions and judgements are reduced to their short parts."""
     if isinstance(value, BlockRef):
         return {name: value.number, f"{name}_hash": value.hash}
     if isinstance(value, SubmissionAttempt):

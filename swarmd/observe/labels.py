@@ -3,8 +3,6 @@
 Values that come from peers, providers or files would make an unbounded number of series, and might be secrets.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal, get_args
 
 from swarmd.core.chart_types import SubmissionState
@@ -26,8 +24,8 @@ BOTTLENECKS = (*times.PARTS, *times.CAUSES)
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
 FLAT_CAUSES: tuple[FlatCause, ...] = get_args(FlatCause)
-DRAWN = ("more", "as-ever")  # a task whose held-out accuracy has fallen, by what is done about it
-# why a peer's group is in no batch: it had its share, little of it counts, or its right answers are too long
+DRAWN = ("more", "as-ever")  # how often a task whose held-out accuracy has fallen is drawn: more often, or as before
+# why no batch has a peer's group: the peer used up its share, little of it counts, or its right answers are too long
 PASSED_OVER = ("share", "little", "long")
 SUBMISSION_KINDS: tuple[SubmissionKind, ...] = get_args(SubmissionKind)
 SUBMISSION_STATES: tuple[SubmissionState, ...] = get_args(SubmissionState)
@@ -40,7 +38,7 @@ COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
     "register", "clock", "gather", "train", "report", "announce", "collect", "leaderboard", "admit", "watch",
     "submit", "broadcast", "weights", OTHER,
 )  # fmt: skip
-# The contract's names for its errors, and swarmd's words for what is never sent to the contract.
+# The contract's names of its errors, then swarmd's own for what it never sends to the contract.
 REFUSAL_CODES = (
     "AdvanceNotAllowed", "InvalidRoundNumber", "InvalidStageNumber", "InvalidVote", "InvalidVoterPeerId",
     "OnlyStageManager", "PeerIdAlreadyRegistered", "PeerNotAllowed", "RewardAlreadySubmitted", "StageOutOfBounds",
@@ -65,7 +63,8 @@ def known_or_other(value: str, values: tuple[str, ...]) -> str:
 
 
 def worker_exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
-    """Why a worker ended, in one word. If the kernel killed it for lack of memory, only SIGKILL is known."""
+    """Why a worker ended, as a label. An out-of-memory kill is recognised by the reason's words, else it is
+    "killed"."""
     if isinstance(event, WorkerStartFailed):
         return "crash"
     headline = event.reason.partition("\n")[0]
@@ -83,7 +82,7 @@ def worker_exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
 
 
 def submission_failure_cause(reason: str) -> str:
-    """Why a submission cannot be made now, by the words of swarmd.chain: no coins, gas too dear, the day's budget."""
+    """Why a submission cannot be made now, from the words of swarmd.chain: no coins, gas too dear, the day's budget."""
     if "chain.fees.day_coins_max" in reason:
         return "budget"
     if " coins, and the " in reason:

@@ -1,8 +1,5 @@
-"""The layers of a status: what all have in common, what only a running daemon knows, and whether there is anything to
-learn. Pure.
-"""
-
-from __future__ import annotations
+"""The parts that the layers of a status share, what only a running daemon knows, and whether there is anything to
+learn. Pure."""
 
 from typing import Literal
 
@@ -21,8 +18,8 @@ class LiveWorker(msgspec.Struct, frozen=True):
     pid: int
     age_s: float
     silent_s: float  # since its last frame
-    spoken: bool  # it has sent a frame: until then it is starting
-    answering: bool  # it has spoken, and missed no more than two pings
+    spoken: bool  # has sent a frame; until then it is starting
+    answering: bool  # has sent a frame and missed at most two pings
     progress: ProgressMessage | None = None
     progress_age_s: float = 0.0
 
@@ -35,7 +32,7 @@ class LiveDaemon(msgspec.Struct, frozen=True):
     network: LiveWorker | None = None
     trainer: LiveWorker | None = None
     chain: LiveWorker | None = None
-    writes_checkpoint: bool = False  # of the last stage, beside what follows
+    writes_checkpoint: bool = False  # is writing the last stage's checkpoint while it already does other work
 
 
 MIB = 1024 * 1024
@@ -45,7 +42,7 @@ LayerName = Literal["process", "network", "training", "round", "chain", "submiss
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """Common to all layers."""
+    """Fields of all layers."""
 
     state: str
     healthy: bool
@@ -57,15 +54,15 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process."""
 
     pid: int = 0
-    restarts: int = 0  # unplanned exits within the restart window, without those that others caused
-    outside: int = 0  # exits that others caused, which cost nothing of the restart budget
+    restarts: int = 0  # unplanned exits within the restart window, without those counted in `outside`
+    outside: int = 0  # exits caused from outside, which do not count against the restart budget
     last_exit: str = ""
     silent_s: float | None = None
     answering: bool | None = None  # unknown when the daemon is down
 
 
 def worker_status(life: WorkerState, live: LiveDaemon | None, worker: LiveWorker | None) -> WorkerStatus:
-    """What the log and the running daemon know of a worker."""
+    """Combine the log's and the running daemon's knowledge of a worker."""
     return WorkerStatus(
         pid=worker.pid if worker else 0,
         restarts=len(life.exits),
@@ -102,12 +99,12 @@ def find_holding_coordination(state: State) -> Coordination | None:
 
 
 def describe_hold(held: Coordination) -> str:
-    """What a coordinator does while it is alone."""
+    """Describe the wait of a coordinator that is alone."""
     return f"alone: no peer is connected; round {held.round} stage {held.stage} is held until one is back"
 
 
 def describe_awaited_members(state: State) -> str:
-    """For what a coordinator waits before it opens the first round of this run; empty for any other node."""
+    """What a coordinator waits for before it opens its first round in this run; empty for any other node."""
     coordination, rules = state.coordination, state.settings.coordination if state.settings else None
     if coordination is None or rules is None or coordination.chart != "mustering" or member_wait_ends_at(state) is None:
         return ""
@@ -123,7 +120,7 @@ def member_wait_ends_at(state: State) -> float | None:
 
 
 def describe_member_wait(state: State, now: float) -> str:
-    """As `describe_awaited_members`, with how long it waits at most."""
+    """`describe_awaited_members`, with the longest time that it still waits."""
     awaited, due_at = describe_awaited_members(state), member_wait_ends_at(state)
     return f"{awaited}, {max(0.0, due_at - now):.0f} s more at most" if awaited and due_at is not None else ""
 
@@ -166,21 +163,22 @@ ADVICE: dict[FlatCause, str] = {
 
 
 class LearningStatus(Layer, frozen=True, kw_only=True):
-    """Whether there is anything to learn. If not, it costs no round: the node just does not get better."""
+    """Whether there is anything to learn. If not, rounds go on and the node just does not improve."""
 
-    stages: int  # the last ones, of which all this holds
-    round: int  # of the last of them
+    stages: int  # number of last stages that `cause` holds for
+    round: int  # of the last of these stages
     stage: int
-    reward: float  # mean of the completions of that one
+    reward: float  # mean over the completions of the last stage
     cause: FlatCause | None = None  # why there was nothing to learn; None: there was something
-    groups: int = 0  # the node's own, in the last stage; this and the next are set if there was nothing to learn
-    flat: int = 0  # of these, with every completion paid alike
+    groups: int = 0  # own groups in the last stage; like `flat`, 0 if there was something to learn
+    flat: int = 0  # those in which every completion got the same reward
     example: str = ""  # a completion
     advice: str = ""  # what to do
 
 
 def learning_status(state: State, now: float, absent: str) -> LearningStatus | None:
-    """What the log says of it; None until a stage is trained. `absent` says why no daemon answers, if none does."""
+    """The learning layer from the log; None until a stage is trained. `absent` says why no daemon answers, if none
+    does."""
     known = state.learning
     if known is None:
         return None
@@ -201,7 +199,7 @@ def learning_status(state: State, now: float, absent: str) -> LearningStatus | N
     return replace(
         status,
         state=NOTHING,
-        healthy=flat.cause == "right" and not absent,  # a model that knows its questions is not in trouble
+        healthy=flat.cause == "right" and not absent,  # a model that knows all its answers is not in trouble
         reason=f"{last}{describe_zero_variance(flat, known.reward)}. {advise_on_flat_cause(flat.cause)}. "
         f"{describe_example(flat)}",
         cause=flat.cause,
@@ -213,16 +211,15 @@ def learning_status(state: State, now: float, absent: str) -> LearningStatus | N
 
 
 def advise_on_flat_cause(cause: FlatCause) -> str:
-    """What to do, as a sentence without its full stop."""
+    """The advice for a cause, as a sentence without its full stop."""
     return ADVICE[cause][0].upper() + ADVICE[cause][1:]
 
 
 def describe_zero_variance(flat: FlatStage, reward: float) -> str:
-    """How many groups taught nothing, what was paid, and why."""
+    """How many groups had zero variance, the mean reward, and the cause."""
     words = f"{flat.flat} of {flat.groups} own groups had every completion paid alike, mean reward {reward:.3f}: "
     return words + f"{flat.alike} of {flat.completions} completions {CAUSES[flat.cause]}"
 
 
 def describe_example(flat: FlatStage) -> str:
-    """One of the completions."""
     return f'An example: "{flat.example}"'

@@ -43,16 +43,13 @@ events_log = get_logger("swarmd.events")
 def set_up_logging(
     level: str = "info", format: str = "auto", stream: TextIO | None = None, secrets: Iterable[str] = ()
 ) -> bool:
-    """Set up logging for this process.
+    """Set up logging for this process. Returns whether a person watches: on a terminal, at a level above debug.
 
     Args:
         level: the lowest level that is written: debug, info, warning or error.
-        format: "json", "text" with all fields, or "auto" for what matters on a terminal and JSON otherwise.
+        format: "json", "text" with all fields, or "auto": JSON, or on a terminal short lines.
         stream: where lines go, by default stderr.
-        secrets: texts to cover wherever they occur, besides what looks like a secret.
-
-    Returns:
-        Whether a person watches: on a terminal, at a level above debug.
+        secrets: texts to redact wherever they occur, besides what looks like a secret.
     """
     stream = stream or sys.stderr
     on_terminal = format == "auto" and stream.isatty()
@@ -84,7 +81,7 @@ def set_up_logging(
 
 
 class EventLogger:
-    """A projection: one line about each event, with its sequence number, round, stage and peer."""
+    """A projection that logs one line for each event, with its sequence number, round, stage and peer."""
 
     def apply(self, applied: AppliedEvent) -> None:
         line = make_event_line(applied)
@@ -93,7 +90,7 @@ class EventLogger:
 
 
 def log_fatal(error: SwarmdError) -> None:
-    """Log the last line of a process that ends with a deliberate error."""
+    """Log the error that ends this process, as its last line."""
     structlog.get_logger("swarmd").critical(
         error.message, error=type(error).__name__, fix=error.fix, exit_code=error.exit_code
     )
@@ -129,7 +126,7 @@ def _order_fields(logger: Any, method: str, fields: MutableMapping[str, Any]) ->
 
 
 def _to_json_ready(value: Any) -> Any:
-    """NaN and infinities as text, because JSON has no numbers for them; bytes of a file's name that are not UTF-8 as
+    """Make a value fit for JSON: NaN and infinities become text, and bytes of a file's name that are not UTF-8 become
     "\\udcff"."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
@@ -163,7 +160,7 @@ def is_journal_stream(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _redirect_stdlib_logging() -> None:
-    """Send what libraries log through `logging` the same way, from warnings on: below, some log every step."""
+    """Route the standard library's logging here, from warnings on: below that, some libraries log every step."""
     root = logging.getLogger()
     root.handlers[:] = [_ForwardingHandler()]
     root.setLevel(logging.WARNING)
@@ -176,7 +173,7 @@ class _ForwardingHandler(logging.Handler):
 
 
 def _format_message(record: logging.LogRecord) -> str:
-    """A library's message; if its arguments do not fit its format, both are shown as they are."""
+    """A library's message; if its arguments do not fit its format, both as they are."""
     try:
         return record.getMessage()
     except Exception:
@@ -195,7 +192,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 class TerminalRenderer:
-    """The last structlog processor: makes a short line of the fields, or drops them."""
+    """The last structlog processor: renders the fields as a short line, or drops a routine line."""
 
     def __init__(self, colours: bool) -> None:
         self._colours = colours
@@ -213,13 +210,13 @@ class TerminalRenderer:
 
 
 def is_routine(fields: MutableMapping[str, Any]) -> bool:
-    """Whether a line without a warning can be left out. An announcement matters only if the node's chart moves."""
+    """Whether a line below warning is routine. An announcement is, unless the node's chart moved with it."""
     tag = fields.get("event")
     return tag in ROUTINE or (tag == "round_announced" and "entered" not in fields)
 
 
 def describe_fields(fields: MutableMapping[str, Any]) -> str:
-    """A line's message, with the fields that it does not mention."""
+    """A line's message, with the fields that are not part of it."""
     words = str(fields.get("message", ""))
     if worker := fields.get("worker"):
         words = words if fields.get("event") else f"{worker}: {words}"
@@ -261,15 +258,11 @@ class LineWriter:
         self._lock = threading.Lock()
         self._poll = _make_poll(stream)
         self._is_full = False  # there was no room at the last poll
-        self._is_cut = False  # the last line lacks its end
+        self._is_cut = False  # the last line was written only in part
 
     def write(self, line: str) -> None:
-        """Write a line. Waits `PATIENCE_S` for room, and not at all if there was none at the last call.
-
-        Raises:
-            OSError: the system refuses it.
-            BlockingIOError: nobody reads. A part of a long line may have been written.
-        """
+        """Write a line. Waits `PATIENCE_S` for room, or not at all if the last call found none. Raises OSError: the
+        system refuses it; BlockingIOError: nobody reads. Part of a long line may have been written."""
         with self._lock:
             text = f"\n{line}\n" if self._is_cut else f"{line}\n"
             for begin in range(0, len(text), PIECE_CHARS):
@@ -304,7 +297,7 @@ WINDOW_S = 60.0
 LINES_TRACKED_MAX = 256  # distinct lines watched for repeats; at the bound the oldest is dropped
 LINES_A_WINDOW_MAX = 1200  # lines of one worker logged in a minute; the rest is counted
 
-# A time stamp at a line's beginning, which is ignored when lines are compared.
+# A timestamp at the beginning of a line, ignored when lines are compared.
 _STAMP = re.compile(
     r"^\s*(?:[A-Z][a-z]{2} \d{1,2} |\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)?\s*"
 )
@@ -337,7 +330,7 @@ class LineDeduplicator:
         self._write_line(level, text)
 
     def end_windows(self, now: float) -> None:
-        """Log the repeats of lines whose window is over."""
+        """Log the number of repeats of each line whose window has ended."""
         self._now = now
         for _, seen in self._seen.expire():
             self._log_repeats(seen)
@@ -346,7 +339,7 @@ class LineDeduplicator:
             self._window_from = now
 
     def flush(self) -> None:
-        """Log the counts so far: the worker has ended."""
+        """Log all counts so far, because the worker has ended."""
         for seen in self._seen.values():
             self._log_repeats(seen)
         self._seen.clear()
@@ -360,7 +353,7 @@ class LineDeduplicator:
         worker_log.log(LEVELS[level], text, worker=self._worker)
 
     def _drop_line(self, seen: _SeenLine) -> None:
-        """Drop a line within its window; the line about its repeats counts like any other."""
+        """Stop tracking a line before its window ends. The line about its repeats counts towards LINES_A_WINDOW_MAX."""
         if self._logged >= LINES_A_WINDOW_MAX:
             self._dropped += seen.repeats
         elif seen.repeats:

@@ -6,8 +6,6 @@
 - Counters begin at the daemon's last `NodeStarted`; gauges are read from a status when they are asked for.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +46,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.worker.runtime import TimeSource
 
 PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
-# The time of a part of a stage is the time in the first state, if the second state followed.
+# A part's time is the time spent in the first state, counted only if the second state follows it.
 _PARTS: dict[tuple[RoundState, RoundState], str] = {
     ("round.gathering", "round.training"): "gather",
     ("round.training", "round.publishing"): "train",
@@ -62,7 +60,7 @@ class CounterSpec(NamedTuple):
     """One counter: its name, help text and labels."""
 
     text: str
-    labels: Mapping[str, tuple[str, ...]] = {}  # the values that each label may have
+    labels: Mapping[str, tuple[str, ...]] = {}  # each label with its allowed values
 
 
 COUNTERS: Mapping[str, CounterSpec] = {
@@ -119,10 +117,10 @@ COUNTERS: Mapping[str, CounterSpec] = {
 
 
 class EventCounts(msgspec.Struct, array_like=True):
-    """Counts of one run of a daemon, in the form in which they are kept."""
+    """Counts of one run of a daemon, encodable so that they can be saved."""
 
-    progress: NodeProgress = msgspec.field(default_factory=NodeProgress)  # what health is judged by besides the status
-    counts: dict[tuple[str, tuple[str, ...]], float] = {}  # of counters above 0, by name and values of labels
+    progress: NodeProgress = msgspec.field(default_factory=NodeProgress)  # input for `check_productive`
+    counts: dict[tuple[str, tuple[str, ...]], float] = {}  # counters above 0, by name and label values
     # By part of a stage: the number in each bucket of `PART_SECONDS`, and the sum of seconds.
     parts: dict[str, list[int]] = msgspec.field(
         default_factory=lambda: {part: [0] * (len(PART_SECONDS) + 1) for part in labels.PARTS}
@@ -166,7 +164,7 @@ class EventCounts(msgspec.Struct, array_like=True):
         self._record_progress(envelope, after)
 
     def _count_event(self, event: events.Event, before: State, after: State) -> None:
-        """Count what an event says itself."""
+        """Count what the event itself says."""
         match event:
             case events.StageTrained():
                 self.add_to_counter("stages_trained")
@@ -181,7 +179,7 @@ class EventCounts(msgspec.Struct, array_like=True):
             case events.ReportPublished():
                 self.add_to_counter("reports_published")
             case events.Equivocated():
-                if before.equivocations is not after.equivocations:  # else it was known already
+                if before.equivocations is not after.equivocations:  # else it was already known
                     self.add_to_counter("equivocations", event.kind)
             case events.WorkerExited():
                 if before.chart not in LEAVING:
@@ -210,7 +208,7 @@ class EventCounts(msgspec.Struct, array_like=True):
         progress, clock = self.progress, after.clock
         if clock is not None:
             progress.finished = clock.final
-            if not clock.final:  # the final mark has no time of its own
+            if not clock.final:  # the mark of the swarm's end has no duration
                 progress.stage_s = clock.deadline_at - clock.opened_at
         if isinstance(envelope.event, events.StageTrained):
             progress.trained_at = envelope.at
@@ -219,16 +217,16 @@ class EventCounts(msgspec.Struct, array_like=True):
             progress.confirmed_at = {
                 **progress.confirmed_at,
                 kind: envelope.at,
-            }  # a new dict, because other threads read the old one
+            }  # a new dict, because other threads still read the old one
         elif isinstance(envelope.event, events.NodeStarted):
             progress.submits = _submits_to_chain(after)
 
 
 def make_progress(state: State) -> NodeProgress:
-    """The progress of a run whose beginning was removed from the log, by a state.
+    """Derive progress from a state, for a log whose beginning was removed.
 
-    The state does not say when the node trained last. The time of the last change of its chart, which is later by at
-    most one stage, is taken instead.
+    The state does not say when the node trained last. The last change of its chart stands in; it is at most one stage
+    later.
     """
     confirmed: dict[str, float] = {each.kind: each.since for each in state.submissions if each.chart == "confirmed"}
     trained = state.done >= (0, 0) and state.since > state.started_at
@@ -246,14 +244,14 @@ def _submits_to_chain(state: State) -> bool:
 
 
 def make_counter(name: str, counter: CounterSpec, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> Metric:
-    """A counter with all its series, those at 0 too, so that the first event is an increase."""
+    """A counter with all its series, including those at 0, so that the first event shows as an increase."""
     family = CounterMetricFamily(f"swarmd_{name}", counter.text, labels=tuple(counter.labels))
     for values in product(*counter.labels.values()):
         family.add_metric(values, counts.get((name, values), 0.0))
     return family
 
 
-# --- what the states show ---
+# --- counters from changes of state ---
 
 
 def _count_changes(to: EventCounts, at: float, before: State, after: State) -> None:
@@ -283,7 +281,7 @@ def _count_submissions(to: EventCounts, before: State, after: State) -> None:
     }
     for each in after.submissions:
         chart, intended_at = charts.get(each.id, (each.chart, -1.0))
-        if intended_at != each.intended_at:  # a new one, or a registration that is wanted again under its id
+        if intended_at != each.intended_at:  # new, or a registration that is wanted again under the same id
             to.add_to_counter("submissions", each.kind, "intended")
             chart = "intended"
         if chart != each.chart:
@@ -292,7 +290,7 @@ def _count_submissions(to: EventCounts, before: State, after: State) -> None:
 
 
 def _count_settled(to: EventCounts, submission: Submission, chart: SubmissionState, scale: int) -> None:
-    """Count a refusal or a confirmation, and take back what a reorganisation dropped; `chart` is the one before."""
+    """Count a refusal or a confirmation, or undo one that a reorganisation dropped; `chart` is the state before."""
     if submission.chart == "refused":
         to.add_to_counter(
             "submissions_refused", submission.kind, labels.known_or_other(submission.code, labels.REFUSAL_CODES)
@@ -379,7 +377,7 @@ GAUGES: dict[str, GaugeSpec] = {
 
 
 def make_gauges(readings: Iterable[Reading]) -> Iterator[Metric]:
-    """Gauges in the order of the table; those without a value are left out."""
+    """Gauge families in the order of the table, without those that have no value."""
     found: dict[str, GaugeMetricFamily] = {}
     for name, values, value in readings:
         if name not in found:
@@ -443,7 +441,7 @@ def _read_rewards(status: Status) -> Iterator[Reading]:
 
 
 def _read_skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
-    """Gauges of all tasks together: the operator chooses their names, so labels by name would be unbounded."""
+    """Gauges over all tasks together: operators choose task names, so a label by name would be unbounded."""
     more = sum(skill.weight > 1 for skill in fallen)
     for drawn, count in zip(labels.DRAWN, (more, len(fallen) - more), strict=True):
         yield "tasks_fallen", (drawn,), count
@@ -484,7 +482,6 @@ def _read_submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:
 
 
 def read_progress(progress: NodeProgress) -> Iterator[Reading]:
-    """Gauges of what the node achieved in this run."""
     if progress.started_at:
         yield "start_time_seconds", (), progress.started_at
     if progress.trained_at:
@@ -499,7 +496,6 @@ def read_progress(progress: NodeProgress) -> Iterator[Reading]:
 
 
 def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
-    """Gauges of the data directory's size, and its limits."""
     yield "log_bytes", (), disk.log
     yield "log_segments", (), disk.segments
     yield "blob_bytes", (), disk.blobs
@@ -520,7 +516,7 @@ def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
 
 
 def read_memory(status: Status, processes: Path = Path("/proc")) -> Iterator[Reading]:
-    """Gauges of the workers' memory, as the kernel says; none if it cannot be read."""
+    """Gauges of the workers' memory from /proc; none for what cannot be read."""
     if status.source != "daemon":
         return
     for name, worker in _list_workers(status):
@@ -549,13 +545,13 @@ ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer or malform
 class Metrics:
     """Counts events and renders the counters together with the gauges of a status.
 
-    The caller folds the log from its last `NodeStarted` on, or calls `begin` with the state that its log begins with,
+    The caller folds the log from its last `NodeStarted` on, or calls `restart` with the state that its log begins with
     and applies every event from there. A later `NodeStarted` resets the counts.
 
     Args:
         paths: the node's data directory, for sizes on disk; None to leave these out.
-        config: the node's, for its limits; None if it is not known.
-        clock: POSIX seconds.
+        config: the node's, for its limits; None if unknown.
+        clock: returns POSIX seconds.
     """
 
     def __init__(
@@ -573,7 +569,7 @@ class Metrics:
 
     @property
     def progress(self) -> NodeProgress:
-        """What the node achieved in this run, for `swarmd.observe.status.check_productive`."""
+        """The node's progress in this run, for `swarmd.observe.status.check_productive`."""
         return self.outcomes.progress
 
     def current_time(self) -> float:
@@ -581,7 +577,7 @@ class Metrics:
         return self._clock()
 
     def restart(self, base: FoldBase) -> None:
-        """Reset all counts: the log begins with this state."""
+        """Reset all counts to those of a log that begins with this state."""
         self.outcomes = EventCounts(make_progress(base.state))
 
     def apply(self, applied: AppliedEvent) -> None:
@@ -591,27 +587,23 @@ class Metrics:
         self.outcomes.apply(applied)
 
     def encode(self) -> bytes:
-        """All counts so far, encoded."""
         return msgspec.msgpack.encode(self.outcomes)
 
     def restore(self, kept: bytes | memoryview) -> None:
-        """Go on from what `keep` gave. Raises msgspec.DecodeError if these are not its bytes."""
+        """Restore the counts from what `encode` returned. Raises msgspec.DecodeError if the bytes are not valid."""
         self.outcomes = msgspec.msgpack.decode(kept, type=EventCounts)
 
     def count_notification(self, sender: str, sent: bool) -> None:
-        """Count a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
+        """Count a message sent or failed; `sender` is one of `swarmd.observe.labels.SENDERS`."""
         key = "notifications", (sender, labels.OUTCOMES[not sent])
         self._notified[key] = self._notified.get(key, 0.0) + 1
 
     def render(self, status: Status | None, accept: str = "") -> tuple[bytes, str]:
-        """The metrics as text. Measures the disk now and then, so do not call it in an event loop.
+        """Render the metrics as text; returns the body and its content type. May read the disk: not for an event loop.
 
         Args:
             status: the node's, None if nothing is known of it.
             accept: the client's Accept header; OpenMetrics if it asks for that, else Prometheus' text format 0.0.4.
-
-        Returns:
-            The body, and its content type.
         """
         try:
             encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
@@ -621,7 +613,7 @@ class Metrics:
         return encoder(SimpleNamespace(collect=lambda: families_now)), content_type
 
     def metric_families(self, status: Status | None) -> Iterator[Metric]:
-        """The metrics, family by family: gauges, then counters."""
+        """All metric families: gauges, then counters."""
         yield from make_gauges(self._read_gauges(status))
         yield from self.outcomes.collect()
         yield make_counter("notifications", NOTIFICATIONS, self._notified)
@@ -629,7 +621,7 @@ class Metrics:
     def _read_gauges(self, status: Status | None) -> Iterator[Reading]:
         now = self._clock()
         if status is not None and now - status.at > STALE_S:
-            status = None  # it says nothing about the present, and there is no newer one
+            status = None  # too old to describe the present, and there is no newer one
         yield "build_info", (__version__,), 1
         depths = (check_live(status), check_ready(status), check_productive(status, self.progress))
         for depth, health in zip(labels.DEPTHS, depths, strict=True):

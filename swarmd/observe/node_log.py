@@ -1,11 +1,9 @@
-"""What one node's log says of others, kept of the rounds that are asked for.
+"""One node's log, reduced to the events that concern other nodes, for the rounds asked for.
 
-- A log is read once, from its beginning on, and only as far as is needed next; what is kept goes again when the rounds
-  asked for have gone on. So memory does not grow with the log.
-- Events that concern the node alone are left out, and of the others what nobody needs: signed records, texts.
+- The log is read once, forward, and only as far as needed. Events of rounds that are done with are dropped, so memory
+  does not grow with the log.
+- Events that concern only the node itself are left out, and so are signed records and long texts within the others.
 """
-
-from __future__ import annotations
 
 import sys
 from collections import deque
@@ -26,16 +24,16 @@ from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.segment import first_seq_of, list_segments
 
-MARGIN = 8  # rounds before and after those asked for whose events are kept, to compare clocks by
-MOMENTS_MAX = 200_000  # kept of one log; the oldest go first
-CHANGES_MAX = 4096  # of a node's link, and outages, likewise
-RECENT_COMMITS = 64  # among which a step of the clock is looked for that was noticed later
-STEP_SHARE = 0.9  # of the step, that the time between two commits shows
+MARGIN = 8  # rounds kept before and after those asked for, to fit clocks by
+MOMENTS_MAX = 200_000  # events kept of one log; beyond that the oldest are dropped
+CHANGES_MAX = 4096  # the same bound for a node's link changes and for its outages
+RECENT_COMMITS = 64  # a clock step is noticed late: it is looked for among this many commits
+STEP_SHARE = 0.9  # share of a step that must show between two commits for it to be found there
 NOWHERE = -1
 
 
 class StageOpened(msgspec.Struct, frozen=True, gc=False, tag="opened", tag_field="type"):
-    """A coordinator opened a stage. No event of its own: its clock says later when it did."""
+    """A coordinator opened a stage. Not an event of its log: derived from its own announcement of the stage."""
 
     round: int
     stage: int
@@ -48,10 +46,10 @@ class LoggedEvent(msgspec.Struct, gc=False):
     """One event of one node.
 
     Attributes:
-        node: number of its log.
-        at: by that node's clock, without the steps in which it was set; POSIX seconds.
-        near: its round, or the one that the node was at.
-        index: its place among the moments of a `Timeline`.
+        node: index of its log.
+        at: POSIX seconds by that node's clock, with steps of the clock taken out.
+        near: its round, or the round that the node was at.
+        index: its position among the moments of a `Timeline`.
     """
 
     node: int
@@ -66,10 +64,10 @@ class Outage(NamedTuple):
     """A time in which a node was down.
 
     Attributes:
-        seq: of its start afterwards.
-        near: the round that it knew of then.
-        seconds: from its last event to that start.
-        reason: of an orderly stop; None if its process just ended.
+        seq: of the start that ended it.
+        near: the round that the node knew of at that start.
+        seconds: from the last event before to that start.
+        reason: of an orderly stop; None if the process ended without one.
     """
 
     seq: int
@@ -79,37 +77,37 @@ class Outage(NamedTuple):
 
 
 class RoundRange(NamedTuple):
-    """The rounds asked for, first and last included; without a first one, the newest."""
+    """The rounds asked for, both ends included; if `first` is None, the newest ones."""
 
     first: int | None = None
     last: int = sys.maxsize
 
 
 class NodeLog:
-    """What is kept of one node's log.
+    """The part of one node's log that is kept.
 
     Args:
-        number: of the log.
+        number: index of the log.
         place: its directory of segments.
-        wanted: the rounds that are asked for; without a first one, the newest at any time.
-        newest: how many those are, the last one not counted.
+        wanted: the rounds asked for; if its `first` is None, the newest at any time.
+        newest: how many those are, not counting the last one.
 
     Attributes:
         peer: id of the node.
-        moments: in the order of the log.
-        dropped: how many were kept before those.
-        evidence: all of two records that a peer signed for one place, which counts for many rounds.
+        moments: its events, in the order of the log.
+        dropped: number of events that were kept before those and then dropped.
+        evidence: all equivocations, of all rounds, because each counts for many.
         links: changes of its link, of all rounds.
         outages: of all rounds.
-        clock_changes: events from which on its clock may be another: it was set, or might have been while it was down.
-        stopped: the reason of its orderly stop, if that is the log's end; else None.
-        left_out: the last round of which something was dropped for want of room; -1 for none.
+        clock_changes: events after which its clock may differ: it was set, or could have been while the node was down.
+        stopped: the reason of its orderly stop, if the log ends with one; else None.
+        left_out: the last round of which something was dropped because MOMENTS_MAX was reached; -1 for none.
         reached: the highest round that the node knows of; -1 before the first.
         trained: the last round that it trained; -1 before any.
         ended_with: the number of rounds that the swarm has run, if it has ended; else -1.
-        first_near: the round that the log begins at; -1 while none is known.
+        first_near: the round that the log begins at; -1 while unknown.
         settings: as of its last start; None if the log does not hold one.
-        ended_at: when its last event was committed, by its own clock as in `Moment`.
+        ended_at: when its last event was committed, by its own clock as in `LoggedEvent`.
     """
 
     def __init__(self, number: int, place: Path, wanted: RoundRange, newest: int = MARGIN) -> None:
@@ -131,19 +129,19 @@ class NodeLog:
         self._first = wanted.first
         self._newest = newest
         self._reader = LogReader(place)
-        self._commits: Iterator[Commit] | None = None  # that are being read
+        self._commits: Iterator[Commit] | None = None  # an unfinished pass over the log
         self._set_by_s = 0.0
-        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_COMMITS)  # first event and time of each
-        self._seq, self._at = NOWHERE, 0.0  # of the event that is being kept
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_COMMITS)  # first event and time of each commit
+        self._seq, self._at = NOWHERE, 0.0  # of the event being added
         self._heard = (NOWHERE, NOWHERE, False)
-        self._worked = NOWHERE  # the last round that it gathered for, trained or skipped: of those before all is told
+        self._worked = NOWHERE  # the last round that it gathered for, trained or skipped; earlier ones are complete
         self._linked: tuple[str, str] | None = None
         self._stops = False
-        self._same: dict[str, str] = {}  # peer ids, so that each is kept once
+        self._same: dict[str, str] = {}  # peer ids, interned
 
     @property
     def next_seq(self) -> int:
-        """The event that is read next."""
+        """Sequence number of the next event to read."""
         return self._reader.next_seq
 
     @property
@@ -152,11 +150,8 @@ class NodeLog:
         return (self.settings.name if self.settings else "") or animal_name(self.peer)
 
     def read(self, past: int = sys.maxsize) -> bool:
-        """Read on to the log's present end, or until the node has come past a round. Returns whether there is more.
-
-        Raises:
-            LogDamaged, LogForeign, OtherVersion: as `LogReader.read`.
-        """
+        """Read on to the log's present end, or until the node is past a round. Returns whether there is more. Raises
+        LogDamaged, LogForeign, OtherVersion: as `LogReader.read`."""
         self._commits = self._commits or self._reader.read()
         for commit in self._commits:
             self.add_commit(commit)
@@ -166,7 +161,7 @@ class NodeLog:
         return False
 
     def drop_before(self, round: int) -> None:
-        """Forget what happened before a round, but for some rounds."""
+        """Drop events of rounds before this one, except the last MARGIN rounds."""
         self._first = round
         while self.moments and self.moments[0].near < round - MARGIN:
             self._drop_oldest()
@@ -179,13 +174,12 @@ class NodeLog:
         self._reader.close()
 
     def renumber(self, number: int) -> None:
-        """Give the log another number."""
         self.number = number
         for moment in (*self.moments, *self.evidence, *self.links):
             moment.node = number
 
     def add_commit(self, commit: Commit) -> None:
-        """Keep what is needed of the next commit."""
+        """Keep the relevant events of the next commit."""
         self._recent.append((commit.seq, commit.at))
         for seq, event in enumerate(commit.events, commit.seq):
             keep = _KEEP.get(type(event))
@@ -211,7 +205,7 @@ class NodeLog:
             self.links.append(moment)
         first = self.reached - self._newest if self._first is None else self._first - MARGIN
         last = self._wanted.last + MARGIN
-        if isinstance(event, events.RoundsSkipped):  # it is told afterwards, and many rounds may be meant
+        if isinstance(event, events.RoundsSkipped):  # logged afterwards, possibly for many rounds at once
             moment.near = max(event.first, min(event.last, self._wanted.last))
             self._worked = max(self._worked, event.last)
         if not first <= moment.near <= last:
@@ -228,7 +222,7 @@ class NodeLog:
     def _intern_text(self, text: str) -> str:
         return self._same.setdefault(text, text)
 
-    # --- what is kept of each kind of event ---
+    # --- what is kept of each type of event ---
 
     def _keep_started(self, event: events.NodeStarted) -> Iterable[events.Event]:
         if self.settings is not None:
@@ -253,7 +247,7 @@ class NodeLog:
         yield event
 
     def _find_clock_step(self, step_s: float) -> int:
-        """The first event after a step of the clock, which is noticed some time later."""
+        """Sequence number of the first event after a clock step, which is noticed some commits later."""
         before: tuple[int, float] | None = None
         for seq, at in reversed(self._recent):
             if before is not None and (before[1] - at) / step_s > STEP_SHARE:
@@ -262,14 +256,14 @@ class NodeLog:
         return self._seq
 
     def _keep_link(self, event: events.LinkUp | events.LinkDegraded | events.LinkDown) -> Iterable[events.Event]:
-        """Only what changed with it: the number of peers changes often."""
+        """Keep only link changes: events that just report another number of peers are frequent."""
         linked = (type(event).__name__, getattr(event, "isolated", ""))
         if linked != self._linked:
             self._linked = linked
             yield event
 
     def _keep_announced(self, event: events.RoundAnnounced) -> Iterable[events.Event | StageOpened]:
-        """Only the first time that a stage is heard of; at the coordinator, that it had opened it."""
+        """Keep only the first announcement of each stage; at the coordinator as `StageOpened`."""
         heard = (event.round, event.stage, not event.final)
         if heard <= self._heard:
             return
@@ -283,7 +277,7 @@ class NodeLog:
     def _keep_seen(self, event: events.ReportSeen | events.ReportsSeen) -> Iterable[events.Event]:
         for each in events.reports_in(event):
             if each.peer == self.peer:
-                continue  # a coordinator sees its own, too
+                continue  # a coordinator also logs its own report
             yield events.ReportSeen(self._intern_text(each.peer), each.round, each.stage, each.reward, each.digest)
 
     def _keep_gathered(self, event: events.RolloutsGathered) -> Iterable[events.Event]:
@@ -310,7 +304,7 @@ class NodeLog:
         return () if event.planned or self._stops else (event,)
 
     def _keep_stop(self, event: events.StopRequested) -> Iterable[events.Event]:
-        """Workers end with the node; what was wanted is told when it has stopped."""
+        """Keep nothing now: note that worker exits from here on belong to the stop, which `NodeStopped` reports."""
         self._stops = True
         return ()
 
@@ -321,7 +315,7 @@ class NodeLog:
         return (event,)
 
 
-HERE = (events.StageTrained, events.RolloutsGathered, events.RoundAnnounced, StageOpened)  # they say where the node is
+HERE = (events.StageTrained, events.RolloutsGathered, events.RoundAnnounced, StageOpened)  # they show the node's round
 LINK = (events.LinkUp, events.LinkDegraded, events.LinkDown)
 _KEEP: dict[type[events.EventBase], Callable[[NodeLog, Any], Iterable[events.Event | StageOpened]]] = {
     events.NodeStarted: NodeLog._keep_started,
@@ -356,5 +350,5 @@ _KEEP: dict[type[events.EventBase], Callable[[NodeLog, Any], Iterable[events.Eve
 
 
 def tag_of(event: events.EventBase | StageOpened) -> str:
-    """The name of an event's kind."""
+    """The tag of an event's type."""
     return str(type(event).__struct_config__.tag)

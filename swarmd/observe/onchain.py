@@ -1,6 +1,4 @@
-"""The layers of a node in a swarm whose rounds a contract keeps: the chain, and what the node submits to it. Pure."""
-
-from __future__ import annotations
+"""The chain and submission layers of a node in a swarm whose rounds a contract keeps. Pure."""
 
 import math
 from typing import Literal
@@ -21,10 +19,10 @@ from swarmd.observe.layers import (
     worker_status,
 )
 
-WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # charts in which nothing is on its way
+WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # states in which no transaction is under way
 UNDER_WAY: tuple[SubmissionState, ...] = (*WAITING, "sent")
-FUNDS_KEPT_S = 600.0  # how long a worker's figures about the account count
-CHAIN_WORDS: dict[LinkState, str] = {  # if there is nothing else to say
+FUNDS_KEPT_S = 600.0  # the worker's figures about the account are valid this long
+CHAIN_WORDS: dict[LinkState, str] = {  # shown if there is no other reason
     "down": "the chain worker does not run",
     "connecting": "reading the chain",
     "up": "",
@@ -34,29 +32,27 @@ OVERDUE_LOOKS = 3  # a submission that is not on the chain after this many check
 
 
 class ChainStatus(Layer, frozen=True, kw_only=True):
-    """The chain, as the chain worker sees it."""
-
     state: LinkState
     chain_id: int
     contract: str
-    account: str  # that submissions come from, empty while it is not known
+    account: str  # account that sends submissions; empty while unknown
     registered: bool  # the contract knows this peer
-    round: int  # that the contract is at
+    round: int  # the contract's round
     stage: int
-    block: int = -1  # the newest that was read; with the daemon down, the last that was reported
-    head: int = -1  # the chain's newest, as the endpoint says; this and the next two only while the worker tells
-    lag_s: float | None = None  # age of the newest block that was read, when it was read; None while none can be
-    endpoint: str = ""  # that answered last: scheme, host and port
+    block: int = -1  # newest block read; with the daemon down, the last one logged
+    head: int = -1  # newest block of the chain, as the endpoint says; like the next two, only while the worker reports
+    lag_s: float | None = None  # age of the newest block when it was read; None if no block can be read
+    endpoint: str = ""  # endpoint that answered last: scheme, host and port
     members: int | None = None  # peers on the allow-list, None if everybody may take part
-    balance_coins: float | None = None  # of the account, in the chain's coin; this and the next while it is known
-    rounds_paid: int | None = None  # that these pay for at the present price of gas, ROUNDS_MAX at most
-    day_spent_coins: float | None = None  # what was signed for today (UTC) costs at most this; None if others sign
-    day_coins_max: float | None = None  # chain.fees.day_coins_max, while the worker reports it; None if there is none
+    balance_coins: float | None = None  # of the account, in the chain's coin; like the next, None while unknown
+    rounds_paid: int | None = None  # rounds that the balance pays for at the present gas price, at most ROUNDS_MAX
+    day_spent_coins: float | None = None  # upper bound of the fees signed for today (UTC); None if others sign
+    day_coins_max: float | None = None  # chain.fees.day_coins_max as the worker reports it; None: unknown or no limit
     worker: WorkerStatus
 
 
 class RewardOnChain(msgspec.Struct, frozen=True):
-    """A reward of this node that is confirmed."""
+    """This node's last confirmed reward."""
 
     round: int
     stage: int
@@ -65,7 +61,7 @@ class RewardOnChain(msgspec.Struct, frozen=True):
 
 
 class RefusedSubmission(msgspec.Struct, frozen=True):
-    """A submission that the contract will never take."""
+    """A submission that the contract will never accept."""
 
     submission: str
     code: str
@@ -74,9 +70,9 @@ class RefusedSubmission(msgspec.Struct, frozen=True):
 
 
 class SubmissionsStatus(Layer, frozen=True, kw_only=True):
-    """What this node wants on the chain. `state` is that of the submission whose turn it is, else of the latest one.
+    """What this node submits to the chain. `state` is that of the oldest open submission, else of the latest one.
 
-    The log's state keeps only the latest 64 that are confirmed or refused, and the counts are of these.
+    The state keeps only the latest 64 confirmed or refused submissions, so the counts are of these.
     """
 
     state: Literal[SubmissionState, "none"]
@@ -85,14 +81,14 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
     included: int = 0
     confirmed: int = 0
     refused: int = 0
-    oldest: str = ""  # the one whose turn it is, not on the chain yet
-    oldest_s: float | None = None  # how long ago it was wanted
+    oldest: str = ""  # oldest open submission, not on the chain yet
+    oldest_s: float | None = None  # seconds since it was intended
     last_reward: RewardOnChain | None = None
     last_refusal: RefusedSubmission | None = None
 
 
 def chain_status(state: State, chain: ChainState, now: float, live: LiveDaemon | None, absent: str) -> ChainStatus:
-    """The link to the chain. `absent` says why no daemon answers, if none does."""
+    """The chain layer. `absent` says why no daemon answers, if none does."""
     process = live.chain if live else None
     reason = first_line(chain.reason) or CHAIN_WORDS[chain.chart]
     if chain.chart == "down" and state.chaining.reason:
@@ -131,7 +127,7 @@ def chain_status(state: State, chain: ChainState, now: float, live: LiveDaemon |
 
 
 def _read_funds(process: LiveWorker | None) -> tuple[float | None, int | None]:
-    """The account's coins and the rounds that they pay for, by the worker's latest figures if they are not too old."""
+    """The account's coins and the rounds they pay for, from the worker's latest figures; None if these are too old."""
     if process is None or process.progress is None or process.progress_age_s > FUNDS_KEPT_S:
         return None, None
     figures = process.progress.figures
@@ -144,7 +140,7 @@ def _read_funds(process: LiveWorker | None) -> tuple[float | None, int | None]:
 def _read_day_spending(
     state: State, chain: ChainState, process: LiveWorker | None, now: float
 ) -> tuple[float | None, float | None]:
-    """What the account has signed for today, by the log, and the day's budget, as the worker reports it."""
+    """Coins signed for today, from the log, and the day's budget, as the worker reports it."""
     if chain.spent_day < 0 and not _chain_settings(state).sends:
         return None, None
     spent_wei = int(chain.spent_wei) if chain.spent_day >= utc_day_of(now) else 0
@@ -153,7 +149,7 @@ def _read_day_spending(
 
 
 def _describe_low_budget(spent_coins: float | None, most_coins: float | None) -> str:
-    """That the day's budget is nearly spent; empty if it is not, or if there is none."""
+    """A warning that the day's budget is nearly spent; empty if it is not, or if there is none."""
     if spent_coins is None or most_coins is None or spent_coins < BUDGET_TOLD_SHARE * most_coins:
         return ""
     return (
@@ -163,7 +159,7 @@ def _describe_low_budget(spent_coins: float | None, most_coins: float | None) ->
 
 
 def _describe_low_funds(account: str, rounds_paid: int | None) -> str:
-    """What to do if the account will soon be unable to pay; empty if it can. Until then the chain is healthy."""
+    """Ask for coins if the account will soon be unable to pay; empty if it can. The chain still counts as healthy."""
     if rounds_paid is None or rounds_paid >= ROUNDS_WANTED:
         return ""
     left = f"about {rounds_paid} more rounds" if rounds_paid > 1 else "hardly a round more"
@@ -171,7 +167,7 @@ def _describe_low_funds(account: str, rounds_paid: int | None) -> str:
 
 
 def account_layer(chain: ChainStatus | None) -> Layer | None:
-    """Whether the account can and may pay for rounds to come, as a layer for notifications; None if not known."""
+    """The account as a layer for notifications: unhealthy if coins or the day's budget run out; None if unknown."""
     if chain is None or (chain.rounds_paid is None and chain.day_coins_max is None):
         return None
     poor = _describe_low_funds(chain.account, chain.rounds_paid)
@@ -194,12 +190,12 @@ def _chain_settings(state: State) -> ChainSettings:
 
 
 def submissions_status(state: State, now: float) -> SubmissionsStatus:
-    """The submissions: waiting, under way, settled."""
+    """The layer of submissions: waiting, under way, settled."""
     charts = [each.chart for each in state.submissions]
     first = next((each for each in state.submissions if each.chart in UNDER_WAY), None)
     telling = [each for each in state.submissions if each.kind != "advance" or each.chart != "refused"]
     shown = first or max(telling, key=lambda each: each.since, default=None)
-    # the latest refusal that matters: steps of the contract are refused whenever another node was quicker
+    # Refusals to advance the contract do not matter: another node was quicker.
     refusals = [each for each in state.submissions if each.chart == "refused" and each.kind != "advance"]
     refused = max(refusals, key=lambda each: each.since, default=None)
     reason = _describe_trouble(state, first, refused, now)
@@ -223,7 +219,8 @@ def submissions_status(state: State, now: float) -> SubmissionsStatus:
 
 
 def _describe_trouble(state: State, first: Submission | None, refused: Submission | None, now: float) -> str:
-    """Why submissions do not count as healthy: one takes too long, or the latest that was settled is refused."""
+    """Why submissions are unhealthy: one is overdue, or the latest settled one was refused; empty if they are
+    healthy."""
     if first is not None and now - first.intended_at > OVERDUE_LOOKS * _chain_settings(state).resend_s:
         up = state.chain is not None and state.chain.chart == "up"
         why = first_line(first.reason) or ("not in a block yet" if up else "the chain cannot be reached")

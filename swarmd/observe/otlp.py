@@ -1,8 +1,7 @@
-"""Pushes the metrics by OpenTelemetry's protocol over HTTP; needs the extra `otel`.
+"""Push the metrics by OpenTelemetry's protocol over HTTP; needs the extra `otel`.
 
-The receiver, headers and timeout are set by OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
-OTEL_EXPORTER_OTLP_TIMEOUT and so on, as OpenTelemetry's specification says. The names are those of /metrics without
-the suffix `_total`, which receivers add again.
+OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TIMEOUT and the other variables of
+OpenTelemetry's specification configure it. Names are those of /metrics without `_total`, which receivers add.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 PUSH_S = 30.0
-ANSWER_S = 60.0  # a receiver that has not accepted a push by then counts as away, even if it answers byte by byte
+ANSWER_S = 60.0  # a receiver that takes longer to accept a push counts as unreachable, even if it answers byte by byte
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 log = get_logger("swarmd.otlp")
@@ -39,7 +38,7 @@ def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def make_exporter() -> MetricExporter:
-    """The exporter, with its settings from the environment. Raises ConfigError without the extra."""
+    """Make the exporter from the environment. Raises ConfigError if the extra is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
@@ -56,12 +55,12 @@ async def push_metrics(
     every_s: float = PUSH_S,
     answer_s: float = ANSWER_S,
 ) -> None:
-    """Push until cancelled. Log once that a receiver is away, with the exporter's reasons, and once that it is back.
+    """Push until cancelled. Log once that the receiver is unreachable, with the reasons, and once that it is back.
 
     Args:
-        latest: gives the node's newest status, None while there is none, and does not wait.
+        latest: returns the node's newest status, None while there is none; must not block.
         every_s: seconds between two pushes.
-        answer_s: a push that takes longer counts as failed until it succeeds; no other is made meanwhile.
+        answer_s: a push that takes longer counts as failed until it succeeds; meanwhile no other is started.
     """
     reached = True
     push: asyncio.Future[bool] | None = None
@@ -78,14 +77,14 @@ async def push_metrics(
 
 
 def push_once(exporter: MetricExporter, metrics: Metrics, status: Status | None) -> bool:
-    """Push the present metrics; blocks until they are accepted or given up. False if they were not accepted."""
+    """Push the present metrics; blocks until they are accepted or the exporter gives up. Returns whether they were
+    accepted."""
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
     return exporter.export(_make_metrics_data(metrics, status, metrics.current_time())) is MetricExportResult.SUCCESS
 
 
 def _make_metrics_data(metrics: Metrics, status: Status | None, now: float) -> MetricsData:
-    """All metrics in OpenTelemetry's form."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -112,7 +111,7 @@ def _convert_metric(family: Metric, outcomes: EventCounts, start_ns: int, now_ns
 
 
 def _convert_histogram(outcomes: EventCounts, start_ns: int, now_ns: int) -> list[Any]:
-    """The only histogram: how long the parts of a stage took."""
+    """Convert the only histogram, the times of the parts of a stage."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     return [
@@ -124,7 +123,7 @@ def _convert_histogram(outcomes: EventCounts, start_ns: int, now_ns: int) -> lis
             sum=outcomes.part_s[part],
             bucket_counts=took,
             explicit_bounds=PART_SECONDS,
-            min=None,  # type: ignore[arg-type]  # unknown, and left out on the wire
+            min=None,  # type: ignore[arg-type]  # unknown, and left out of the message
             max=None,  # type: ignore[arg-type]
         )
         for part, took in outcomes.parts.items()

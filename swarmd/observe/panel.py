@@ -1,7 +1,5 @@
 """Terminal output: one screen for a node's status, a live table of nodes, tables of rewards by round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -37,8 +35,8 @@ from swarmd.results.card import describe_accuracy_change
 
 SPARKS = "▁▂▃▄▅▆▇█"
 PROGRESS_CELLS = 24
-SPARKS_SHOWN = 8  # newest rounds in the live table, which must fit into 80 columns
-ROUND_ROWS_MAX = 24  # if there are more rounds, rows are means over equal spans
+SPARKS_SHOWN = 8  # newest rounds in the live table, to fit into 80 columns
+ROUND_ROWS_MAX = 24  # with more rounds, each row is the mean of several
 STATE_STYLES = {
     "round.training": "green",
     "waiting": "cyan",
@@ -50,45 +48,45 @@ STATE_STYLES = {
 
 
 class TrainedRound(msgspec.Struct, frozen=True):
-    """What one round gave one node: mean reward of its completions, and held-out accuracy if it was measured."""
+    """One node's results of one round."""
 
     round: int
-    reward: float  # of several stages their mean
+    reward: float  # mean over completions and stages
     held_out: float | None = None
-    held_out_before: float | None = None  # before the node's very first step; in its first round only
-    stages: tuple[tuple[int, float], ...] = ()  # (stage, reward) of those that were trained
+    held_out_before: float | None = None  # before the node's very first step; only in its first round
+    stages: tuple[tuple[int, float], ...] = ()  # (stage, reward) of each trained stage
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """One node as the live table shows it."""
+    """One row of the live table."""
 
     name: str
     state: str
     round: int | None = None
     stage: int | None = None
-    done: int = 0  # of the running command
+    done: int = 0  # progress of the running command
     total: int = 0
     what: str = ""  # the running command
-    rewards: tuple[float, ...] = ()  # by round, the newest last; of several stages those of the newest one's
+    rewards: tuple[float, ...] = ()  # by round, the newest last; with several stages, of the last trained one
     held_out: float | None = None
     peers: int = 0
     skipped: int = 0  # rounds
-    restarts: int = 0  # of workers, recent
+    restarts: int = 0  # recent restarts of workers
     note: str = ""
-    on_chain: str = ""  # how submissions to the chain stand, empty without a chain
-    stages: int = 1  # in a round
-    at_work: str = ""  # the running command in words: how far it is, and what of it is done just now
+    on_chain: str = ""  # state of the submissions to the chain; empty without a chain
+    stages: int = 1  # per round
+    at_work: str = ""  # the running command in words: its progress and present step
 
     @property
     def round_label(self) -> str:
-        """The node's round, as 3, or as 3.1 if rounds have several stages."""
+        """The node's round, such as 3, or 3.1 if rounds have several stages."""
         if self.round is None:
             return "-"
         return f"{self.round}.{self.stage or 0}" if self.stages > 1 else str(self.round)
 
 
 def draw_sparkline(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
-    """One character per value, its height between `low` and `high` (by default of the values); NaN is a gap."""
+    """One character per value, its height between `low` and `high` (by default the values' own range); NaN is a gap."""
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return " " * len(values)
@@ -109,12 +107,11 @@ def bar(value: float, high: float, cells: int = PROGRESS_CELLS) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Three decimals, or a dash for what is not known."""
+    """A number with three decimals, or a dash if unknown."""
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> RenderableType:
-    """The live table."""
     table = Table(title=title, caption=caption, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.title_justify = table.caption_justify = "left"
     for name in ("node", "state", "round", "progress", "reward", "held-out", "peers", "restarts"):
@@ -166,7 +163,7 @@ def node_line(row: NodeRow) -> str:
 
 
 def progress_line(rows: Sequence[NodeRow]) -> str:
-    """The progress of all nodes in one line, as `node-1 training 3 of 8, node-2 waiting`."""
+    """The progress of all nodes in one line, such as `node-1 training 3 of 8, node-2 waiting`."""
     return ", ".join(f"{row.name} {row.at_work or row.what or row.state.removeprefix('round.')}" for row in rows)
 
 
@@ -239,7 +236,7 @@ STANDINGS_PRINTED = 8
 NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by invitation
 ADDRESSES_PRINTED = 2
 CREDIT_STYLES: dict[CreditState, str] = {"credited": "dim", "pending": "dim", "not credited": "yellow"}
-PARTS_PRINTED = 5  # of a stage's time
+PARTS_PRINTED = 5  # longest parts of a stage's time
 PART_CELLS = 10
 
 
@@ -296,7 +293,7 @@ def _layers(status: Status) -> Table:
 
 
 def _describe_layer(layer: Layer, status: Status) -> list[str]:
-    """What is said of a layer besides its state, age and reason."""
+    """The lines about a layer besides its state, age and reason."""
     match layer:
         case ProcessStatus():
             return _describe_process(layer)
@@ -421,7 +418,7 @@ def _rewards_text(status: Status) -> Text:
 
 
 def _times(times: TimesStatus) -> list[RenderableType]:
-    """Where the time of the last stage went: its longest parts as bars, and what holds it up."""
+    """The time of the last stage: its longest parts as bars, and the bottleneck."""
     words = [
         f"{name} {bar(seconds, times.seconds, PART_CELLS)}{seconds / times.seconds:.0%}"
         for name, seconds in list(times.parts.items())[:PARTS_PRINTED]
@@ -468,7 +465,6 @@ def progress_bar(share: float) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """A number of bytes for people."""
     amount = float(size_bytes)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:

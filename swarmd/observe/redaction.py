@@ -1,13 +1,11 @@
 """Keeps secrets out of logs and pages: by the name of a field, by the look of its text, and by known texts.
 
-Every place where a node's configuration or environment holds a secret is listed here. The secrets that are read there
-are used only to cover them, or to search for them; they are not kept on disk.
+Every place where a node's configuration or environment holds a secret is listed here. The secrets read from there are
+used only to redact or find them, and are not kept on disk.
 
-Hashes and digests look like a wallet's private key, and must stay readable: 64 hex digits are covered only if the words
-around them speak of a key.
+Hashes and digests look like a wallet's private key, and must stay readable: 64 hex digits are redacted only if the
+words around them speak of a key.
 """
-
-from __future__ import annotations
 
 import base64
 import contextlib
@@ -29,10 +27,10 @@ from swarmd.secret_files import SecretKind, locate_secret
 
 REDACTED = "[redacted]"
 DEPTH_MAX = 6  # deeper structures are replaced as a whole
-BEFORE_CHARACTERS = 64  # of text before 64 hex digits, where a word may say what they are
+BEFORE_CHARACTERS = 64  # text searched before 64 hex digits for a word that says what they are
 AFTER_CHARACTERS = 40  # the same after them
-PART_CHARACTERS_MIN = 4  # of a secret's beginning that counts as a part of it
-SECRET_CHARACTERS_MIN = 6  # a shorter part of an address is not a secret, and would occur in many words
+PART_CHARACTERS_MIN = 4  # shortest beginning of a secret that is redacted at a cut
+SECRET_CHARACTERS_MIN = 6  # a shorter part of an address is not a secret, and would match in many words
 
 _SECRET_NAME = re.compile(r"key|token|secret|passw|passphrase|credential|mnemonic|authorization|cookie", re.IGNORECASE)
 
@@ -48,7 +46,7 @@ _URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,15}://)([^\s/?#<>\"]*)([^\s\"<>]*)
 _PATH_PART = re.compile(r"[A-Za-z0-9_=-]{16,}")
 _PLAIN_WORDS = re.compile(r"[a-z]{1,20}(?:[_-][a-z]{1,20})*")
 
-_HOST = re.compile(r"(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+)?(:\d+)?")  # a name, an address, or none
+_HOST = re.compile(r"(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+)?(:\d+)?")  # a host name or address, or nothing
 
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?:0[xX])?[0-9a-fA-F]{64}(?![0-9A-Za-z])")
 _SAYS_WHAT = re.compile(
@@ -57,8 +55,8 @@ _SAYS_WHAT = re.compile(
 )
 _IS_A_KEY = re.compile(r"(?i)private|secret|\bkey|passphrase|mnemonic")
 
-_WORDS_OF_WORKERS = ("reason", "error", "what", "note")  # fields that hold what a process or a library said
-_TEXTS_OF_WORKERS = (  # and what they made themselves
+_WORDS_OF_WORKERS = ("reason", "error", "what", "note")  # fields that quote a process or a library
+_TEXTS_OF_WORKERS = (  # fields of texts that workers make themselves
     "addresses",
     "name",
     "device",
@@ -74,7 +72,7 @@ Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, A
 
 
 class Redactor:
-    """Covers what looks like a secret, and the secrets that are known by their text."""
+    """Redacts what looks like a secret, and the secrets that are known by their text."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known = sorted(set(secrets), key=len, reverse=True)
@@ -83,7 +81,7 @@ class Redactor:
         return redact_text(self.redact_known(text))
 
     def redact_known(self, value: Any) -> Any:
-        """A value of texts, dicts and lists without the known secrets; what only looks like one stays."""
+        """Redact only known secrets in a value of texts, dicts and lists."""
         if isinstance(value, str):
             return reduce(lambda text, secret: text.replace(secret, REDACTED), self._known, value)
         if isinstance(value, dict):
@@ -91,7 +89,7 @@ class Redactor:
         return [self.redact_known(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def cut(self, text: str, characters_max: int) -> str:
-        """A text cut to a length, without the beginning of a known secret that the cut may leave at its end."""
+        """Cut a text to a length, and redact the beginning of a known secret if the cut leaves one at its end."""
         text = text[:characters_max]
         for secret in self._known:
             for size in range(min(len(secret) - 1, len(text)), PART_CHARACTERS_MIN - 1, -1):
@@ -100,7 +98,8 @@ class Redactor:
         return text
 
     def redact_struct(self, struct: S) -> S:
-        """A Struct with the texts of processes and libraries covered. What the node works with, such as ids, stays."""
+        """Redact the fields of a Struct that quote processes and libraries. Fields that the node works with, such as
+        ids, stay."""
         told = {name: getattr(struct, name, None) for name in (*_WORDS_OF_WORKERS, *_TEXTS_OF_WORKERS)}
         covered = {name: self._redact_field_text(name, text) for name, text in told.items() if text}
         changed = {name: text for name, text in covered.items() if text != told[name]}
@@ -113,7 +112,7 @@ class Redactor:
 
 
 def make_redacting_processor(secrets: Iterable[str] = ()) -> Processor:
-    """A structlog processor that covers secrets; `secrets` are those known by their text."""
+    """A structlog processor that redacts secrets; `secrets` are those known by their text."""
     cover = Redactor(secrets)
 
     def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -125,7 +124,7 @@ def make_redacting_processor(secrets: Iterable[str] = ()) -> Processor:
 
 
 def find_url_secrets(address: str) -> list[str]:
-    """The parts of a URL that may be secret: its password, and what in path and query is not a plain word."""
+    """The parts of a URL that may be secret: its password, and parts of path and query that are not plain words."""
     if "://" not in address:
         return []
     try:
@@ -133,7 +132,7 @@ def find_url_secrets(address: str) -> list[str]:
     except ValueError:  # not a URL, but perhaps a secret
         return [address]
     user, colon, password = parts.netloc.rpartition("@")[0].partition(":")
-    found = [password if colon else user]  # whatever it looks like
+    found = [password if colon else user]  # the user or password, whatever it looks like
     found += [part for part in parts.path.split("/") if not _PLAIN_WORDS.fullmatch(part)]
     for part in (*parts.query.split("&"), *parts.fragment.split("&")):
         name, _, text = part.rpartition("=")
@@ -143,14 +142,14 @@ def find_url_secrets(address: str) -> list[str]:
 
 
 def find_service_secrets(url: str) -> list[str]:
-    """The parts of an Apprise URL that may be secret: as in any URL, and its host, which is often a token."""
+    """The parts of an Apprise URL that may be secret: those of any URL, and its host, which is often a token."""
     host = urlsplit(url).netloc.rpartition("@")[2] if "[" not in url else ""
     parts = [host, *host.split(":")] if not _HOST.fullmatch(host) else []
     return find_url_secrets(url) + [part for part in parts if len(part) >= SECRET_CHARACTERS_MIN]
 
 
 def redact_field(name: str, value: Any, depth: int = 0) -> Any:
-    """A value without secrets. Text under a secret's name is covered entirely; numbers (a count of tokens) stay."""
+    """A value without secrets. Text under a secret's name is redacted entirely; numbers (a count of tokens) stay."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth > DEPTH_MAX or _SECRET_NAME.search(name):
@@ -167,7 +166,7 @@ def redact_field(name: str, value: Any, depth: int = 0) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Free text without what looks like a secret."""
+    """Redact what looks like a secret in free text."""
     for pattern in _SECRET_TEXTS:
         text = pattern.sub(_redact_match, text)
     text = _BEARER.sub(lambda match: match[1] + REDACTED, text)
@@ -175,7 +174,7 @@ def redact_text(text: str) -> str:
 
 
 def _redact_match(match: re.Match[str]) -> str:
-    """Cover the secret group, or the whole match when there is none."""
+    """Redact the secret group, or the whole match if there is no group."""
     if not match.re.groups:
         return REDACTED
     whole, secret = match[0], match[1]
@@ -183,7 +182,7 @@ def _redact_match(match: re.Match[str]) -> str:
 
 
 def _redact_url(match: re.Match[str]) -> str:
-    """A URL without user, query, and what in its path is not a word; a websocket keeps only host and port."""
+    """Redact user, query, and path parts that are not words; a websocket URL keeps only host and port."""
     scheme, place, rest = match.groups()
     user, at, host = place.rpartition("@")
     shown = scheme + (REDACTED + at if user else at) + host
@@ -197,7 +196,7 @@ def _redact_url(match: re.Match[str]) -> str:
 
 
 def _redact_hex_keys(text: str) -> str:
-    """Cover 64 hex digits that are a key by the words around them."""
+    """Redact 64 hex digits that the words around them call a key."""
     pieces, at, is_key = [], 0, None
     for match in _HEX.finditer(text):
         is_key = _is_key(text, at, match, is_key)
@@ -207,7 +206,7 @@ def _redact_hex_keys(text: str) -> str:
 
 
 def _is_key(text: str, at: int, match: re.Match[str], before: bool | None) -> bool | None:
-    """The nearest word before decides; else whether the digits before (up to `at`) were a key; else a word after."""
+    """Decide by the nearest word before; else as for the previous digits (which end at `at`); else by a word after."""
     said = list(_SAYS_WHAT.finditer(text, max(at, match.start() - BEFORE_CHARACTERS), match.start()))
     if said:
         return said[-1]["key"] is not None
@@ -221,10 +220,10 @@ def _is_key(text: str, at: int, match: re.Match[str], before: bool | None) -> bo
 SECRET_BYTES_MAX = 64 * 1024
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 PUSH_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")  # name=value, with commas between
-SEED_BYTES = slice(4, 36)  # of the file of an Ed25519 identity, see swarmd.dht.identity.identity
+SEED_BYTES = slice(4, 36)  # in the file of an Ed25519 identity, see swarmd.dht.identity.identity
 ED25519_FILE_BYTES = 68
 
-Part = Literal["network", "trainer", "chain", "web"]  # a process beside the daemon
+Part = Literal["network", "trainer", "chain", "web"]  # a process besides the daemon
 Form = Literal["text", "addresses", "services", "keystore", "key"]
 
 _ANY = SecretKind("secret", SwarmdError, SECRET_BYTES_MAX)
@@ -233,12 +232,12 @@ _CIPHERTEXT = re.compile(r"\"ciphertext\"\s*:\s*\"(?:0x)?([0-9a-fA-F]{16,})\"")
 
 
 class SecretLocation(NamedTuple):
-    """One place: `key` of the configuration, and the file or credential that it names."""
+    """A file or credential that holds a secret, and `key`, the configuration key that names it."""
 
     key: str
     named: str
-    form: Form = "text"  # of the file: lines, URLs a line each, an encrypted key, a key in binary
-    signs: bool = False  # it is, or decrypts, a signing key
+    form: Form = "text"  # format of the file: lines, a URL per line, an encrypted key, a binary key
+    signs: bool = False  # it is a signing key, or decrypts one
 
 
 def secret_locations(config: Config) -> list[SecretLocation]:
@@ -262,14 +261,14 @@ def secret_locations(config: Config) -> list[SecretLocation]:
 def known_secrets(
     config: Config | None, root: Path, environ: Mapping[str, str] = os.environ, signing: bool = False
 ) -> frozenset[str]:
-    """The texts of all secrets that this process can read: of files, of URLs in the configuration, of the environment.
+    """The texts of all secrets that this process can read, from files, URLs in the configuration, and the environment.
 
     What cannot be read is left out: the part that needs it reports the error.
 
     Args:
         config: the node's; without it, only the environment is read.
         root: the data directory, which files are relative to.
-        signing: also the keys and the account's passphrase, which only a process reads that covers others' output.
+        signing: whether to include signing keys and the account's passphrase, to redact other processes' output.
     """
     places = secret_locations(config) if config is not None else ()
     of_files = [secrets_in(place, root) for place in places if signing or not place.signs]
@@ -291,7 +290,7 @@ def secrets_in(place: SecretLocation, root: Path) -> frozenset[str]:
 
 
 def list_secret_urls(config: Config) -> list[tuple[str, str]]:
-    """(key, the part of the value that may be shown) of the URLs in the configuration that hold a secret."""
+    """(key, the part that may be shown) of each URL in the configuration that holds a secret."""
     urls = _find_urls(msgspec.to_builtins(config))
     return [(key, _shown_url_part(key, url)) for key, url in urls if _secret_finder_for(key)(url)]
 
@@ -301,7 +300,7 @@ def _secret_finder_for(key: str) -> Callable[[str], list[str]]:
 
 
 def _shown_url_part(key: str, url: str) -> str:
-    """Scheme, host and port; the scheme of what is not a URL, or one of Apprise's, with a token for a host."""
+    """Scheme, host and port of a URL; only the scheme if it is Apprise's, whose host is often a token, or not valid."""
     if key == "notify.urls":
         return f"{url.partition(':')[0]}://"
     try:
@@ -311,7 +310,7 @@ def _shown_url_part(key: str, url: str) -> str:
 
 
 def variables_withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Names of the environment variables that may hold a secret which this part of a node does not need."""
+    """Names of environment variables that may hold a secret and that this process does not need."""
     secret = {name for name in environ if _SECRET_VARIABLE.search(name)}
     withheld: dict[Part, set[str]] = {
         "network": {*secret, *PROXIES, *PUSH_HEADERS},
@@ -333,7 +332,7 @@ def _find_environment_secrets(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _find_urls(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every URL in a configuration, with its key."""
+    """Each URL in a configuration, with its key."""
     if isinstance(value, str) and "://" in value:
         yield key, value
     elif isinstance(value, dict):
@@ -349,7 +348,7 @@ def _all_spellings(texts: Iterable[str]) -> frozenset[str]:
 
 
 def _spellings(text: str) -> Iterator[str]:
-    """The ways in which libraries may write a text: as it is, in a URL, in JSON."""
+    """The forms in which libraries may write a text: as it is, in a URL, in JSON."""
     yield from {text, unquote(text), quote(text), quote(text, safe=""), json.dumps(text)[1:-1]}
 
 
@@ -373,14 +372,14 @@ def _key_spellings(content: bytes) -> Iterator[str]:
 
 
 def _read_any_mode(path: Path) -> bytes:
-    """The file's content, whatever its mode: a secret that anyone may read must be covered all the more."""
+    """Read a file whatever its mode, because a world-readable secret needs redacting even more."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(SECRET_BYTES_MAX) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 def _secret_file_in_url(url: str) -> str:
-    """The file or credential that stands in place of a URL: file:PATH, credential:NAME; empty for a URL."""
+    """The file or credential that a `file:PATH` or `credential:NAME` names; empty for a real URL."""
     if url.startswith("credential:"):
         return url
     return url.removeprefix("file:") if url.startswith("file:") and not url.startswith("file://") else ""

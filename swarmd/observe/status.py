@@ -1,11 +1,9 @@
-"""A node's status, layer by layer, made of its log and of what its daemon adds; and its health, made of the status.
+"""A node's status, layer by layer, from its log and its running daemon; and its health, from the status.
 
-- `status_of` is pure. If there is no daemon to ask, `status_from_log` makes the status from the log alone.
-- Health has three depths: live, ready for a stage, productive. Restart a node that is not live; wait for a node that is
-  not ready, or look into it; look into a node that is live and not productive.
+- `status_of` is pure. If no daemon runs, `status_from_log` makes the status from the log alone.
+- Health has three depths: live, ready for a stage, productive. Restart a node that is not live; wait for one that is
+  not ready, or investigate; investigate one that is live but not productive.
 """
-
-from __future__ import annotations
 
 import contextlib
 import math
@@ -60,7 +58,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED
 
-FILES_MAX = 100_000  # in one directory; further ones are not counted
+FILES_MAX = 100_000  # counted per directory; further ones are ignored
 SEGMENT = ".seg"
 
 
@@ -71,7 +69,7 @@ class DiskUsage(msgspec.Struct, frozen=True):
     segments: int  # number of files
     blobs: int
     checkpoints: int
-    free: int | None  # what this user may still write; None if it is not known
+    free: int | None  # bytes that this user may still write; None if unknown
 
 
 def measure_disk(paths: NodeDirectory) -> DiskUsage:
@@ -98,7 +96,7 @@ def measure_file_sizes(directory: Path) -> dict[str, int]:
             path = Path(base) / name
             try:
                 found[str(path)] = path.lstat().st_size
-            except OSError:  # removed since it was listed
+            except OSError:  # removed since the listing
                 continue
             if len(found) >= FILES_MAX:
                 return found
@@ -108,38 +106,38 @@ def measure_file_sizes(directory: Path) -> dict[str, int]:
 class OfferedStatus(msgspec.Struct, frozen=True):
     """The weights that this node offers to peers."""
 
-    round: int  # the last one that they were trained in
+    round: int  # the last round that they were trained in
     age_s: float
-    accuracy: float | None  # on held-out questions, as this node claims it
-    size_bytes: int  # on disk, with the offer before and deltas
+    accuracy: float | None  # on held-out questions, as this node claims
+    size_bytes: int  # on disk, including the previous offer and deltas
     words: str  # for people
 
 
 class TakenStatus(msgspec.Struct, frozen=True):
-    """What became of the last peer's weights that this node asked for."""
+    """The outcome of this node's last request for a peer's weights."""
 
     outcome: Literal["fetched", "adopted", "refused", "late"]
     age_s: float
-    peer: str  # whose weights; empty if there were none
-    round: int  # the last one that they were trained in; -1: unknown
+    peer: str  # owner of the weights; empty if there were none
+    round: int  # the last round that they were trained in; -1: unknown
     cause: str  # of a refusal
     reason: str
     received_bytes: int
-    held_out_before: float | None  # accuracy of the own weights here
-    held_out: float | None  # that of the peer's, or of the mean with them
+    held_out_before: float | None  # accuracy of this node's own weights
+    held_out: float | None  # accuracy of the peer's weights, or of the mean with them
     words: str  # for people
 
 
 class WeightsStatus(msgspec.Struct, frozen=True):
-    """Weights offered to peers and taken from them. None of it makes a node unwell."""
+    """Weights offered to peers and taken from them. They do not affect health."""
 
-    awaited_s: float | None = None  # seconds left of the wait for a peer's weights; None: it does not wait
+    awaited_s: float | None = None  # seconds left to wait for a peer's weights; None if it does not wait
     offered: OfferedStatus | None = None
     taken: TakenStatus | None = None
 
 
 def weights_status(state: State, now: float) -> WeightsStatus | None:
-    """What the log says of peers' weights; None if it says nothing."""
+    """Peers' weights, from the log; None if it has nothing on them."""
     catch_up, last = state.catch_up, state.weights
     awaits = catch_up is not None and not catch_up.over and not catch_up.average
     awaited_s = catch_up.until_at - now if catch_up is not None and awaits else None
@@ -162,14 +160,14 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
     return WeightsStatus(awaited_s, taken=taken)
 
 
-def add_offer(status: Status, directory: Path) -> Status:
-    """The status with what is offered in the directory of weights; unchanged if nothing is."""
+def add_offer(status: "Status", directory: Path) -> "Status":
+    """Add the offer in the directory of weights to a status, if there is one."""
     offer = OfferedWeights(directory).current()
     if offer is None:
         return status
     try:
         age_s = max(0.0, status.at - (directory / OFFER).stat().st_mtime)
-    except OSError:  # withdrawn since
+    except OSError:  # withdrawn meanwhile
         return status
     size_bytes = sum(measure_file_sizes(directory).values())
     claimed = "" if offer.accuracy is None else f", held-out accuracy {offer.accuracy:.2f}"
@@ -187,7 +185,7 @@ LEFT: tuple[RoundState, ...] = ("stopped", "failed", "draining")
 
 
 class ProcessStatus(Layer, frozen=True, kw_only=True):
-    """The daemon. `age_s` is its uptime when it runs."""
+    """The daemon. `age_s` is its uptime while it runs."""
 
     state: ProcessState
     pid: int = 0
@@ -198,7 +196,7 @@ class ProcessStatus(Layer, frozen=True, kw_only=True):
 
 
 class NetworkStatus(Layer, frozen=True, kw_only=True):
-    """The DHT."""
+    """The connection to the DHT."""
 
     state: Literal[LinkState, "isolated"]
     peers: int = 0
@@ -207,32 +205,30 @@ class NetworkStatus(Layer, frozen=True, kw_only=True):
 
 
 class TrainingStatus(Layer, frozen=True, kw_only=True):
-    """The trainer."""
+    """The trainer and its model."""
 
     state: TrainerState
     device: str = ""
     model: str = ""
     parameters: int = 0
-    numbers: str = ""  # the format of the model's numbers, for example bfloat16
-    other_weights: str = ""  # how its first weights differ from those that the swarm's recipe names; empty: not at all
-    doing: str = ""  # an activity, as "measuring held-out accuracy"
-    done: int = 0  # parts of it
-    total: int = 0  # 0: its parts are not counted
-    step: str = ""  # the present step, as "drawing 18 of 32 tokens"
-    figures: dict[str, float] = msgspec.field(
-        default_factory=dict
-    )  # tokens_per_s, eta_s, ... as the trainer reports them
+    numbers: str = ""  # dtype of the model, such as bfloat16
+    other_weights: str = ""  # how the initial weights differ from those of the swarm's recipe; empty if they do not
+    doing: str = ""  # the activity, such as "measuring held-out accuracy"
+    done: int = 0  # parts done of it
+    total: int = 0  # 0 if its parts are not counted
+    step: str = ""  # the present step, such as "drawing 18 of 32 tokens"
+    figures: dict[str, float] = msgspec.field(default_factory=dict)  # tokens_per_s, eta_s, ..., by the trainer
     worker: WorkerStatus
 
     @property
     def activity_text(self) -> str:
-        """The activity in words, as "training 3 of 40: drawing 18 of 32 tokens"; empty for none."""
+        """The activity in words, such as "training 3 of 40: drawing 18 of 32 tokens"; empty for none."""
         parts = f" {self.done} of {self.total}" if self.total else ""
         return f"{self.doing}{parts}{': ' if self.step else ''}{self.step}" if self.doing else ""
 
 
 class SkipStatus(msgspec.Struct, frozen=True):
-    """Rounds that were skipped together."""
+    """A run of skipped rounds."""
 
     first: int
     last: int
@@ -241,9 +237,9 @@ class SkipStatus(msgspec.Struct, frozen=True):
 
 
 class RoundStatus(Layer, frozen=True, kw_only=True):
-    """The stage that the swarm is at, and the one that this node is at. Rounds and stages are -1 if none is known.
+    """The stage that the swarm is at, and the one that this node is at. Rounds and stages are -1 if unknown.
 
-    If the daemon does not run, these are the last that the log knows, without deadlines.
+    If the daemon does not run, these are the last ones in the log, without deadlines.
     """
 
     state: RoundState | Literal["dead"]
@@ -257,13 +253,13 @@ class RoundStatus(Layer, frozen=True, kw_only=True):
     skipped: int = 0
     skips: tuple[SkipStatus, ...] = ()
     policy: str = ""
-    stages: int = 1  # in a round
+    stages: int = 1  # per round
     final: bool = False  # all rounds have been run, and `round` is their number
     waits: tuple[tuple[str, float], ...] = ()  # deadlines: (name, seconds from now)
 
 
 class RewardStatus(msgspec.Struct, frozen=True):
-    """One stage's own reward."""
+    """This node's reward in one stage."""
 
     round: int
     stage: int
@@ -271,8 +267,8 @@ class RewardStatus(msgspec.Struct, frozen=True):
     held_out: float | None = None
     set_aside: dict[str, int] = msgspec.field(
         default_factory=dict
-    )  # what of peers' rollouts was not learnt from, by reason
-    fallen: tuple[Skill, ...] = ()  # tasks whose accuracy was better before
+    )  # what was not learnt from peers' rollouts, by reason
+    fallen: tuple[Skill, ...] = ()  # tasks whose accuracy has fallen
 
 
 class StandingStatus(msgspec.Struct, frozen=True):
@@ -283,11 +279,11 @@ class StandingStatus(msgspec.Struct, frozen=True):
     reward: float
     rounds: int
     last_round: int
-    admitted: bool = True  # by proof of work or an invitation; those that are not admitted come last
+    admitted: bool = True  # by proof of work or an invitation; rows that are not admitted come last
 
 
 class CoordinatorStatus(Layer, frozen=True, kw_only=True):
-    """What only the coordinator sees."""
+    """The coordinator's view of the swarm."""
 
     state: CoordinatorState
     round: int
@@ -295,8 +291,8 @@ class CoordinatorStatus(Layer, frozen=True, kw_only=True):
     members: int
     reports: int
     expected: int
-    # Present members that the open stage does not wait for, by kind (newcomers, members), because they were silent
-    # before, or because waits for newcomers timed out. A kind that it waits for entirely is left out.
+    # Present members that the open stage does not wait for, by kind, because they were silent before or because waits
+    # for newcomers timed out. Kinds without such members are left out.
     not_waited_for: dict[Kind, int] = msgspec.field(default_factory=dict)
     standings: tuple[StandingStatus, ...] = ()
 
@@ -311,7 +307,7 @@ class LogStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Everything `swarmd status` says."""
+    """The data of `swarmd status`."""
 
     at: float
     source: str  # "daemon" or "log"
@@ -329,17 +325,17 @@ class Status(msgspec.Struct, frozen=True):
     rejections: dict[str, int]
     log: LogStatus
     coordinator: CoordinatorStatus | None = None
-    chain: ChainStatus | None = None  # this and the next are present if a contract keeps the rounds
+    chain: ChainStatus | None = None  # like `submissions`, present only if a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
     learning: LearningStatus | None = None  # None until a stage is trained
-    notes: tuple[str, ...] = ()  # troubles besides the layers, which cost no round
+    notes: tuple[str, ...] = ()  # problems outside the layers that cost no round
     weights: WeightsStatus | None = None  # offered to peers or taken from them; None: neither
     first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
-    forked_from: str = ""  # peer id of the node that the log begins as; empty: this one's
-    safe_to_stop: SafeToStop | None = None  # whether a restart now costs a round; None: the daemon does not answer
-    credit: CreditStatus | None = None  # whether its reports count; None where the node keeps the leaderboard itself
+    forked_from: str = ""  # peer id of the node that the log was copied from; empty if it is this node's own
+    safe_to_stop: SafeToStop | None = None  # whether a restart now would cost a round; None: no daemon answers
+    credit: CreditStatus | None = None  # whether its reports count; None for the node that keeps the leaderboard
     times: TimesStatus | None = None  # where the wall time of the last trained stage went; None until there is one
-    tokens: TokensStatus | None = None  # what became of those that it generated; None before there are any
+    tokens: TokensStatus | None = None  # what became of the tokens that it generated; None before there are any
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -357,20 +353,20 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def measure_log(directory: Path, next_seq: int, last_at: float | None = None) -> LogStatus:
-    """What is known of a log's files. Raises NotFoundError if there are none."""
+    """Measure a log's files. Raises NotFoundError if there are none."""
     return LogStatus(str(directory.resolve()), next_seq, log_disk_bytes(directory), last_at)
 
 
 def status_from_log(
     data: NodeDirectory, state: State, log: LogStatus, mute: str = "", config: Config | None = None
 ) -> Status:
-    """How a node is whose daemon does not answer; for the arguments see `status_of`."""
+    """The status of a node whose daemon does not answer; for the arguments see `status_of`."""
     status = status_of(state, time.time(), log, mute=mute, restored=data.restored.exists())
     return with_files(status, state, data, config)
 
 
 def with_files(status: Status, state: State, data: NodeDirectory, config: Config | None) -> Status:
-    """The status with what its data directory says of offered weights and of credit."""
+    """Add what files of the data directory say on offered weights and on credit to a status."""
     runs = status.process.state in ("running", "stopping", "mute")
     credit = read_credit(state, status.at, data, status.chain, config, runs)
     return replace(add_offer(status, data.weights), credit=credit)
@@ -385,16 +381,16 @@ def status_of(
     mute: str = "",
     restored: bool = False,
 ) -> Status:
-    """Say how a node is.
+    """Make a node's status.
 
     Args:
         state: the fold of its log.
         now: POSIX seconds.
-        log: what is known of the log's files.
-        live: what the running daemon adds, None when it is down.
+        log: measurements of the log's files.
+        live: what the running daemon adds, None if it is down.
         version: of the running daemon.
         mute: why a daemon that seems to run does not answer.
-        restored: its data was restored from a backup, and it was not started here since.
+        restored: whether the data was restored from a backup and the node not started since.
     """
     settings = state.settings
     process = _make_process_status(state, now, live, version, mute, restored)
@@ -448,12 +444,12 @@ SomeLayer = TypeVar("SomeLayer", bound=Layer)
 
 
 def mark_layer_ended(layer: SomeLayer, ended_at: float | None, now: float) -> SomeLayer:
-    """A layer of a node that ended at `ended_at`, since when it is down; None: the layer as it is."""
+    """A layer with its age counted from `ended_at`, when the node ended; unchanged if that is None."""
     return layer if ended_at is None else msgspec.structs.replace(layer, age_s=now - ended_at)
 
 
 def find_fallen_skills(status: Status) -> tuple[Skill, ...]:
-    """The tasks that had fallen at the last stage whose held-out accuracy was measured."""
+    """The tasks whose accuracy had fallen at the latest measurement of held-out accuracy."""
     return next((each.fallen for each in reversed(status.rewards) if each.held_out is not None), ())
 
 
@@ -642,8 +638,8 @@ def make_headline(state: State) -> str:
     return ", ".join(parts)
 
 
-# The reason of a layer if there is no other.
-ROUND_WORDS: dict[RoundState, str] = {  # without the states in which a node takes no part in rounds
+# The reason of a round layer if there is no other.
+ROUND_WORDS: dict[RoundState, str] = {  # without the states in which a node does not take part in rounds
     "starting": "waiting for the network worker",
     "joining": "waiting for the DHT to answer",
     "registering": "writing the membership record",
@@ -671,9 +667,9 @@ LINK_WORDS: dict[LinkState, str] = {
 
 
 STALE_S = 30.0  # a status older than this says nothing about the present
-DEADLINES = 3.0  # stage lengths within which a node is expected to have trained and, on a chain, been confirmed
-NEEDED_LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round")  # for a node's part of a stage
-STAGE_LEAST_S = 20.0  # the least that a stage counts as: a trainer's restart must not make a node look unproductive
+DEADLINES = 3.0  # in stage lengths: a productive node trains, and on a chain is confirmed, within this time
+NEEDED_LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round")  # needed to take part in a stage
+STAGE_LEAST_S = 20.0  # shorter stages count as this long: a trainer's restart must not make a node look unproductive
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -684,18 +680,18 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class NodeProgress(msgspec.Struct):
-    """What a node achieved since its daemon started; times are POSIX seconds, 0 if there is none yet."""
+    """What a node achieved since its daemon started; times are POSIX seconds, 0 for never."""
 
     started_at: float = 0.0
-    stage_s: float = 0.0  # length of the stage that is open, 0 while none is known
-    trained_at: float = 0.0  # last
-    confirmed_at: dict[str, float] = {}  # last, by kind of submission
-    submits: bool = False  # the node is to submit to a contract
-    finished: bool = False  # the swarm has run its rounds
+    stage_s: float = 0.0  # length of the open stage, 0 while unknown
+    trained_at: float = 0.0  # latest
+    confirmed_at: dict[str, float] = {}  # latest, by type of submission
+    submits: bool = False  # whether the node submits to a contract
+    finished: bool = False  # whether the swarm has run all its rounds
 
 
 def check_live(status: Status | None) -> Health:
-    """Whether the daemon answers; it answers from its main loop, so that one runs too."""
+    """Whether the daemon answers, which it does from its main loop."""
     if status is None:
         return Health(False, ("nothing is known of the daemon",))
     if status.source != "daemon":
@@ -704,9 +700,10 @@ def check_live(status: Status | None) -> Health:
 
 
 def check_ready(status: Status | None) -> Health:
-    """Whether it can do its part of a stage: it is live and connected, its trainer works, and the round is not stalled.
+    """Whether the node can do its part of a stage: it is live and connected, its trainer works, and the round is not
+    stalled.
 
-    A node that is starting is live and not ready. The chain does not count, because the node trains on without it.
+    A node that is starting is live but not ready. The chain does not count, because the node trains without it.
     """
     alive = check_live(status)
     if not alive.ok or status is None:
@@ -717,8 +714,8 @@ def check_ready(status: Status | None) -> Health:
 
 
 def check_productive(status: Status | None, progress: NodeProgress) -> Health:
-    """Whether it is live, and trained a stage and, on a chain, had a reward confirmed within the last `DEADLINES` stage
-    lengths. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
+    """Whether the node is live and, within the last `DEADLINES` stage lengths, trained a stage and, on a chain, had a
+    reward confirmed. A newly started daemon gets that long. For `progress` see `Metrics.progress`."""
     alive = check_live(status)
     if not alive.ok or status is None:
         return alive
@@ -740,5 +737,5 @@ def _describe_inactivity(what: str, last_at: float, now: float) -> str:
 
 
 def describe_layer_problem(name: LayerName, layer: Layer) -> str:
-    """A layer that is not well, in words: "network: connecting to the DHT"."""
+    """An unhealthy layer in words, such as "network: connecting to the DHT"."""
     return f"{name}: {layer.reason or layer.state}"

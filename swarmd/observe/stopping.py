@@ -1,14 +1,12 @@
-"""Whether a restart of a node costs a round now, and when it would not. Pure.
+"""Whether restarting a node now would cost a round, and when it would not. Pure.
 
-- Nothing that is in the log is lost by a stop. What a stop can cost is the stage in hand: its training begins again in
-  the next run, and a report that is not published before the stage closes does not count. So the moment to stop is
-  between the node's own report and the next stage, with the checkpoint on disk and nothing on its way to a chain.
-- How long the node may then be away without missing a stage is known only in part: the next stage may be announced at
-  once, and the coordinator waits for a member for twice the time it took before (`swarmd.core.waiting`).
-- A coordinator's rounds wait for it. A restart costs no round, but the others wait, unless they are at the open stage.
+- A stop loses nothing that is in the log. It can cost the current stage: training starts over in the next run, and a
+  report published after the stage closes does not count. So the moment to stop is between the node's own report and
+  the next stage, with the checkpoint on disk and nothing on its way to a chain.
+- How long the node may then be away is known only in part: the next stage may be announced at once, and the coordinator
+  waits for a member twice as long as that member took before (`swarmd.core.waiting`).
+- A coordinator's rounds wait for it. Its restart costs no round, but the others wait unless they are still training.
 """
-
-from __future__ import annotations
 
 import msgspec
 
@@ -21,16 +19,16 @@ from swarmd.observe.words import count_noun, format_duration
 
 
 class SafeToStop(msgspec.Struct, frozen=True):
-    """Whether a restart now costs a round. Times are seconds from now."""
+    """Whether a restart now would cost a round. Times are seconds from now."""
 
     now: bool
-    in_s: float | None  # 0 if now; None if it is not known
+    in_s: float | None  # 0 if now; None if unknown
     why: str
-    back_within_s: float | None = None  # a restart that takes no longer costs no round; None: any, or it is not known
+    back_within_s: float | None = None  # longest restart that costs no round; None: any, or unknown
 
 
 def find_safe_moment(state: State, now: float, live: LiveDaemon) -> SafeToStop:
-    """Whether a restart of a running node costs a round at `now`, POSIX seconds, and why."""
+    """Judge whether restarting a running node at `now`, POSIX seconds, would cost a round, and why."""
     if state.chart in LEAVING:
         return SafeToStop(True, 0.0, "the node is stopping")
     coordination = state.coordination
@@ -48,7 +46,7 @@ def find_safe_moment(state: State, now: float, live: LiveDaemon) -> SafeToStop:
 
 
 def _find_work_under_way(state: State, live: LiveDaemon) -> str:
-    """What a stop would break off though the report is out; empty if there is nothing."""
+    """Work after the report that a stop would interrupt; empty if there is none."""
     if live.writes_checkpoint and state.trainer.chart in ("idle", "busy"):
         return "the checkpoint of the last stage is being written"
     for submission in state.submissions:
@@ -58,7 +56,7 @@ def _find_work_under_way(state: State, live: LiveDaemon) -> str:
 
 
 def _find_unreported(state: State) -> str:
-    """What is to be done before the report of the stage in hand is out; empty if it is, or no stage is in hand."""
+    """What is left to do before the current stage's report is out; empty if it is out, or the node has no stage."""
     work, clock = state.work, state.clock
     if clock is None or work is None or state.chart in ("waiting", "paused"):
         return ""
@@ -76,7 +74,7 @@ def _find_unreported(state: State) -> str:
 
 
 def _time_left(live: LiveDaemon) -> float | None:
-    """Seconds that the trainer still needs for the stage, as it reports them itself."""
+    """Seconds that the trainer says it still needs for the stage; None if unknown."""
     progress = live.trainer.progress if live.trainer is not None else None
     return progress.figures.get("eta_s") if progress is not None else None
 
@@ -87,7 +85,7 @@ def _count_others(state: State, coordination: Coordination) -> int:
 
 
 def _judge_coordinator(state: State, coordination: Coordination, others: int, now: float) -> SafeToStop:
-    """A coordinator whose own report is out: the others need it when the last of their reports has come."""
+    """Judge a coordinator whose own report is out: the others need it once the last of their reports has come."""
     if coordination.chart in ("idle", "mustering"):
         return SafeToStop(True, 0.0, "no round is open yet")
     missing = coordination.expected - coordination.reported
@@ -102,14 +100,14 @@ def _judge_coordinator(state: State, coordination: Coordination, others: int, no
 
 
 def _judge_member(state: State) -> SafeToStop:
-    """A member whose report is out, or that is at no stage."""
+    """Judge a member whose report is out, or that has no stage."""
     clock, work = state.clock, state.work
     if clock is not None and clock.final:
         return SafeToStop(True, 0.0, "the swarm has run its rounds")
     if state.chart != "round.settling" or clock is None or work is None:
         return SafeToStop(True, 0.0, "the node is at no stage")
     why = f"{_name_stage(state, work)} is done, and the next stage is not announced yet"
-    if work.result is None or state.chain is not None:  # a contract says nothing of for whom it waits
+    if work.result is None or state.chain is not None:  # a contract does not say which members it waits for
         return SafeToStop(True, 0.0, why)
     stage_s, took_s = clock.deadline_at - clock.opened_at, work.result.seconds
     return SafeToStop(True, 0.0, why, max(0.0, min(stage_s - took_s, took_s + SLACK_SHARE * stage_s)))

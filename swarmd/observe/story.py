@@ -1,15 +1,12 @@
 """The story of one round in sentences, with its causes, told from the event log alone.
 
-`StoryTeller` is a projection of the log, in bounded memory. It keeps what happened from the moment the swarm reached
-the round until this node left it, the troubles since the last trained stage before, and, later, what became of the
-node's submissions on the chain.
+`StoryTeller` is a projection of the log in bounded memory. It keeps what happened from when the swarm reached the round
+until this node left it, the troubles since the last stage trained before it, and, later, what became of the node's
+submissions on the chain.
 
-- A sentence is what `describe` says of an event that belongs in a story, or what changed with it: the swarm's stage, or
-  what the node does.
+- A sentence is `describe`'s text for an event, or tells how the event changed the swarm's stage or the node's chart.
 - The cause of missed rounds is a trouble before them, else what the node was doing when they opened.
 """
-
-from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
@@ -27,16 +24,16 @@ from swarmd.observe.times import describe_times
 from swarmd.observe.tokens import describe_stage_tokens
 from swarmd.observe.words import describe_reached_stage, find_missing_reports
 
-SENTENCES_MAX = 200  # of one story; further ones are only counted
+SENTENCES_MAX = 200  # per story; further ones are only counted
 TROUBLES_KEPT = 8  # before the round
-HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage was held up if it took HELD_UP times its work and HELD_UP_S more
+HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage held the round up if it took HELD_UP times its work and HELD_UP_S more
 
 
 class Sentence(msgspec.Struct, frozen=True):
     """One sentence without its full stop.
 
     Attributes:
-        round: that it is about; None when about the node itself.
+        round: the round it is about; None if it is about the node itself.
         trouble: something went wrong.
         settles: it belongs to its round even after the node has left that round.
     """
@@ -50,14 +47,14 @@ class Sentence(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What happened in a round, and what became of it.
+    """What happened in a round, and its outcome.
 
     Attributes:
-        outcome: trained, skipped, missed (this node was there and trained nothing), open, ahead, or unknown.
+        outcome: trained, skipped, missed (this node was up but trained nothing), open, ahead, or unknown.
         verdict: one sentence.
-        advice: what may be done about it.
-        cut: sentences left out at the end.
-        unread: which part of the log was not read that may belong to it, in a sentence; empty if all was read.
+        advice: what the operator may do about it.
+        cut: number of sentences left out at the end.
+        unread: the part of the log that was not read though it may belong to the round, in a sentence; empty for none.
     """
 
     round: int
@@ -70,35 +67,31 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class StoryTeller:
-    """Listens to a log and tells the story of one round.
-
-    Attributes:
-        knows_before: it saw a trained stage before the round opened, from which on it looks for causes.
-    """
+    """Follows a log and tells the story of one round. `knows_before`: it has seen the stage trained before the round,
+    from which on it looks for causes."""
 
     def __init__(self, round: int) -> None:
         self._round = round
         self._sentences: list[Sentence] = []
         self._cut = 0
         self._troubles: deque[Sentence] = deque(maxlen=TROUBLES_KEPT)
-        self._first: tuple[int, float] | None = None  # the log's first seq, and the round known at that time
+        self._first: tuple[int, float] | None = None  # the log's first seq, and the round known then
         self._opened = False
         self._closed = False
         self._found_doing = ""
-        self._found_round: int | None = None  # that the node was still busy with
+        self._found_round: int | None = None  # the round that the node was still busy with
         self._trained: list[StageTrained] = []
         self._before: StageTrained | None = None  # the last stage trained before the round
         self.knows_before = False
-        self._took_s = 0.0  # from joining that stage to its end, if it held this round up
-        self._loading_s = 0.0  # of these, before the trainer was ready
-        self._stage_loading_s = 0.0  # of the stage in hand
+        self._took_s = 0.0  # from joining `_before` to its end, if that held this round up
+        self._loading_s = 0.0  # the part of `_took_s` before the trainer was ready
+        self._stage_loading_s = 0.0  # the same for the current stage
         self._skip: RoundsSkipped | None = None
         self._times: dict[int, StageTimes] = {}  # where the time of the round's stages went, by stage
         self._at = 0.0
         self._state = State()
 
     def apply(self, applied: AppliedEvent) -> None:
-        """Apply the next event to the story."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._first is None:
             self._first = (envelope.seq, highest_known_round(before))
@@ -120,7 +113,8 @@ class StoryTeller:
 
     @property
     def may_continue(self) -> bool:
-        """Whether further events may belong to it: the node is in it, or its report or submissions are pending."""
+        """Whether later events may belong to the story: the node is in the round, or its report or submissions are
+        pending."""
         reports = (each for each in self._state.pending if isinstance(each, PublishReport))
         if not self._closed or any(each.round == self._round for each in reports):
             return True
@@ -128,7 +122,7 @@ class StoryTeller:
         return any(each.chart not in ("confirmed", "refused") for each in own)
 
     def story(self, now: float | None = None) -> Story:
-        """The story so far, as of `now` (POSIX seconds) if the node's daemon runs; None if the log has ended."""
+        """The story so far. `now` (POSIX seconds): the present if the node's daemon runs; None if the log has ended."""
         outcome = self._find_outcome()
         troubles = [each for each in (*self._troubles, *self._sentences) if each.trouble]
         cause = self._skip.cause if self._skip is not None else "fault" if troubles else "slow"
@@ -142,7 +136,7 @@ class StoryTeller:
         advice += self._time_words() + self._token_words()
         return Story(self._round, outcome, self._describe_outcome(outcome, reason, now), sentences, advice, self._cut)
 
-    # --- as events come ---
+    # --- recording events ---
 
     def _count_loading(self, at: float, before: State) -> None:
         if before.work is None:
@@ -178,11 +172,11 @@ class StoryTeller:
         self._cut += len(sentences[room:])
 
     def _is_past(self, state: State) -> bool:
-        """Whether the node has left the round: what it does from now on belongs to other rounds."""
+        """Whether the node has left the round, so that what it does now belongs to other rounds."""
         over = state.clock is not None and state.clock.final and state.chart == "waiting"
         return self._opened and (over or (state.work is not None and state.work.round > self._round))
 
-    # --- the story ---
+    # --- making the story ---
 
     def _find_outcome(self) -> str:
         if self._first is None or self._first[1] > self._round:
@@ -200,7 +194,7 @@ class StoryTeller:
         return self._state.settings.stages if self._state.settings else 1
 
     def _time_words(self) -> tuple[str, ...]:
-        """What held up each of the round's stages that was trained; the last one may go on still."""
+        """The bottleneck of each trained stage of the round; the last one may still be going on."""
         times, now = dict(self._times), self._state.stage_times
         if now is not None and now.trained and now.round == self._round:
             times[now.stage] = now
@@ -251,7 +245,7 @@ def highest_known_round(state: State) -> int:
 
 
 def describe_rewards(trained: list[StageTrained], stages: int) -> str:
-    """ "reward 0.500, held-out accuracy 0.40", or by stage."""
+    """Describe rewards: "reward 0.500, held-out accuracy 0.40", or by stage."""
     if stages == 1 and len(trained) == 1:
         held_out = trained[0].held_out
         return f"reward {trained[0].reward:.3f}" + ("" if held_out is None else f", held-out accuracy {held_out:.2f}")
@@ -264,7 +258,7 @@ def describe_rewards(trained: list[StageTrained], stages: int) -> str:
 
 
 def make_sentences(applied: AppliedEvent, last_at: float) -> list[Sentence]:
-    """What a story says of an event; `last_at` is when the event before it was committed."""
+    """The sentences of a story for one event; `last_at` is when the event before it was committed."""
     at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
     said = [_clock_sentence(applied)]
     told = describe(applied, at - last_at)
@@ -280,7 +274,7 @@ def make_sentences(applied: AppliedEvent, last_at: float) -> list[Sentence]:
 
 
 def _clock_sentence(applied: AppliedEvent) -> Sentence | None:
-    """That the swarm reached another stage, whatever event said so."""
+    """A sentence if the swarm reached another stage, whichever event showed it."""
     old, new = applied.before.clock, applied.after.clock
     if new is None or new == old:
         return None
@@ -296,7 +290,7 @@ def _clock_sentence(applied: AppliedEvent) -> Sentence | None:
 
 
 def _chart_sentence(applied: AppliedEvent) -> Sentence | None:
-    """A change of the round's chart that no other sentence tells."""
+    """A sentence for a change of the round's chart that no other sentence covers."""
     at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
     work = after.work
     if after.chart == "round.gathering" and work is not None and work != before.work:
@@ -314,7 +308,7 @@ def _chart_sentence(applied: AppliedEvent) -> Sentence | None:
 
 
 def describe_activity(state: State, at: float) -> str:
-    """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
+    """What a node does, such as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
     words, since = DOING[state.chart], state.since
     if state.chart == "round.training" and is_loading(state):
         words, since = "loading its trainer for", state.trainer.since
@@ -331,8 +325,8 @@ def is_loading(state: State) -> bool:
 
 
 def describe_skip_reason(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
-    """Why rounds were missed: `cause` as it is on record, what the node did when the first of them opened, and what had
-    gone wrong up to then, oldest first."""
+    """Why rounds were missed, from the logged `cause`, what the node was doing when the first of them opened, and the
+    troubles up to then, oldest first."""
     if cause == "fault" and troubles:
         return f"{troubles[-1].text}; when the round opened the node was {found_doing or 'down'}"
     if cause == "late":
@@ -345,13 +339,13 @@ def describe_skip_reason(cause: str, found_doing: str, troubles: Sequence[Senten
 def advise_on_skips(
     cause: str, before: StageTrained | None, took_s: float, loading_s: float, state: State
 ) -> tuple[str, ...]:
-    """What may be done about missed rounds.
+    """What the operator may do about missed rounds.
 
     Args:
-        cause: as it is on record.
+        cause: as logged.
         before: the last stage that the node had trained.
         took_s: from joining that stage to its end, if it held the missed round up; else 0.
-        loading_s: of these, before its trainer was ready.
+        loading_s: the part of it before the trainer was ready.
         state: at the log's end.
     """
     if cause == "late":

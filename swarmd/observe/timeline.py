@@ -1,15 +1,13 @@
-"""The logs of several nodes as one: their events in an order in which nothing comes before what caused it.
+"""The logs of several nodes merged so that no event comes before its cause.
 
-- Within a log the order is the log's own. Across logs an event comes after its cause: rollouts are gathered, and a
-  report is seen, after the stage of that node, round and stage was trained; an announcement is heard after the
-  coordinator opened the stage; weights are fetched after the round that they come from. A node acts on what it has
-  logged only, so the cause is in its log before anybody can know of it. No clock is asked.
-- From the same pairs follows how far the clocks are apart (`swarmd.observe.clocks`). With that correction, events
-  without a common cause are put in order, and all times are shown as by the first node's clock.
+- Within a log the order is the log's own. Across logs an event comes after its cause: a node's stage is trained before
+  its rollouts are gathered and its report is seen; the coordinator opens a stage before its announcement is heard;
+  weights are fetched after the round that they come from. A node acts only on what it has logged, so the cause is in
+  its log before anybody can know of it. This order needs no clock.
+- The same pairs bound the differences of the clocks (`swarmd.observe.clocks`). With these corrections, events without a
+  common cause are ordered, and all times are shown by the first node's clock.
 - Long logs are read and merged some rounds at a time (`read_parts`).
 """
-
-from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
@@ -22,24 +20,24 @@ from swarmd.core import events
 from swarmd.observe.clocks import Message, fit_clocks
 from swarmd.observe.node_log import MARGIN, NOWHERE, LoggedEvent, NodeLog, RoundRange, StageOpened
 
-PART_PLACES = 1024  # rounds times logs that are merged at once
+PART_PLACES = 1024  # rounds times logs merged at once
 PART_ROUNDS_MIN = 16
-SLACK_S = 1.0  # more than what the system's time service steps a clock by now and then
+SLACK_S = 1.0  # more than a system's time service usually steps a clock by
 CLOCKS_MAX = 128
 
 Place = tuple[int, int]  # round and stage
 
 
 class Timeline:
-    """Several logs together, as far as they were read.
+    """Several logs merged, as far as they were read.
 
     Args:
-        logs: of nodes of one swarm, each of another one; the first one's clock is the one that times are shown by.
+        logs: of different nodes of one swarm; times are shown by the first one's clock.
 
     Attributes:
-        names: of the nodes; where two are alike, with the names made from their peer ids.
+        names: of the nodes; names that are alike get the name made from the peer id added.
         moments: of each node, in the order of its log.
-        clocks: how far they are apart; a clock that was set in between counts as several.
+        clocks: corrections; a clock that was set in between counts as several.
     """
 
     def __init__(self, logs: Sequence[NodeLog]) -> None:
@@ -55,49 +53,46 @@ class Timeline:
         self._effects: dict[tuple[int, int], list[LoggedEvent]] = defaultdict(list)
         self._causes = [[self._find_causes(moment) for moment in moments] for moments in self.moments]
         self._link_effects()
-        self._changes: list[list[int]] = [[] for _ in logs]  # of each node's clock, by event
+        self._changes: list[list[int]] = [[] for _ in logs]  # events at which each node's clock was changed
         self._first_clock = list(range(len(logs)))
         self.clocks = fit_clocks(len(logs), self._list_messages())
         if self.clocks.slack_s > SLACK_S:
             self._fit_changed_clocks()
 
     def estimate_time(self, moment: LoggedEvent) -> float:
-        """When it was, by the first node's clock; POSIX seconds."""
+        """The time of an event by the first node's clock, POSIX seconds."""
         return moment.at + self.clocks.corrections[self._clock_of(moment)]
 
     def time_between_s(self, first: LoggedEvent, second: LoggedEvent) -> tuple[float, float]:
-        """The least and the longest time from one moment to another that the logs leave possible, in seconds."""
+        """The least and the longest time between two events that the logs allow, in seconds."""
         return self.clocks.gap_s(self._clock_of(first), first.at, self._clock_of(second), second.at)
 
     def last_clock(self, node: int) -> int:
-        """The number of a node's clock as it was last."""
+        """The index of a node's most recent clock."""
         return self._first_clock[node] + len(self._changes[node])
 
     def _clock_of(self, moment: LoggedEvent) -> int:
-        """The number of the clock that a moment's time is by."""
+        """The index of the clock that an event's time is by."""
         changes = self._changes[moment.node]
         return self._first_clock[moment.node] + (bisect_right(changes, moment.seq) if changes else 0)
 
     def find_event(self, node: int, kind: type, place: Place, peer: str = "") -> LoggedEvent | None:
-        """The first event of a kind that a node's log has of a round and stage, for reports seen also by peer."""
+        """The first event of a type in a node's log for a round and stage; for seen reports also by peer."""
         return self._found[node].get(kind, {}).get((peer, *place))
 
     def causes_of(self, moment: LoggedEvent) -> Sequence[LoggedEvent]:
-        """What other nodes must have done before."""
+        """The events of other nodes that caused this one."""
         return self._causes[moment.node][moment.index]
 
     def effects_of(self, moment: LoggedEvent) -> Sequence[LoggedEvent]:
-        """What it led to at other nodes."""
+        """The events of other nodes that this one caused."""
         return self._effects.get((moment.node, moment.index), ())
 
     def merge(self, begin: Sequence[int] = ()) -> Iterator[LoggedEvent]:
-        """All moments, causes before effects; else in the order of corrected times.
-
-        Args:
-            begin: for each node, the index of the first of its moments; those before went before.
-        """
+        """Iterate over all events, causes before effects, else by corrected time. `begin`: for each node, the index of
+        its first event; earlier ones count as done."""
         done = list(begin) or [0] * len(self.logs)
-        waiting: dict[int, list[LoggedEvent]] = defaultdict(list)  # by the node whose next moments they wait for
+        waiting: dict[int, list[LoggedEvent]] = defaultdict(list)  # keyed by the node whose events they wait for
         ready: list[tuple[float, int, int]] = []
 
         def offer(moment: LoggedEvent) -> None:
@@ -111,7 +106,7 @@ class Timeline:
             if index < len(moments):
                 offer(moments[index])
         while ready or any(waiting.values()):
-            if not ready:  # two logs contradict each other: the earliest is taken all the same
+            if not ready:  # two logs contradict each other: the earliest event goes first anyway
                 stuck = min((each for held in waiting.values() for each in held), key=self.estimate_time)
                 for held in waiting.values():
                     held[:] = [each for each in held if each is not stuck]
@@ -130,14 +125,14 @@ class Timeline:
         return animal_name(peer) if node is None else self.names[node]
 
     def place_after(self, place: Place) -> Place:
-        """Where rollouts of a stage are gathered: at the next stage, or the first one of the next round."""
+        """The stage that uses a stage's rollouts: the next one, or the first of the next round."""
         stages = next((log.settings.stages for log in self.logs if log.settings), 1)
         return (place[0], place[1] + 1) if place[1] + 1 < stages else (place[0] + 1, 0)
 
-    # --- building it ---
+    # --- building the index ---
 
     def _index_event(self, moment: LoggedEvent) -> None:
-        """Note where an event is found."""
+        """Index an event of a stage by its type, round and stage."""
         event = moment.event
         stage = getattr(event, "stage", NOWHERE)
         if stage >= 0:
@@ -164,7 +159,8 @@ class Timeline:
         return None if node is None else self.find_event(node, events.StageTrained, (round, stage))
 
     def _find_opening(self, node: int, event: events.RoundAnnounced) -> LoggedEvent | None:
-        """When the coordinator opened what a node heard of; None if its log is not here, or it opened it again."""
+        """The coordinator's opening of an announced stage; None if its log is not here, or it opened the stage
+        twice."""
         opener = self._coordinator_of(node)
         opened = None if opener is None else self.find_event(opener, StageOpened, (event.round, event.stage))
         same = (
@@ -173,14 +169,14 @@ class Timeline:
         return opened if same else None
 
     def _link_effects(self) -> None:
-        """Note effects with their causes."""
+        """Index effects by their causes."""
         for moments, causes in zip(self.moments, self._causes, strict=True):
             for effect, found in zip(moments, causes, strict=True):
                 for cause in found:
                     self._effects[cause.node, cause.index].append(effect)
 
     def _list_messages(self) -> Iterator[Message]:
-        """All causes and effects; and if a node's clock has changed, what went before that and what came after."""
+        """A message for each cause and effect, and one across each change of a node's clock."""
         for moments, causes in zip(self.moments, self._causes, strict=True):
             before = None
             for effect, found in zip(moments, causes, strict=True):
@@ -192,7 +188,7 @@ class Timeline:
                 before = effect
 
     def _fit_changed_clocks(self) -> None:
-        """Fit again, as if each change of a clock made it another one; unless there are too many changes."""
+        """Fit again with each change of a clock counted as a new clock, unless there are too many."""
         changes = []
         for log, moments in zip(self.logs, self.moments, strict=True):
             first = moments[0].seq if moments else 0
@@ -213,9 +209,9 @@ class TimelinePart(NamedTuple):
     """Some rounds of a long timeline.
 
     Attributes:
-        timeline: of these and the rounds around them.
-        first, last: of the rounds.
-        moments: that follow those of the parts before.
+        timeline: of these rounds and those around them.
+        first, last: the rounds.
+        moments: events after those of earlier parts.
     """
 
     timeline: Timeline
@@ -225,17 +221,11 @@ class TimelinePart(NamedTuple):
 
 
 def read_parts(logs: Sequence[NodeLog], wanted: RoundRange) -> Iterator[TimelinePart]:
-    """Read logs together, some rounds at a time, so that little is held of long ones; all in causal order.
-
-    Args:
-        wanted: the rounds, as the logs have been told.
-
-    Raises:
-        LogDamaged, LogForeign, OtherVersion: as `NodeLog.read`.
-    """
+    """Read logs together, some rounds at a time to bound memory; all in causal order. `wanted`: the rounds, as given to
+    the logs. Raises LogDamaged, LogForeign, OtherVersion: as `NodeLog.read`."""
     at_once = max(PART_ROUNDS_MIN, PART_PLACES // max(len(logs), 1))
     first = wanted.first or 0
-    passed = [0] * len(logs)  # moments of each log that went into parts before
+    passed = [0] * len(logs)  # events of each log that earlier parts contain
     while True:
         last = min(first + at_once - 1, wanted.last)
         more = [log.read(past=last + MARGIN) for log in logs]

@@ -1,6 +1,4 @@
-"""The timeline over nodes in words: what each event says, and arrows to what it led to at other nodes."""
-
-from __future__ import annotations
+"""The timeline over nodes in words: a clause for each event, and arrows to its effects at other nodes."""
 
 import math
 from collections.abc import Iterator
@@ -19,14 +17,14 @@ ArrowKind = Literal["clock", "report", "rollouts", "weights"]
 
 
 class Arrow(msgspec.Struct, frozen=True):
-    """What an event led to at another node.
+    """An effect of an event at another node.
 
     Attributes:
         node: its name.
         seq: of the event there; None for rollouts that did not arrive.
-        after_s: by corrected clocks.
-        words: what became of it, which follows the node's name.
-        verdict: of rollouts, see `swarmd.observe.deliveries`; empty for others, which arrived.
+        after_s: seconds later, by corrected clocks.
+        words: the effect, as a clause that follows the node's name.
+        verdict: for rollouts, see `swarmd.observe.deliveries`; else empty.
     """
 
     kind: ArrowKind
@@ -51,17 +49,17 @@ class TimelineEvent(msgspec.Struct, frozen=True, tag="event", tag_field="type"):
 
 
 class TimelineNode(msgspec.Struct, frozen=True, tag="node", tag_field="type"):
-    """One node of a timeline, and what its clock is corrected by, in seconds."""
+    """One node of a timeline and the correction of its clock in seconds."""
 
     node: str
     peer: str
     place: str
     clock_correction_s: float
-    clock_doubt_s: float | None  # either way; None: nothing bounds it
+    clock_doubt_s: float | None  # plus or minus; None if unbounded
 
 
 def describe_event(timeline: Timeline, moment: LoggedEvent) -> TimelineEvent:
-    """An event with all that it led to."""
+    """An event with its effects at other nodes."""
     stage = getattr(moment.event, "stage", None)
     place = (moment.seq, tag_of(moment.event), moment.near, stage)
     arrows = tuple(list_arrows(timeline, moment))
@@ -71,7 +69,6 @@ def describe_event(timeline: Timeline, moment: LoggedEvent) -> TimelineEvent:
 
 
 def describe_node(timeline: Timeline, number: int) -> TimelineNode:
-    """A node and its clock."""
     log, clock = timeline.logs[number], timeline.last_clock(number)
     correction_s, doubt_s = timeline.clocks.corrections[clock], timeline.clocks.doubt_s(clock)
     told = doubt_s if math.isfinite(doubt_s) else None
@@ -79,10 +76,10 @@ def describe_node(timeline: Timeline, number: int) -> TimelineNode:
 
 
 def list_arrows(timeline: Timeline, moment: LoggedEvent) -> list[Arrow]:
-    """The arrows from an event: of a trained stage one to each other node, whether its rollouts arrived or not."""
+    """The arrows from an event; a trained stage has one to each other node, whether its rollouts arrived or not."""
     names = timeline.names
     found: list[Arrow] = []
-    fetched: dict[int, tuple[int, float]] = {}  # by node: the event there, and how long after
+    fetched: dict[int, tuple[int, float]] = {}  # by node: the event there, and seconds after
     for effect in timeline.effects_of(moment):
         after_s = max(0.0, timeline.estimate_time(effect) - timeline.estimate_time(moment))
         kind, words = _ARROWS[type(effect.event)]
@@ -106,7 +103,7 @@ _ARROWS: dict[type, tuple[ArrowKind, str]] = {
 
 
 def describe_moment(timeline: Timeline, moment: LoggedEvent) -> str:
-    """What an event says, a clause that follows the node's name."""
+    """An event as a clause that follows the node's name."""
     event = moment.event
     round_, stage = getattr(event, "round", -1), getattr(event, "stage", -1)
     of = f"round {round_} stage {stage}"
@@ -133,7 +130,7 @@ def describe_moment(timeline: Timeline, moment: LoggedEvent) -> str:
 
 
 def _describe_own_event(timeline: Timeline, event: object, of: str) -> str:
-    """What concerns the node itself."""
+    """Describe an event that concerns only the node itself."""
     match event:
         case events.NodeStarted():
             return f"started as {event.settings.role}" + ", restored from a backup" * event.restored
@@ -186,13 +183,13 @@ def _describe_trained(event: events.StageTrained, of: str) -> Iterator[str]:
 
 
 def is_shown_by_arrow(timeline: Timeline, moment: LoggedEvent) -> bool:
-    """Whether an arrow from another log says all of an event."""
+    """Whether an arrow from another log already says all that an event would."""
     told_by_cause = isinstance(moment.event, events.ReportSeen | events.RoundAnnounced)
     return told_by_cause and len(timeline.causes_of(moment)) > 0
 
 
 def describe_clock_gaps(timeline: Timeline) -> list[str]:
-    """How far the clocks are apart, a sentence for each that must be wrong."""
+    """A sentence for each clock that must be wrong, with its offset."""
     told = []
     for number, name in enumerate(timeline.names):
         clock = timeline.last_clock(number)

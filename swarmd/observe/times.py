@@ -1,11 +1,9 @@
-"""Where the wall time of a stage went on this node, what holds it up most, and the setting that would change it. Pure.
+"""Where the wall time of a stage went on this node, the bottleneck, and the setting that would change it. Pure.
 
-The bottleneck is what takes the most time. Waiting for others is one only if it is half of the stage: a shorter wait
-would make nothing faster. Computing has causes behind it that are named instead where the trainer's figures show them:
-memory that is read back from disk, a processor that others use, threads that are too few, a few long completions.
+The bottleneck is the part that takes the most time. Waiting for others is one only if it takes half of the stage; below
+that a shorter wait would not help. For computing, a deeper cause is named if the trainer's figures show one: memory
+read back from disk, a processor that others use, too few threads, or a few long completions.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -25,7 +23,7 @@ PARTS: tuple[Part, ...] = (*get_args(NodePart), *get_args(TrainerPart))
 CAUSES: tuple[str, ...] = ("gather-deadline", "memory", "processor", "threads", "tail")
 COMPUTING: tuple[Part, ...] = ("prefill", "decode", "forward", "backward", "gradients", "optimiser")
 PASSES: tuple[Part, ...] = ("forward", "backward", "gradients")
-SOME: dict[Bottleneck, tuple[Part, ...]] = {  # the parts that a bottleneck is made of, if not the one of its name
+SOME: dict[Bottleneck, tuple[Part, ...]] = {  # the parts that make up a bottleneck, if it is not one part
     "forward": PASSES,
     "tail": ("decode",),
     "gather-deadline": ("gather",),
@@ -33,14 +31,14 @@ SOME: dict[Bottleneck, tuple[Part, ...]] = {  # the parts that a bottleneck is m
     "processor": COMPUTING,
     "threads": COMPUTING,
 }
-WAIT_SHARE = 0.5  # of the stage, from which on waiting for others is the bottleneck
-COMPUTING_SHARE = 0.3  # of the stage, from which on what slows computing down is looked for
-BUSY_SHARE = 0.5  # of a core that computing keeps busy at least, unless it is held up
-FAULTS_PER_S = 10.0  # pages read from disk in a second of being held up, from which on memory is why
-TAIL_SHARE = 0.5  # of drawing, from which on a few long completions are why
-DEADLINE_SHARE = 0.9  # of the longest wait for peers' rollouts
+WAIT_SHARE = 0.5  # share of the stage from which on waiting for others is the bottleneck
+COMPUTING_SHARE = 0.3  # share of the stage from which on the causes of slow computing are looked for
+BUSY_SHARE = 0.5  # computing that keeps less than this share of a core busy is held up
+FAULTS_PER_S = 10.0  # pages read from disk per second of being held up, from which on memory is the cause
+TAIL_SHARE = 0.5  # share of drawing from which on a few long completions are the cause
+DEADLINE_SHARE = 0.9  # share of the longest wait for peers' rollouts that counts as having waited to the deadline
 
-# What each part is, and the settings that would change it.
+# Each part in words, and the settings that would change it.
 WORDS: dict[Bottleneck, tuple[str, str]] = {
     "gather": (
         "fetching peers' rollouts",
@@ -123,19 +121,18 @@ class TimesStatus(msgspec.Struct, frozen=True):
     round: int
     stage: int
     seconds: float  # from joining it to joining the next
-    parts: dict[str, float]  # in seconds, without those that took none, the longest first
+    parts: dict[str, float]  # in seconds, without those that took none, longest first
     bottleneck: str
-    words: str  # what the bottleneck is, and the setting that would change it, in a sentence
-    peer_groups: str = ""  # what a peer's group costs beside one drawn here, and how many come from peers, in another
+    words: str  # the bottleneck and the setting that would change it, in a sentence
+    peer_groups: str = ""  # what a peer's group costs against an own one, and how many come from peers, in a sentence
 
 
 def times_status(state: State) -> TimesStatus | None:
-    """Where the time of the last trained stage went; None until there is one."""
     return None if state.last_times is None else describe_times(state.last_times, state)
 
 
 def describe_times(times: StageTimes, state: State) -> TimesStatus:
-    """Where the time of a stage went; `state` says what this node is."""
+    """Where the time of a stage went; `state` has the node's role and settings."""
     parts = split_by_part(times)
     bottleneck = find_bottleneck(parts, times, state.settings)
     return TimesStatus(
@@ -150,11 +147,8 @@ def describe_times(times: StageTimes, state: State) -> TimesStatus:
 
 
 def tell_group_costs(times: StageTimes, slots: PeerSlots | None) -> str:
-    """What a peer's group costs beside one drawn here, and how many came from peers; empty if nothing depends on it.
-
-    Args:
-        slots: between what bounds the node chooses; None: it does not.
-    """
+    """Compare the cost of a peer's group with that of an own one, and say how many came from peers. `slots`: the range
+    the node chooses from; empty if there is none."""
     if slots is None or times.costs is None:
         return ""
     some = f"{times.peer_questions} of {slots.questions} groups of a step come from peers"
@@ -170,7 +164,7 @@ def tell_group_costs(times: StageTimes, slots: PeerSlots | None) -> str:
 
 
 def split_by_part(times: StageTimes) -> Seconds:
-    """Seconds by part. They add up to the whole stage: the trainer accounts for its time up to its report."""
+    """Seconds by part, which add up to the whole stage; within training, by the trainer's own figures."""
     parts: Seconds = {}
     for part, seconds in times.parts:
         if part == "train" and times.trainer is not None:
@@ -182,7 +176,6 @@ def split_by_part(times: StageTimes) -> Seconds:
 
 
 def find_bottleneck(parts: Seconds, times: StageTimes, settings: Settings | None = None) -> Bottleneck:
-    """What holds a stage up most."""
     whole = sum(parts.values())
     if 0.0 < parts.get("wait", 0.0) >= WAIT_SHARE * whole:
         return "wait"
@@ -199,7 +192,7 @@ def find_bottleneck(parts: Seconds, times: StageTimes, settings: Settings | None
 
 
 def _find_computing_cause(trainer: TrainerTimes, computing_s: float, decode_s: float) -> Bottleneck | None:
-    """Why computing takes long; None for no other reason than that there is much of it."""
+    """Why computing is slow; None if there is just much to compute."""
     held_s = computing_s - trainer.processor_s
     if not trainer.elsewhere and held_s > BUSY_SHARE * computing_s:
         return "memory" if trainer.faults >= FAULTS_PER_S * held_s else "processor"
@@ -213,11 +206,8 @@ def _sum_parts(parts: Seconds, some: Sequence[Bottleneck]) -> float:
 
 
 def describe_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTimes, slowest: str = "") -> str:
-    """The bottleneck in one sentence, with the setting that would change it.
-
-    Args:
-        slowest: which member takes longest, if this node knows.
-    """
+    """The bottleneck in one sentence, with the setting that would change it. `slowest`: a clause on the slowest member,
+    if known."""
     whole = sum(parts.values())
     if bottleneck == "wait":
         faster = "are spent waiting for others: this node is faster than the swarm"
@@ -230,7 +220,7 @@ def describe_bottleneck(bottleneck: Bottleneck, parts: Seconds, times: StageTime
 
 
 def _describe_cause(bottleneck: Bottleneck, times: StageTimes) -> str:
-    """What the trainer, or gathering, knows of the cause."""
+    """A clause on the cause, from what the trainer or gathering measured."""
     trainer = times.trainer
     if bottleneck == "gather-deadline" and times.missing:
         return f", as those of {count_noun(times.missing, 'peer')} did not come in time"
@@ -254,7 +244,7 @@ def format_share(seconds: float, whole: float) -> str:
 
 
 def describe_slowest_member(coordination: Coordination | None) -> str:
-    """The member whose reports take longest, as its coordinator knows; empty for any other node."""
+    """A clause on the member whose reports take longest, as the coordinator knows; empty for any other node."""
     members = coordination.members if coordination is not None else ()
     there = [member for member in members if member.took_s > 0 and not member.left]
     if len(there) < 2:

@@ -1,6 +1,4 @@
-"""What became of the tokens that a node's model drew, and whose tokens taught it, in numbers and words. Pure."""
-
-from __future__ import annotations
+"""What became of the tokens that a node's model drew, and from whose tokens it learnt, in numbers and words. Pure."""
 
 import msgspec
 
@@ -29,13 +27,13 @@ class TokensStatus(msgspec.Struct, frozen=True):
     cancelled: int
     set_aside: int
     shared_only: int
-    difference: int  # generated less all classes: not 0 only if the counting is wrong
-    taught_by: tuple[PeerTokens, ...]  # peers whose tokens were trained on, those with most first
+    difference: int  # generated less all classes: other than 0 only if the counting is wrong
+    taught_by: tuple[PeerTokens, ...]  # peers whose tokens were trained on, most first
     words: str
 
 
 def tokens_status(state: State) -> TokensStatus | None:
-    """The ledger; None before anything was drawn."""
+    """The token ledger; None before anything was drawn."""
     ledger = state.tokens
     if not ledger.generated:
         return None
@@ -53,7 +51,7 @@ def tokens_status(state: State) -> TokensStatus | None:
 
 
 def describe_stage_tokens(tokens: StageTokens) -> str:
-    """What became of the tokens of one stage, in one sentence, without its end."""
+    """What became of one stage's tokens, as a sentence without its full stop."""
     counts = {
         "trained": tokens.trained,
         "without_variance": tokens.flat,
@@ -67,7 +65,7 @@ def describe_stage_tokens(tokens: StageTokens) -> str:
 
 
 def describe_tokens(generated: int, counts: dict[str, int], taught_by: tuple[PeerTokens, ...]) -> str:
-    """The ledger in one sentence, without its end."""
+    """The ledger as a sentence without its full stop."""
     found = [f"{counts[name]:,} {words}" for name, words in CLASSES.items() if counts[name]]
     left = generated - sum(counts.values())
     missing = [f"{left:,} not accounted for"] if left else []

@@ -1,8 +1,5 @@
-"""Phrases that log lines, status, stories and pages share: about peers, weights, blocks, skills, evidence and waiting.
-Pure.
-"""
-
-from __future__ import annotations
+"""Phrases that log lines, status, stories and pages share: on peers, weights, blocks, skills, evidence and waiting.
+Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +29,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
-# --- what of peers' rollouts a stage did not learn from ---
+# --- the part of peers' rollouts that a stage did not learn from ---
 
-ASIDE_TOLD_MAX = 3  # peers in one sentence
-STAGES_COUNTED = 8  # last ones
-REASONS = {  # of `swarmd.core.rounds.count_set_aside`: in singular and plural
+ASIDE_TOLD_MAX = 3  # peers named in one sentence
+STAGES_COUNTED = 8  # newest stages summed up in a status
+REASONS = {  # reasons of `swarmd.core.rounds.count_set_aside`, in singular and plural
     "unvouched": ("token masked: only the peer vouches for it", "tokens masked: only the peer vouches for them"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),
@@ -49,7 +46,7 @@ REASONS = {  # of `swarmd.core.rounds.count_set_aside`: in singular and plural
 
 
 def describe_masked_rollouts(event: events.StageTrained) -> str:
-    """How much of each peer's rollouts was not learnt from, with an example; empty for nothing."""
+    """How much of each peer's rollouts was not learnt from, with an example; empty if all was."""
     told = [describe_masked_peer(each) for each in event.set_aside[:ASIDE_TOLD_MAX]]
     if len(event.set_aside) > ASIDE_TOLD_MAX:
         told.append(f"and something of {len(event.set_aside) - ASIDE_TOLD_MAX} more")
@@ -57,7 +54,7 @@ def describe_masked_rollouts(event: events.StageTrained) -> str:
 
 
 def describe_masked_counts(stages: Sequence[Mapping[str, int]]) -> str:
-    """How much of peers' rollouts the last stages did not learn from, given by reason for each; empty for none."""
+    """How much of peers' rollouts the newest stages did not learn from, by reason; empty for none."""
     last = stages[-STAGES_COUNTED:]
     counts: Counter[str] = Counter()
     for stage in last:
@@ -76,7 +73,7 @@ def describe_skipped_groups(aside: SetAside) -> str:
 
 
 def describe_masked_peer(aside: SetAside) -> str:
-    """What of one peer's rollouts was not learnt from."""
+    """How much of one peer's rollouts was not learnt from, with an example."""
     passed = describe_skipped_groups(aside)
     if not aside.held:
         return f"of {aside.peer} {passed}"
@@ -92,11 +89,11 @@ def describe_masked_peer(aside: SetAside) -> str:
 
 
 def has_peer_mark(event: events.StageTrained) -> bool:
-    """Whether a peer's right answers carry a mark that no others have, as a payload would."""
+    """Whether the right answers of some peer share a marker that no others have, as an injected payload would."""
     return any(each.mark for each in event.set_aside)
 
 
-# --- what the contract said in a block ---
+# --- the contract's logs in a block ---
 
 _ONE_OF = {events.RegistrationLog: "registration", events.RewardLog: "reward", events.VoteLog: "vote"}
 OTHERS_NAMED_MAX = 4  # distinct names of other events in a line
@@ -139,15 +136,15 @@ def _count_other_logs(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterat
     yield from (f"{times} x {name}" for name, times in names.most_common(OTHERS_NAMED_MAX))
 
 
-# --- equivocations: two different records that one peer signed for one place ---
+# --- equivocations: two different records that one peer signed for the same round and stage ---
 
-EVIDENCE_TOLD_MAX = 8  # the latest of those in force, in a status
+EVIDENCE_TOLD_MAX = 8  # latest equivocations in force that a status shows
 HOW_TO_CHECK = "`swarmd explain --evidence` shows and checks both"
 _RECORDS: dict[EvidenceKind, str] = {"report": "reports", "clock": "clock records", "leaderboard": "leaderboards"}
 
 
 def describe_equivocation(what: events.Equivocated | Equivocation, state: State) -> str:
-    """One sentence without its full stop, from this node's side."""
+    """An equivocation as one sentence without its full stop, from this node's point of view."""
     place = f"round {what.round}" + (f" stage {what.stage}" if what.kind != "leaderboard" else "")
     said = f"{_name_equivocator(what, state)} signed two different {_RECORDS[what.kind]} of {place}"
     if bans_nobody(what):
@@ -166,7 +163,7 @@ def _name_equivocator(what: events.Equivocated | Equivocation, state: State) -> 
 
 
 def bans_nobody(what: events.Equivocated | Equivocation) -> bool:
-    """Whether it is the coordinator's, without whom the swarm cannot go on."""
+    """Whether the equivocation bans nobody: it is the coordinator's, without which the swarm cannot go on."""
     return what.kind != "report"
 
 
@@ -188,7 +185,7 @@ SKILLS_TOLD_MAX = 4
 
 
 def describe_skills(skills: Sequence[Skill]) -> str:
-    """Accuracies by task, and what is done about those that have fallen."""
+    """Accuracies by task, and what is done about fallen ones."""
     told = ", ".join(f"{each.task} {each.held_out:.2f}" for each in skills[:SKILLS_TOLD_MAX])
     more = f", {len(skills) - SKILLS_TOLD_MAX} more" if len(skills) > SKILLS_TOLD_MAX else ""
     fallen = describe_fallen_skills([each for each in skills if each.fallen])
@@ -219,7 +216,7 @@ CALM: tuple[WeightsCause, ...] = (
     "none-offered",
     "no-better",
     "worse",
-)  # nothing unusual; other causes are worth a warning
+)  # normal outcomes; other causes are worth a warning
 
 _DAMAGED: dict[WeightsDamage, str] = {
     "": "",
@@ -230,7 +227,7 @@ _DAMAGED: dict[WeightsDamage, str] = {
 
 
 def describe_weights_event(event: WeightsEvent) -> str:
-    """A sentence without its full stop."""
+    """A weights event as one sentence without its full stop."""
     match event:
         case events.WeightsFetched():
             mib = event.received_bytes / MIB
@@ -258,7 +255,7 @@ PEER_SHOWN = 12  # last characters of a peer's id in a status
 
 
 def describe_weights_outcome(last: WeightsOutcome) -> str:
-    """What a status says of a peer's weights that came last."""
+    """The latest outcome with a peer's weights, for a status."""
     whose = f"the weights of {last.peer[-PEER_SHOWN:]}" if last.peer else "a peer's weights"
     whose += f" after round {last.round}" if last.round >= 0 else ""
     match last.outcome:
@@ -275,20 +272,19 @@ def describe_weights_outcome(last: WeightsOutcome) -> str:
 
 
 def weights_log_level(event: WeightsEvent) -> Literal["info", "warning"]:
-    """The level of the log line."""
     damaged = isinstance(event, events.WeightsFetched) and event.damaged != ""
     return "warning" if damaged or (isinstance(event, events.WeightsRefused) and event.cause not in CALM) else "info"
 
 
 def round_of_weights_event(event: WeightsEvent) -> int | None:
-    """The round of the event, by its command's id; None if the id is not one of this node's."""
+    """The round of the event, parsed from its command's id; None if the id is not one of this node's."""
     number = event.command.split("/")[1:2]
     return int(number[0]) if number and number[0].isdecimal() else None
 
 
 Kind = Literal["newcomers", "members"]  # never credited, and credited before
 
-NAMED_MAX = 3  # peers of one kind
+NAMED_MAX = 3  # peers named of one kind
 NO_NEWCOMERS = (
     "no stage waits for members that were never credited: too many of them were waited for and did not "
     "come; reports that are in time count"
@@ -301,7 +297,7 @@ SILENT = (
 
 
 def count_not_waited_for(coordination: Coordination) -> dict[Kind, int]:
-    """How many members the open stage does not wait for, by kind; kinds without any are left out."""
+    """The number of members that the open stage does not wait for, by kind; kinds without any are left out."""
     kinds: list[Kind] = [
         "members" if member.rounds else "newcomers" for member in _list_unexpected_members(coordination)
     ]
@@ -309,7 +305,7 @@ def count_not_waited_for(coordination: Coordination) -> dict[Kind, int]:
 
 
 def waiting_notes(state: State) -> tuple[str, ...]:
-    """Notes of a status on whom the open stage does not wait for, one for each reason."""
+    """Notes of a status on the members that the open stage does not wait for, one for each reason."""
     coordination = state.coordination
     if coordination is None or coordination.chart not in COLLECTING:
         return ()
@@ -322,7 +318,7 @@ def waiting_notes(state: State) -> tuple[str, ...]:
 
 
 def describe_waiting_change(before: State, after: State) -> str:
-    """That stages stop or resume waiting for newcomers with an event; empty if nothing changed."""
+    """Say that stages stopped or resumed waiting for newcomers with an event; empty if neither."""
     then, now = before.coordination, after.coordination
     if then is now or then is None or now is None or then.waiting.newcomers == now.waiting.newcomers:
         return ""
@@ -330,7 +326,7 @@ def describe_waiting_change(before: State, after: State) -> str:
 
 
 def find_missing_reports(applied: AppliedEvent) -> tuple[int, str]:
-    """The round of the stage that an event closed, and whose reports were missing; -1 and "" if none were."""
+    """If an event closed a stage: its round, and a clause on the members whose reports were missing; else -1 and ""."""
     closed, opened, event = applied.before.coordination, applied.after.coordination, applied.event
     if closed is None or opened is None or closed.chart not in COLLECTING:
         return -1, ""
@@ -353,6 +349,6 @@ def _list_unexpected_members(coordination: Coordination) -> list[Member]:
 
 
 def _name_members(members: Sequence[Member]) -> str:
-    """ "6 members (a, b, c and 3 more)"."""
+    """The number of members and the first names: "6 members (a, b, c and 3 more)"."""
     more = f" and {len(members) - NAMED_MAX} more" if len(members) > NAMED_MAX else ""
     return f"{count_noun(len(members), 'member')} ({', '.join(each.peer for each in members[:NAMED_MAX])}{more})"

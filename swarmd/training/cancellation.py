@@ -1,23 +1,18 @@
 """Cancelling a running stage."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 
 
 class Cancelled(BaseException):
-    """The stage was cancelled. A BaseException, so that no code in between takes it for a failure."""
+    """The stage was cancelled. A BaseException, so that `except Exception` does not take it for a failure."""
 
 
 class Cancellation:
-    """A flag that another thread sets, and the training thread checks between steps and between tokens.
+    """A flag that another thread sets, and the training thread checks between steps and between tokens. `whole`: a
+    wider cancellation, which also makes `raise_if_requested` raise, but does not interrupt `sleep`."""
 
-    Args:
-        whole: the cancellation of what this is a part of: it ends the part, too, though not its waits.
-    """
-
-    def __init__(self, whole: Cancellation | None = None) -> None:
+    def __init__(self, whole: "Cancellation | None" = None) -> None:
         self._asked = threading.Event()
         self._whole = whole
 
@@ -29,18 +24,18 @@ class Cancellation:
         return self._asked.is_set() or (self._whole is not None and self._whole.is_requested)
 
     def raise_if_requested(self) -> None:
-        """Raise Cancelled if it was asked for."""
+        """Raise Cancelled if cancellation was requested."""
         if self._whole is not None:
             self._whole.raise_if_requested()
         if self._asked.is_set():
             raise Cancelled
 
     def sleep(self, seconds: float) -> None:
-        """Wait. Raises Cancelled as soon as it is asked for."""
+        """Wait. Raises Cancelled as soon as cancellation is requested."""
         if self._asked.wait(seconds):
             raise Cancelled
 
 
-BodyReader = Callable[[str], bytes]  # reads rollouts by their digest; raises SwarmdError if missing or damaged
+BodyReader = Callable[[str], bytes]  # reads rollouts by digest; raises SwarmdError if they are missing or damaged
 TokenDecoder = Callable[[Sequence[int]], str]  # such as `Policy.decode_completion`
-CancellationSource = Callable[[], Cancellation]  # returns that of the running stage
+CancellationSource = Callable[[], Cancellation]  # returns the running stage's cancellation

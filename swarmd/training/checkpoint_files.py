@@ -3,8 +3,6 @@
 `swarmd.training.checkpoints` writes and reads them and needs torch; this module does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re
@@ -18,16 +16,16 @@ from swarmd.errors import CheckpointDamaged, CheckpointUnreadable
 from swarmd.files import hash_file
 
 FORMAT = 1
-CHECKPOINTS_KEPT = 2  # of the newest
+CHECKPOINTS_KEPT = 2  # number of newest checkpoints kept
 META = "meta.json"
-TEMPORARY = ".saving-"  # begins the name of a checkpoint that is being written
+TEMPORARY = ".saving-"  # prefix of a checkpoint that is being written
 META_BYTES_MAX = 16 * 1024 * 1024
 DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # the file is missing, not a file, or on a bad block
 NAME = re.compile(r"r(\d{9})-s(\d{4})")
 
 
 class CheckpointListing(msgspec.Struct, frozen=True):
-    """What `meta.json` says about itself and the other files."""
+    """The part of `meta.json` that verification needs."""
 
     format: int
     files: dict[str, str]  # name → SHA-256
@@ -41,12 +39,9 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def verify_checkpoint(checkpoint: Path) -> bytes:
-    """Verify a checkpoint: every file that `meta.json` names must have its digest. Returns the content of `meta.json`.
-
-    Raises:
-        CheckpointDamaged: a file is missing or differs; names it.
-        CheckpointUnreadable: a file cannot be read now, so it may be intact.
-    """
+    """Verify that each file named in `meta.json` has its digest. Returns the content of `meta.json`. Raises
+    CheckpointDamaged: a file, which it names, is missing or differs; CheckpointUnreadable: a file cannot be read now,
+    but may be intact."""
     path = checkpoint / META
     try:
         with path.open("rb") as file:
@@ -72,10 +67,8 @@ def _has_digest(path: Path, expected: str) -> bool:
 
 
 def raise_if_unreadable(path: Path, error: Exception) -> None:
-    """Raise CheckpointUnreadable for an error that says nothing about the content: not readable for this user, or now.
-
-    Other errors count as damage, and the checkpoint before this one is used.
-    """
+    """Raise CheckpointUnreadable if an error does not mean damage: the file is unreadable for this user, or at present.
+    After other errors, which count as damage, the checkpoint before is used."""
     if isinstance(error, OSError) and error.errno not in DAMAGE:
         raise CheckpointUnreadable(
             f"the checkpoint's file {path} cannot be read: {error.strerror}",
@@ -84,7 +77,6 @@ def raise_if_unreadable(path: Path, error: Exception) -> None:
 
 
 def find_newest_complete(directory: Path) -> Path | None:
-    """The newest complete checkpoint."""
     for path in list_checkpoints(directory):
         with contextlib.suppress(CheckpointDamaged, CheckpointUnreadable):
             verify_checkpoint(path)
@@ -93,12 +85,10 @@ def find_newest_complete(directory: Path) -> Path | None:
 
 
 def measure_newest_checkpoint(directory: Path) -> int:
-    """Size of the newest checkpoint, about what the next one will take; 0 if there is none.
-
-    What cannot be read is left out: the trainer, which has to read it, reports that.
-    """
+    """Bytes of the newest checkpoint, about as large as the next one; 0 if there is none. Unreadable files are left
+    out: the trainer, which has to read them, reports the error."""
     total = 0
-    with contextlib.suppress(OSError):  # or it is being replaced by one of about the same size
+    with contextlib.suppress(OSError):  # or another checkpoint of about the same size is replacing it
         for path in list_checkpoints(directory)[:1]:
             for file in path.iterdir():
                 total += file.stat().st_size
@@ -111,7 +101,7 @@ def is_writing(directory: Path) -> bool:
 
 
 def remove_older_checkpoints(directory: Path) -> int:
-    """Remove the checkpoints before the newest complete one. Returns how many."""
+    """Remove the checkpoints before the newest complete one. Returns their number."""
     kept = find_newest_complete(directory)
     older = [path for path in list_checkpoints(directory) if kept is not None and path.name < kept.name]
     for path in older:

@@ -1,16 +1,14 @@
-"""Checkpoints that are complete or not there, and the training state that they save and restore.
+"""Checkpoints, each complete or absent, and the training state that they save and restore.
 
 - A checkpoint is a directory `r<round>-s<stage>` with the weights, the model's configuration and tokenizer
   (transformers loads it like any other model), the optimiser, the published rollouts and `meta.json`. The optimiser's
-  file also holds the state of the random generator, what the plan has learnt, and the records of skills.
-- It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its
-  digest is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
-- It is written while what follows the stage runs, from the weights and moments themselves: they do not change until the
-  next optimiser step, so they are not copied. Whatever changes them calls `TrainingState.wait_until_saved` first, which
-  waits for the disk. So a kill costs at most what one stage has learnt.
+  file also holds the state of the random generator, the plan's memory, and the records of skills.
+- It is written under a temporary name, every file and directory is synced, and one rename gives it its name. Its digest
+  is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
+- A thread writes it while the work after the stage goes on, without copying weights and moments first, since these do
+  not change until the next optimiser step. Any code that changes them first calls `TrainingState.wait_until_saved`,
+  which waits for the disk. So a kill costs at most one stage.
 """
-
-from __future__ import annotations
 
 import hashlib
 import io
@@ -43,8 +41,8 @@ FULL_BYTES = 1024 * 1024  # if a save fails with less than this free, the disk i
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
-PIECE_BYTES = 4 * 1024 * 1024  # hashed and written at once; other threads run in between
-DTYPES = {  # as safetensors calls them
+PIECE_BYTES = 4 * 1024 * 1024  # hashed and written at once, so that other threads get to run
+DTYPES = {  # in safetensors' names
     torch.float64: "F64",
     torch.float32: "F32",
     torch.bfloat16: "BF16",
@@ -65,7 +63,7 @@ class CheckpointMeta(msgspec.Struct, frozen=True):
     """`meta.json`."""
 
     format: int
-    model: str  # digest of the weights the node began with
+    model: str  # digest of the node's initial weights
     steps: int  # optimiser steps since the node began
     event: StageTrained  # the report of the stage
     files: dict[str, str]  # name → sha256
@@ -83,7 +81,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return dict(load_file(self.directory / WEIGHTS))
 
     def read_optimizer(self) -> dict[str, Any]:
-        """The `optimizer` that was given to `CheckpointStore.save`."""
+        """Read the `optimizer` that `CheckpointStore.save` was given."""
         return dict(torch.load(self.directory / OPTIMIZER, map_location="cpu", weights_only=True))
 
     def read_rollouts(self) -> bytes:
@@ -91,12 +89,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class CheckpointStore:
-    """The checkpoints of one node.
-
-    Args:
-        directory: made if missing; what an interrupted save left there is removed.
-        kept: number of the newest that stay.
-    """
+    """The checkpoints of one node. `directory`: made if missing; remains of interrupted saves are removed. `kept`:
+    number of newest checkpoints kept."""
 
     def __init__(self, directory: Path, kept: int) -> None:
         self.directory = directory
@@ -116,14 +110,9 @@ class CheckpointStore:
         describe: Callable[[Path], None] = lambda directory: None,
         optimizer_name: str = "",
     ) -> Checkpoint:
-        """Write the checkpoint of a finished stage, and remove the oldest ones.
-
-        Args:
-            describe: writes the model's configuration and tokenizer into a directory.
-
-        Raises:
-            CheckpointFailed: no space is left, or another I/O error; earlier checkpoints are untouched.
-        """
+        """Write the checkpoint of a finished stage, and remove the oldest ones. `describe`: writes the model's
+        configuration and tokenizer into a directory. Raises CheckpointFailed: no space is left, or another I/O error;
+        earlier checkpoints are untouched."""
         temporary = self.directory / f"{TEMPORARY}{os.getpid()}-{event.round}-{event.stage}"
         shutil.rmtree(temporary, ignore_errors=True)
         try:
@@ -169,7 +158,7 @@ class CheckpointStore:
         shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
 
     def checkpoint_directory(self, round: int, stage: int) -> Path:
-        """Where the checkpoint of a stage is, or would be."""
+        """Path of a stage's checkpoint, whether it exists or not."""
         return self.directory / f"r{round:09d}-s{stage:04d}"
 
     def complete_checkpoints(self) -> Iterator[Checkpoint]:
@@ -200,7 +189,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 class HashingFile(io.FileIO):
-    """A new file that is hashed while it is written, so that it is not read again."""
+    """A new file that is hashed while it is written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "w")
@@ -216,13 +205,13 @@ class HashingFile(io.FileIO):
         for start in range(0, len(octets), PIECE_BYTES):
             piece = octets[start : start + PIECE_BYTES]
             self._hash.update(piece)
-            while piece:  # the system may write only a part of it
+            while piece:  # the system may write only part of it
                 piece = piece[super().write(piece) :]
         return len(octets)
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> None:
-    """Write tensors as a safetensors file; only the tensor being written is copied to the machine's memory.
+    """Write tensors as a safetensors file, copying one tensor at a time to the machine's memory.
 
     Tensors with the largest elements come first, so that all are aligned. Format:
     https://github.com/huggingface/safetensors.
@@ -241,7 +230,7 @@ def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> Non
 
 
 def _remove_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Keep each tensor once: tied embeddings are one under two names. Other views of the same memory stay."""
+    """Drop aliases of a tensor, such as tied embeddings. Other views of the same memory stay."""
     kept: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
     for name, tensor in weights.items():
@@ -259,8 +248,8 @@ OnWritten = Callable[[Checkpoint], None]
 class TrainingState:
     """Saves and restores the state of one node's training.
 
-    Made with a policy as it was loaded, and an optimiser that has taken no step. Between `save` and the next `settle`
-    a thread reads the weights and the optimiser's moments.
+    Create it with a freshly loaded policy and an optimiser that has taken no step. Between `save` and the next
+    `wait_until_saved` a thread reads the weights and the optimiser's moments.
     """
 
     policy: Policy
@@ -275,12 +264,12 @@ class TrainingState:
         self._fresh_optimizer = self.policy.sharding.read_optimizer_state(self.optimizer())
         self._fresh_memory = self.plan.read_memory()
         self._base = self.policy.copy_weights() if self.policy.is_small else None
-        self._writer = ThreadPoolExecutor(1, "checkpoint")  # the end of the process waits for it
+        self._writer = ThreadPoolExecutor(1, "checkpoint")  # the process waits for it before it ends
         self._write: Callable[[], None] = lambda: None
         self._writing: Future[None] | None = None
-        self._place: Place | None = None  # of the stage that is being or was last written
+        self._place: Place | None = None  # of the stage being written, or last written
         self.restored: Place | None = None  # the stage whose checkpoint was loaded last
-        self.drawn = 0  # tokens that the node had drawn for training by then
+        self.drawn = 0  # tokens that the node had drawn for training up to `restored`
         self.step_callback.before_step = self.wait_until_saved
 
     def find_checkpoint(self, order: Train) -> Checkpoint | None:
@@ -301,14 +290,9 @@ class TrainingState:
             self.policy.sharding.read_optimizer_state(self.optimizer())
 
     def save(self, event: StageTrained, body: bytes, written: OnWritten = lambda checkpoint: None) -> None:
-        """Start to write a stage's checkpoint in a thread; small values that change soon are copied first.
-
-        Args:
-            written: called in that thread with the checkpoint, before another can take its place.
-
-        Raises:
-            SwarmError: the plan's memory cannot be saved.
-        """
+        """Start writing a stage's checkpoint in a thread; small values that soon change are copied first. `written`:
+        called in that thread with the checkpoint, before another replaces it. Raises SwarmError: the plan's memory
+        cannot be saved."""
         policy, weights = self.policy, self.policy.saved_weights()
         optimizer = {
             "optimizer": policy.sharding.read_optimizer_state(self.optimizer()),
@@ -326,13 +310,8 @@ class TrainingState:
         self._writing = self._writer.submit(write_checkpoint)
 
     def wait_until_saved(self) -> None:
-        """Wait until the last stage is on disk; call it before weights or moments change.
-
-        If writing failed, this and each further call try once more.
-
-        Raises:
-            CheckpointFailed: the stage is not on disk, so weights and moments must stay as they are.
-        """
+        """Wait until the last stage is on disk; call it before weights or moments change. If writing failed, each call
+        tries once more. Raises CheckpointFailed: the stage is not on disk, so weights and moments must not change."""
         if self._writing is None:
             return
         if self._writing.exception() is not None:
@@ -341,13 +320,9 @@ class TrainingState:
         self._write, self._writing = lambda: None, None  # they hold weights and moments
 
     def restore(self, touched: bool) -> None:
-        """Go back to the newest complete checkpoint, or to the beginning if there is none.
-
-        Raises CheckpointFailed if the newest could not be written; then nothing has changed.
-
-        Args:
-            touched: whether the weights may differ from those at the beginning.
-        """
+        """Restore the newest complete checkpoint, or the initial state if there is none. `touched`: whether the weights
+        may differ from the initial ones. Raises CheckpointFailed: the newest could not be written; nothing was
+        restored."""
         self.wait_until_saved()
         checkpoint = next(
             (each for each in self.checkpoints.complete_checkpoints() if self._has_same_model(each)), None
@@ -379,12 +354,13 @@ class TrainingState:
         )
 
     def reset_optimizer(self) -> None:
-        """Reset the optimiser's moments, which belong to other weights; the learning rate is warmed up again."""
+        """Reset the optimiser's moments because they belong to other weights, and warm the learning rate up again."""
         self.policy.sharding.load_optimizer_state(self.optimizer(), self._fresh_optimizer)
         self.step_callback.fresh_from = self.step_callback.steps
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
-        """Load the optimiser's state, unless it is another optimiser's, which would fail only at the next step."""
+        """Load the optimiser's state, or reset it if another optimiser wrote it: loading that would fail only at the
+        next step."""
         written = checkpoint.meta.optimizer
         if written == self.optimizer_name:
             self.policy.sharding.load_optimizer_state(self.optimizer(), state)
@@ -399,12 +375,8 @@ class TrainingState:
 
 
 def copy_as_plain_values(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a plan's memory as a checkpoint would give it back.
-
-    Raises:
-        SwarmError: it holds more than plain values. Checkpoints are read without running any code, so this process and
-            all later ones would fail to read it.
-    """
+    """Copy a plan's memory as loading a checkpoint would. Raises SwarmError: it holds more than plain values, which a
+    checkpoint, read without running code, cannot restore."""
     written = io.BytesIO()
     try:
         torch.save(dict(memory), written)

@@ -1,15 +1,13 @@
 """A copy of the policy from which completions are drawn: in bfloat16 if the device computes that faster.
 
-What is trained stays as it is. The copy follows it before each batch. Completions carry the log-probabilities by which
-they were drawn, so that the loss can correct for the difference (`swarmd.training.masking.weight_by_importance_ratio`).
-A copy in bfloat16 is tried once: it must be faster than the policy, with nearly the same distribution. While gradients
-are computed it holds no memory: filling it again takes about as long as one token of a batch.
+The policy keeps its dtype, and is copied before each batch. Completions carry the log-probabilities by which they were
+drawn, so that the loss can correct for the difference (`swarmd.training.masking.weight_by_importance_ratio`). A
+bfloat16 copy is tried out once: it must be faster than the policy, with nearly the same distribution. It holds no
+memory while gradients are computed: filling it again takes about as long as one token of a batch.
 
-With `training.overlap` completions are drawn while gradients are computed, from a copy of the step before. Then there
-is always one, in the policy's own dtypes where bfloat16 does not pay, and it keeps its memory throughout a stage.
+With `training.overlap` completions are drawn while gradients are computed, from a copy that is one step old. Then there
+is always a copy, in the policy's own dtypes if bfloat16 does not pay, and it keeps its memory during a stage.
 """
-
-from __future__ import annotations
 
 import copy
 import math
@@ -25,21 +23,17 @@ from swarmd.training.models.device import can_sample_in_bfloat16, needs_copy
 from swarmd.training.models.memory import NUMBER_BYTES, measure_device_memory
 from swarmd.training.models.model import Policy
 
-FASTER = 0.8  # of the policy's time at most: a smaller gain is not worth the memory
-DIVERGENCE_MAX = 0.02  # nats a token, of the copy's distribution from the policy's
-ROOM_SHARE = 0.25  # of the free memory at most
-ROWS, TOKENS, RUNS = 8, 4, 3  # of the trial
+FASTER = 0.8  # largest share of the policy's time: a smaller gain is not worth the memory
+DIVERGENCE_MAX = 0.02  # nats per token, of the copy's distribution from the policy's
+ROOM_SHARE = 0.25  # largest share of the free memory
+ROWS, TOKENS, RUNS = 8, 4, 3  # sequences, tokens in each, and repetitions of the trial
 
 log = get_logger(__name__)
 
 
 class SamplingCopy:
-    """The copy. It shares weights that are not trained, such as those under adapters, unless their dtype differs.
-
-    Args:
-        policy: before TRL has put methods of its own into the model.
-        is_short: whether float32 becomes bfloat16.
-    """
+    """A copy of the policy's model. It shares untrained weights, such as those under adapters, unless their dtype
+    differs. `policy`: before TRL has replaced methods of its model. `is_short`: whether float32 becomes bfloat16."""
 
     def __init__(self, policy: Policy, is_short: bool = True) -> None:
         self.is_short = is_short
@@ -56,7 +50,7 @@ class SamplingCopy:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the policy's weights as they are now."""
+        """Copy the policy's present weights."""
         for own, weight in self._pairs:
             if not own.numel():
                 own.data = weight.detach().to(own.dtype, copy=True)
@@ -70,7 +64,7 @@ class SamplingCopy:
 
 
 def make_sampling_copy(policy: Policy, training: TrainingConfig) -> SamplingCopy | None:
-    """Make and try the copy; None if the policy itself is to be drawn from."""
+    """Make and try out a copy; None if completions should be drawn from the policy itself."""
     shorter = can_sample_in_bfloat16(training, policy.device, policy.precision, policy.parameter_count)
     if not shorter and not needs_copy(training, policy.device):
         return None
@@ -85,7 +79,7 @@ def make_sampling_copy(policy: Policy, training: TrainingConfig) -> SamplingCopy
 
 
 def _try_short(policy: Policy) -> SamplingCopy | None:
-    """A copy in bfloat16; None if it is no faster, or another distribution."""
+    """Make a copy in bfloat16; None if it is not faster, or its distribution differs."""
     made = SamplingCopy(policy)
     vocabulary = policy.model.get_input_embeddings().num_embeddings
     ids = torch.arange(ROWS * TOKENS, device=policy.device).view(ROWS, TOKENS) % vocabulary
@@ -103,7 +97,7 @@ def _try_short(policy: Policy) -> SamplingCopy | None:
 
 
 def _time_call(compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
-    """The result, and the least seconds that it took."""
+    """Return the result, and the shortest of RUNS times in seconds."""
     least = math.inf
     for _ in range(RUNS):
         begun = time.perf_counter()

@@ -1,11 +1,9 @@
-"""How the embedded models are made: a small tokenizer, random weights, and a short supervised start.
+"""Builds the embedded models: a small tokenizer, random weights, and a short supervised start.
 
-Each is for one kind of swarm (`RECIPES`). It is supervised on right answers and training questions only, and stops as
-soon as accuracy on the development questions reaches a target that leaves reinforcement learning something to find; the
-held-out questions are not used. One thread and one seed make it reproducible.
+Each is for one kind of swarm (`RECIPES`). It is trained on right answers to training questions until its accuracy on
+the development questions reaches a target that still leaves reinforcement learning something to find; held-out
+questions are not used. One thread and one seed make it reproducible.
 """
-
-from __future__ import annotations
 
 import itertools
 import json
@@ -46,10 +44,10 @@ CHAT_TEMPLATE = (
     "{%- for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{%- endfor %}"
     "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
 )
-VOCABULARY = 380  # at most; the texts give fewer merges
-CORPUS_QUESTIONS = 400  # of each task, for the tokenizer
+VOCABULARY = 380  # at most; the texts may give fewer merges
+CORPUS_QUESTIONS = 400  # questions of each task that the tokenizer is trained on
 CORPUS_LESSONS = 400
-COMMON_SHARE = 0.02  # of the lessons that must contain a word for the tokenizer to learn it
+COMMON_SHARE = 0.02  # the tokenizer learns only words that are in at least this share of the lessons
 CONTEXT_TOKENS = 1024
 LEARNING_RATE = 2e-3
 WARMUP_STEPS = 30
@@ -59,12 +57,12 @@ TARGET_TOKENS_MAX = 512
 class EmbeddedRecipe(msgspec.Struct, frozen=True):
     """How one embedded model is made."""
 
-    model: str  # as training.model names it
-    kind: str  # of the swarm that it is for; its shipped configuration has tasks and options
-    teach: Callable[[Plan, int], Iterator[Lesson]]  # makes endless lessons from plan and seed
+    model: str  # its name in training.model
+    kind: str  # kind of swarm that it is for; its shipped configuration has tasks and options
+    teach: Callable[[Plan, int], Iterator[Lesson]]  # yields endless lessons, from plan and seed
     about: str  # what it can do, for the model card
     form: str = "answer tags on half of the targets"  # form of the targets, for the model card
-    vocabulary: int = 1024  # at most; the texts give fewer merges
+    vocabulary: int = 1024  # at most; the texts may give fewer merges
     common_words: bool = True  # the tokenizer learns frequent words only
     hidden: int = 128
     layers: int = 2
@@ -76,7 +74,7 @@ class EmbeddedRecipe(msgspec.Struct, frozen=True):
     target_accuracy: float = 0.20
 
     def make_plan(self, seed: int = 0) -> Plan:
-        """The plan of the kind's shipped configuration, in a swarm of its own. Raises SwarmError."""
+        """The plan of the kind's shipped configuration, with a swarm id of its own. Raises SwarmError."""
         config = self._read_config()
         return make_plan(msgspec.structs.replace(config.swarm, id=f"warm-start-{seed}"), config.training)
 
@@ -152,10 +150,8 @@ RECIPES = (
 
 
 def find_recipe(name: str) -> EmbeddedRecipe:
-    """The recipe of a model by its name, or by the kind that it is for; the first one for an empty name.
-
-    Raises ModelError if there is none.
-    """
+    """Find a recipe by the name of its model, or by its kind of swarm; the first one for an empty name. Raises
+    ModelError if there is none."""
     for recipe in RECIPES:
         if name in (recipe.model, recipe.kind) or not name:
             return recipe
@@ -175,7 +171,7 @@ Report = Callable[[int, float, float], None]  # step, loss, accuracy on the deve
 
 
 def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: Report = lambda *_: None) -> BuiltModel:
-    """Make an embedded model and save it in bfloat16. A seed gives the same weights on one platform."""
+    """Build an embedded model and save it in bfloat16. A seed gives the same weights on one platform."""
     started = time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -198,7 +194,7 @@ def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: 
 
 
 def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over texts, digits one by one, so that it can spell any text."""
+    """Train a byte-level BPE on texts, with each digit a token, so that it can spell any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -229,12 +225,12 @@ def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTr
 
 
 def list_tokenizer_texts(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
-    """Texts from which a tokenizer is made: training questions, or the words that many lessons contain."""
+    """The texts to train a tokenizer on: training questions, or the words that many lessons contain."""
     if not recipe.common_words:
         return list_training_questions(plan)
     lessons = itertools.islice(recipe.teach(plan, 0), CORPUS_LESSONS)
     texts = ["\n".join([*(message.content for message in each.question.messages), each.text]) for each in lessons]
-    # Words with the white space before them, as often as texts contain them; rare ones are left out.
+    # Each word with the white space before it, as often as texts contain it, without rare ones.
     counts = Counter(word for text in texts for word in sorted(set(re.findall(r"\s*[^\s\d]+|\d", text))))
     return [word for word, count in counts.items() if count >= COMMON_SHARE * len(texts) for _ in range(count)]
 
@@ -246,7 +242,7 @@ def list_training_questions(*plans: Plan) -> list[str]:
 
 
 def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 2) -> Policy:
-    """A model with random weights. The wide initialisation (0.08) lets so small a model learn quickly."""
+    """Make a model with random weights. The wide initialisation (0.08) lets so small a model learn quickly."""
     config = Qwen3Config(
         vocab_size=(len(tokenizer) + 15) // 16 * 16,
         hidden_size=hidden,
@@ -274,7 +270,7 @@ def wrap_as_policy(model: Any, tokenizer: Any) -> Policy:
 
 
 def train_supervised(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> int:
-    """Take supervised steps until the development accuracy is reached. Returns how many."""
+    """Take supervised steps until the development accuracy reaches its target. Returns their number."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     sampler = Sampler(policy)
     dev = {task: select_questions(plan, task, "dev", recipe.dev_questions) for task in plan.tasks}
@@ -292,7 +288,7 @@ def train_supervised(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: i
 
 
 class PromptAndTarget(NamedTuple):
-    """Prompt and target as token ids; `own` says for each of the target whether the model is to write it (1)."""
+    """Token ids of prompt and target; `own` is 1 for each token of the target that the model is to write."""
 
     prompt: list[int]
     target: list[int]
@@ -305,7 +301,7 @@ def encode_pair(policy: Policy, plan: Plan, lesson: Lesson) -> PromptAndTarget:
 
 
 def take_supervised_step(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[PromptAndTarget]) -> float:
-    """Take one step on the own tokens of the targets. Returns the loss before it."""
+    """Take one step on the tokens of the targets that the model is to write. Returns the loss before it."""
     longest = max(len(pair.prompt) + len(pair.target) for pair in batch)
     ids = torch.full((len(batch), longest), policy.tokenizer.pad_token_id)
     labels = torch.full((len(batch), longest), -100)
@@ -314,7 +310,7 @@ def take_supervised_step(policy: Policy, optimizer: torch.optim.Optimizer, batch
         ids[row, :end] = torch.tensor(prompt + target)
         wanted = [token if mine else -100 for token, mine in zip(target, own, strict=True)]
         labels[row, len(prompt) : end] = torch.tensor(wanted)
-    logits = policy.model(input_ids=ids).logits[:, :-1]  # padding is on the right, where a causal model does not see it
+    logits = policy.model(input_ids=ids).logits[:, :-1]  # padding is on the right, which a causal model does not see
     loss: Any = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
     optimizer.zero_grad()
     loss.backward()
@@ -326,7 +322,7 @@ def take_supervised_step(policy: Policy, optimizer: torch.optim.Optimizer, batch
 def measure_model_accuracy(
     directory: Path, plan: Plan, tokens_max: int, questions: int, seed: int = 0
 ) -> dict[str, Accuracy]:
-    """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
+    """Measure a saved model's accuracy on held-out questions of each task, with one sampled completion each."""
     check_directory(directory)
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")

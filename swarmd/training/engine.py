@@ -1,12 +1,10 @@
 """The engine: trains stages on one persistent trainer and writes a checkpoint of each.
 
-- A stage is reported before its checkpoint is on disk, and written while what follows begins. Before an optimiser step
-  changes the weights again, it is on disk (`swarmd.training.checkpoints`).
+- A stage is reported before its checkpoint is on disk, and written while the next work begins. It is on disk before an
+  optimiser step changes the weights again (`swarmd.training.checkpoints`).
 - If a stage fails or is cancelled, weights, optimiser and plan go back to the last checkpoint.
-- If several ranks train one model, any failure ends all their processes; they start again from the checkpoint.
+- If several ranks train one model, any failure ends all their processes; they restart from the checkpoint.
 """
-
-from __future__ import annotations
 
 import gc
 import shutil
@@ -75,19 +73,19 @@ log = get_logger(__name__)
 
 
 class TrainingEngine:
-    """Everything that a trainer process holds.
+    """A trainer process's model, trainer, plan and checkpoints.
 
     Args:
         config: of the node.
         paths: of its data directory.
-        peer: this node's peer id, under which its rollouts are published and its questions drawn.
+        peer: this node's peer id, which determines its questions and under which its rollouts are published.
         plan: of the swarm.
-        ranks: this process's place among those that train the model together.
-        rank_group: the others, if this is the first of several.
+        ranks: this process's rank among those that train the model together.
+        rank_group: the other ranks, if this is the first of several.
 
     Raises:
         ModelError: the model cannot be loaded, or its context is too short for the configured lengths.
-        SwarmError: the plan has another number of stages than `swarm.stages`, or contradicts itself.
+        SwarmError: the plan's number of stages is not `swarm.stages`, or the plan contradicts itself.
     """
 
     def __init__(
@@ -128,9 +126,9 @@ class TrainingEngine:
         self._measured_at = 0
         self._stage: Stage | None = None
         self._activity = StageProgress()
-        self._drawing_s = 0.0  # in this stage, including scoring
-        self._steps_until_report = 2  # until costs are logged: the first step makes the optimiser's moments
-        self._after_steps_s = 0.0  # between the last step and the checkpoint, in the last stage
+        self._drawing_s = 0.0  # in this stage, scoring included
+        self._steps_until_report = 2  # steps until costs are logged: the first step allocates the optimiser's moments
+        self._after_steps_s = 0.0  # in the last stage, between the last step and the checkpoint
         self._needs_restore = False  # whether restoring the last checkpoint after a failed stage failed too
         self._may_differ = False  # whether weights may have changed since the last checkpoint though no stage is open
         self._peer_weights = paths.peer_weights
@@ -155,7 +153,7 @@ class TrainingEngine:
             self._skills,
         )
         self.trackers = Trackers()  # none, until the worker sets them
-        self.abandoned_steps = 0  # step count when the last stage was given up
+        self.abandoned_steps = 0  # step count when the last stage was abandoned
         with name_plan_failures(plan):
             self._progress.restore(touched=False)
         self._tokens.raise_to(self._progress.drawn)
@@ -168,15 +166,15 @@ class TrainingEngine:
         return timer
 
     def _can_overlap(self, overlap: int) -> bool:
-        """Whether completions are drawn ahead; a warning says why they are not, though they should be."""
+        """Whether completions are drawn ahead; if they should be but cannot, a warning says why."""
         if overlap and not self._sampler.can_freeze:
             log.warning("nothing is drawn ahead: no room for a copy, a Mac, or a model that only `generate` draws from")
         return overlap > 0 and self._sampler.can_freeze
 
     def _digest_current_weights(self) -> str:
-        """Digest of the weights as they are, computed only if something has changed them since they were read.
+        """Digest of the present weights, computed only if they may have changed since they were read.
 
-        A checkpoint does; TRL casts the adapters of a quantised model, and DeepSpeed casts weights.
+        Restoring a checkpoint changes them; TRL casts the adapters of a quantised model, and DeepSpeed casts weights.
         """
         policy = self.policy
         changed = self.steps or policy.precision.adapters or policy.sharding.is_sharded
@@ -184,7 +182,7 @@ class TrainingEngine:
 
     @property
     def reward_max(self) -> float | None:
-        """Largest reward of a completion, as the plan says."""
+        """Largest reward of a completion, according to the plan."""
         return self._plan.reward_max
 
     @property
@@ -199,7 +197,7 @@ class TrainingEngine:
 
     @property
     def tokens_drawn(self) -> int:
-        """Tokens drawn for training in all of the node's life."""
+        """Tokens drawn for training since the node began."""
         return self._tokens.drawn
 
     def wait_until_saved(self) -> None:
@@ -207,14 +205,14 @@ class TrainingEngine:
         self._progress.wait_until_saved()
 
     def close(self) -> None:
-        """Get the last stage on disk before this process ends. A failure is logged."""
+        """Wait until the last stage is on disk, before this process ends. A failure is logged."""
         try:
             self.wait_until_saved()
         except SwarmdError as error:
             log.error("the last stage is not on disk: what it has learnt ends with this process", reason=str(error))
 
     def checkpoint_directory(self, event: StageTrained) -> Path:
-        """Directory of a stage's checkpoint, once it is on disk. Raises CheckpointFailed."""
+        """Directory of a stage's checkpoint; waits until it is on disk. Raises CheckpointFailed."""
         self.wait_until_saved()
         return self._checkpoints.checkpoint_directory(event.round, event.stage)
 
@@ -226,13 +224,13 @@ class TrainingEngine:
         observe: EventSink = lambda _: None,
         written: OnWritten = lambda checkpoint: None,
     ) -> StageTrained:
-        """Train a stage, store its rollouts, start to write its checkpoint, and return its report.
+        """Train a stage, store its rollouts, start writing its checkpoint, and return its report.
 
-        A stage whose checkpoint exists is not trained again. If anything fails, or the stage is cancelled, the model
-        is what the last checkpoint holds: a stage counts as a whole or not at all.
+        A stage whose checkpoint exists is not trained again. After a failure or a cancellation the model is that of the
+        last checkpoint: a stage counts entirely or not at all.
 
         Args:
-            written: called in another thread once the checkpoint is on disk, before another can take its place.
+            written: called in another thread once the checkpoint is on disk, before another replaces it.
 
         Raises:
             Cancelled: the stage was cancelled.
@@ -254,7 +252,7 @@ class TrainingEngine:
         except Exception as error:
             if (
                 not self._shrink_passes(error) or self._rank_group is not None
-            ):  # the other ranks wait for this one: all processes end
+            ):  # the other ranks wait for this one, so all processes must end
                 raise
         self._trainer.accelerator.free_memory()  # of the old optimiser; a vLLM engine keeps the trainer alive
         self._trainer = self._make_trainer()
@@ -266,7 +264,8 @@ class TrainingEngine:
             raise
 
     def _shrink_passes(self, error: Exception) -> bool:
-        """If memory ran out, use smaller passes from now on, also in the next process. False if they cannot shrink."""
+        """If memory ran out, use smaller passes from now on, also in the next process. Returns False if they cannot
+        shrink."""
         if not is_out_of_memory(error) or not self._sizes.shrink():
             return False
         gc.unfreeze()  # so that the trainer with the larger passes is collected
@@ -275,7 +274,7 @@ class TrainingEngine:
     def _train_or_restore(
         self, order: Train, cancellation: Cancellation, observe: EventSink, written: OnWritten
     ) -> StageTrained:
-        """Train the stage, or go back to the last checkpoint."""
+        """Train the stage; if that fails, go back to the last checkpoint and raise."""
         replay = self._replay.copy()
         try:
             with name_plan_failures(self._plan):
@@ -287,7 +286,7 @@ class TrainingEngine:
             if isinstance(error, Cancelled):
                 self._reset_adoption_attempts(order)
             self.abandoned_steps = self.steps
-            if self._rank_group is None:  # several ranks all end, and start again
+            if self._rank_group is None:  # several ranks all end and restart
                 self._replay = replay
                 self._restore_checkpoint(touched=self._stage is not None or self._may_differ)
                 self.trackers.rewind(self.steps)
@@ -298,7 +297,7 @@ class TrainingEngine:
             release_memory()
 
     def _restore_checkpoint(self, touched: bool) -> None:
-        """Go back to the last checkpoint. If that raises, the next stage tries again before it begins."""
+        """Go back to the last checkpoint. If that fails, the next stage tries again before it begins."""
         self._needs_restore = True
         self._progress.restore(touched)
         self._needs_restore = False
@@ -323,10 +322,8 @@ class TrainingEngine:
         return msgspec.structs.replace(checkpoint.meta.event, command=order.id)
 
     def assist_stage(self, order: Train, cancellation: Cancellation) -> None:
-        """Take this rank's part in a stage that the first rank trains and saves.
-
-        If memory runs out here, the next processes of all ranks use smaller passes.
-        """
+        """Take this rank's part in a stage that the first rank trains and saves. If memory runs out here, the next
+        processes of all ranks use smaller passes."""
         self._plan.begin(lambda: cancellation.is_requested)
         if self.steps == 0:
             self._skills.record_measurement(self._measure_accuracy(cancellation))
@@ -344,7 +341,7 @@ class TrainingEngine:
         release_memory()
 
     def _take_steps(self, stage: Stage, order: Train) -> None:
-        """Take the stage's optimiser steps, then merge what the ranks have generated."""
+        """Take the stage's optimiser steps, then merge the statistics of all ranks."""
         memory = self._plan.read_memory()
         self._trainer.report_masked = stage.mask_stats.add
         seed = self._derive_seed("shuffle", order)
@@ -354,7 +351,7 @@ class TrainingEngine:
                 with DrawingThread.running(self.policy.device, stage.cancellation) as thread:
                     self._trainer.before_passes = lambda: stage.draw_ahead(thread)
                     self._trainer.run_stage(self._training.steps, seed)
-                self._sampler.release()  # what is measured next is what was trained
+                self._sampler.release()  # so that the trained weights are measured next
             else:
                 self._trainer.run_stage(self._training.steps, seed)
         stage.finish_steps()
@@ -435,7 +432,7 @@ class TrainingEngine:
         self._sizes.grow()
         self._activity.start_activity("writing the checkpoint")
         self._progress.save(event, body, written)
-        if self._rank_group is not None:  # ranks go on together, and from this checkpoint if one fails
+        if self._rank_group is not None:  # the other ranks may go on only once the checkpoint is there to restart from
             self.wait_until_saved()
         self._ranks.gather(None)
         self._after_steps_s = stage.elapsed_seconds - trained_s
@@ -443,7 +440,7 @@ class TrainingEngine:
         return event
 
     def _read_times(self, stage: Stage, collected: CollectedGroups) -> TrainerTimes:
-        """Where the stage's time went, and for how many groups."""
+        """The stage's times by part, and the numbers of groups."""
         return msgspec.structs.replace(
             self._timer.read(),
             own_groups=stage.metrics.stage.groups - stage.metrics.stage.flat,
@@ -454,11 +451,8 @@ class TrainingEngine:
     def _adopt_peer_weights(
         self, order: Train, weights: PeerWeights, known: dict[str, Accuracy], cancellation: Cancellation
     ) -> WeightsAdopted | WeightsRefused:
-        """Adopt the weights that the order names, or refuse them.
-
-        Args:
-            known: accuracy of the own weights by task; empty if it has to be measured.
-        """
+        """Adopt the weights that the order names, or refuse them. `known`: accuracy of this node's weights by task;
+        empty if it must be measured."""
         own = known or self._measure_accuracy(cancellation)
         event = adopt_peer_weights(
             order,
@@ -473,7 +467,7 @@ class TrainingEngine:
         return event
 
     def _warm_up(self, order: Train, cancellation: Cancellation) -> None:
-        """Teach the model where to write answers, before the node's first step."""
+        """Teach the model, before the node's first step, where to write answers."""
         self._may_differ = True
         self._activity.start_activity("drawing examples of the form")
         questions = draw_questions(self._plan, StageId(self._peer, order.round, order.stage), NO_MATERIAL)
@@ -506,7 +500,7 @@ class TrainingEngine:
         slots = -(-(order.peer_questions or usual_peer_questions(self._config.training)) // ranks)
         authors = len({ref.peer for ref in order.rollouts} - {self._peer})
         drawn = draw_questions(self._plan, place, collected.material)
-        # later stages ask about each thing once
+        # later stages ask about each thing only once
         favoured = self._skills.sampling_weights if self._plan.stages == 1 else {}
         stage = Stage(
             swarm,
@@ -535,10 +529,8 @@ class TrainingEngine:
         return stage, collected
 
     def _draw_without_material(self, place: StageId) -> Iterator[Question]:
-        """Draw this rank's questions without any material of peers, who can therefore make none of them longer.
-
-        A generator, so that the plan draws none until they are needed.
-        """
+        """Yield this rank's questions without peers' material, so that peers cannot make them longer. The plan draws
+        each one only when it is needed."""
         yield from islice(draw_questions(self._plan, place, NO_MATERIAL), self._ranks.rank, None, self._ranks.size)
 
     def _next_batch(self) -> dict[str, Any]:
@@ -552,7 +544,7 @@ class TrainingEngine:
         return batch
 
     def _log_cost(self, trained_s: float) -> None:
-        """Log once what a stage takes, as soon as all later ones will take the same."""
+        """Log once what a stage takes, as soon as later ones will take the same."""
         before, self._steps_until_report = self._steps_until_report, self._steps_until_report - self._training.steps
         if not before > 0 >= self._steps_until_report:
             return
@@ -570,11 +562,11 @@ class TrainingEngine:
         )
 
     def _measure_accuracy_if_due(self, order: Train, cancellation: Cancellation) -> dict[str, Accuracy]:
-        """As `_measure`, if the configuration has this round measured; else nothing."""
+        """`_measure_accuracy` if the configuration has accuracy measured in this round; else nothing."""
         return self._measure_accuracy(cancellation) if (order.round + 1) % self._training.held_out_every == 0 else {}
 
     def _measure_accuracy(self, cancellation: Cancellation) -> dict[str, Accuracy]:
-        """Accuracy on held-out questions by task; nothing if none are configured. The first rank measures for all."""
+        """Accuracy on held-out questions by task; empty if none are configured. The first rank measures for all."""
         if not self._training.held_out_questions:
             return {}
         parts = (self.policy, self._sampler, self._plan, self._training)
@@ -595,7 +587,7 @@ class TrainingEngine:
         directory = self._checkpoints.directory
         needed = self._config.storage.free_bytes_min + measure_newest_checkpoint(directory)
         if shutil.disk_usage(directory).free < needed:
-            self.wait_until_saved()  # what is being written replaces an older one
+            self.wait_until_saved()  # once it is written, it replaces an older one
         if (free := shutil.disk_usage(directory).free) < needed:
             raise CheckpointFailed(
                 f"no space for a checkpoint in {directory}: {free} bytes free, {needed} needed",

@@ -1,13 +1,11 @@
-"""Accuracy on held-out questions, and the guard against losing skills that follows from it.
+"""Accuracy on held-out questions, and the guard against losing skills.
 
-Tasks whose held-out accuracy has fallen are drawn more often until they recover. A measurement of n questions with the
-result p has a variance of p(1-p)/n. Each task has an exponential mean of its measurements, and the best value that this
-mean had. The task has fallen if the mean is below the best by more than `DEVIATIONS` standard deviations of their
-difference; from there on its weight grows with the share of the best that is lost, up to `WEIGHT_MAX`. The best decays
-slowly towards the mean, so that a skill that does not come back takes no more slots in the end.
+Tasks whose held-out accuracy has fallen are drawn more often until they recover. A measured accuracy p over n questions
+has the variance p(1-p)/n. Each task has an exponential mean of its measurements, and the best value of that mean. The
+task has fallen if the mean is below the best by more than `DEVIATIONS` standard deviations of their difference; its
+weight then grows with the lost share of the best, up to `WEIGHT_MAX`. The best decays slowly towards the mean, so that
+a skill that does not come back finally stops taking slots.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,17 +28,17 @@ from swarmd.training.turns import complete_prompts, make_turn_sampler, score_dra
 
 BATCH_QUESTIONS = 128  # answered together
 FRESH = 0.5  # weight of the newest measurement in the mean
-FORGOTTEN = 0.02  # by which the best approaches the mean at each measurement: half of the way in 34
-DEVIATIONS = 2.5  # of the difference, beyond which a task has fallen
-WEIGHT_MAX = 3.0  # how much more often a fallen task is drawn, at most
-GONE_MOST = 0.5  # share of the best that is lost, beyond chance, at which the weight is largest
-SKIPPED_MAX = 64  # questions in a row that are skipped in favour of fallen tasks
+FORGOTTEN = 0.02  # share of the way that the best moves to the mean at each measurement: half-way after 34
+DEVIATIONS = 2.5  # standard deviations of the difference beyond which a task has fallen
+WEIGHT_MAX = 3.0  # largest weight of a fallen task
+GONE_MOST = 0.5  # lost share of the best, beyond chance, at which the weight is largest
+SKIPPED_MAX = 64  # questions skipped in a row in favour of fallen tasks
 
 log = get_logger(__name__)
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """Shares of one task's questions, one completion each."""
+    """Accuracy on one task's questions, with one completion for each."""
 
     correct: float
     formatted: float
@@ -56,12 +54,8 @@ def measure_held_out(
     cancellation: Cancellation,
     tell: CountSink = lambda done, total: None,
 ) -> dict[str, Accuracy]:
-    """Accuracy on the held-out questions by task, as many of each as the configuration says.
-
-    Raises:
-        Cancelled: the stage was cancelled.
-        SwarmError: the plan returned something other than questions.
-    """
+    """Measure accuracy on the held-out questions by task, as many of each as configured. Raises Cancelled: the stage
+    was cancelled; SwarmError: the plan returned something other than questions."""
     questions = {task: hold_out_questions(plan, task, training.held_out_questions) for task in plan.tasks}
     result = evaluate(
         *(policy, sampler, plan, questions, training.completion_tokens, training.temperature, training.seed),
@@ -70,7 +64,7 @@ def measure_held_out(
         prompt_tokens=training.prompt_tokens,
         tell=tell,
     )
-    cancellation.raise_if_requested()  # a plan may give anything in a stage that was cancelled
+    cancellation.raise_if_requested()  # a plan may return anything in a cancelled stage
     return result
 
 
@@ -91,9 +85,9 @@ def evaluate(
 
     Args:
         temperature: 0 takes the likeliest tokens.
-        batch_questions: answered together.
+        batch_questions: number of questions answered together.
         prompt_tokens: longer questions are left out, as in training; 0: all are asked.
-        tell: called with the number of questions that are done, and of all.
+        tell: called with the number of questions done, and of all.
     """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
     turns = make_turn_sampler(plan, policy, sampler, tokens_max, temperature)
@@ -126,15 +120,13 @@ def evaluate(
 
 
 def mean_accuracy(result: Mapping[str, Accuracy]) -> float | None:
-    """Mean over tasks, each counting the same; None without questions."""
+    """Mean over tasks, weighted equally; None without questions."""
     return sum(accuracy.correct for accuracy in result.values()) / len(result) if result else None
 
 
 def estimate_noise(share: float, questions: int) -> float:
-    """Standard deviation of the difference of two measurements of an accuracy, each with `questions` questions.
-
-    Two right and two wrong answers are added (Agresti and Coull), so that few questions never give certainty.
-    """
+    """Standard deviation of the difference between two measurements of an accuracy with `questions` questions each. Two
+    right and two wrong answers are added (Agresti and Coull), so that few questions never give certainty."""
     share = (share * questions + 2) / (questions + 4)
     return math.sqrt(2 * share * (1 - share) / (questions + 4))
 
@@ -143,33 +135,31 @@ class SkillRecord(msgspec.Struct, frozen=True):
     """Accuracies on the held-out questions of one task."""
 
     latest: float
-    mean: float  # exponential, over measurements
-    best: float  # of the mean, decaying slowly
+    mean: float  # exponential mean over measurements
+    best: float  # best value of `mean`, decaying slowly
     questions: int  # in the latest measurement
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the difference between mean and best, from the number of questions alone.
-
-        Mean and best are taken as independent, though at first they are not: that errs towards no alarm.
-        """
+        """Standard deviation of the difference between mean and best, from the number of questions alone. Treats mean
+        and best as independent; while they are not, at first, that makes an alarm less likely."""
         of_mean = FRESH / (2 - FRESH)  # variance of an exponential mean, as a share of one measurement's
         return math.sqrt(of_mean) * estimate_noise(self.best, self.questions)
 
     @property
     def lost_share(self) -> float:
-        """Share of the best that is lost beyond chance; 0 for a task that has not fallen."""
+        """Lost share of the best, beyond chance; 0 for a task that has not fallen."""
         fall = self.best - self.mean - DEVIATIONS * self.noise
         return fall / self.best if fall > 0 else 0.0
 
     @property
     def sampling_weight(self) -> float:
-        """How often the task is drawn, as a multiple of one that has not fallen: 1 to `WEIGHT_MAX`."""
+        """How often the task is drawn, relative to a task that has not fallen: 1 to `WEIGHT_MAX`."""
         return 1 + (WEIGHT_MAX - 1) * min(self.lost_share / GONE_MOST, 1.0)
 
 
 def update_record(record: SkillRecord | None, found: Accuracy) -> SkillRecord:
-    """The record of a task after one more measurement."""
+    """Update a task's record with one more measurement."""
     if record is None:
         return SkillRecord(found.correct, found.correct, found.correct, found.questions)
     mean = record.mean + FRESH * (found.correct - record.mean)
@@ -178,14 +168,14 @@ def update_record(record: SkillRecord | None, found: Accuracy) -> SkillRecord:
 
 
 class SkillGuard:
-    """The records of one node; checkpoints hold them."""
+    """The skill records of one node; checkpoints hold them."""
 
     def __init__(self) -> None:
         self.guarded = True  # whether fallen tasks are drawn more often; they are reported in any case
         self.records: dict[str, SkillRecord] = {}  # by task
 
     def record_measurement(self, measured: Mapping[str, Accuracy]) -> None:
-        """Record a measurement. Tasks that are not in it are forgotten; an empty one changes nothing."""
+        """Record a measurement. Tasks that it lacks are forgotten; an empty one changes nothing."""
         if measured:
             self.records = {task: update_record(self.records.get(task), found) for task, found in measured.items()}
 
@@ -200,11 +190,11 @@ class SkillGuard:
 
     @property
     def best_accuracies(self) -> dict[str, float]:
-        """The best accuracy of each task, see `SkillRecord`."""
+        """The best accuracy of each task, as in `SkillRecord`."""
         return {task: record.best for task, record in self.records.items()}
 
     def list_skills(self) -> tuple[Skill, ...]:
-        """The tasks for an event, those that have fallen most first, at most `SKILLS_MAX`."""
+        """The tasks for an event, those that have lost most first, at most `SKILLS_MAX`."""
         ordered = sorted(self.records.items(), key=lambda entry: -entry[1].lost_share)
         return tuple(
             Skill(
@@ -224,10 +214,8 @@ class SkillGuard:
 
 
 def thin_by_weight(questions: Iterator[Question], weights: Mapping[str, float], seed: int) -> Iterator[Question]:
-    """Skip some questions, so that each task's share is proportional to its weight; none without weights.
-
-    The seed decides which, so that all ranks skip the same; at most `SKIPPED_MAX` in a row.
-    """
+    """Skip some questions, so that each task's share is proportional to its weight; without weights none. The seed
+    decides which, so that all ranks skip the same; at most `SKIPPED_MAX` in a row."""
     if not weights:
         yield from questions
         return

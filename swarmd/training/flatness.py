@@ -1,11 +1,9 @@
-"""Why a stage had nothing to learn from: groups whose completions all got the same reward, and for what.
+"""Why a stage had nothing to learn from: groups whose completions all got the same reward, and the cause.
 
-GRPO learns from differences within a group. A stage in which `FLAT_SHARE` or more of the own groups are flat taught the
-model next to nothing, whatever its reward, and the next one is likely to do no better. The cause is what most
-completions in the flat groups have in common.
+GRPO learns from differences within a group. A stage in which at least `FLAT_SHARE` of the own groups are flat teaches
+the model next to nothing, whatever its reward, and the next one probably no more. The cause is the one that most
+completions in flat groups share.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -16,15 +14,12 @@ from swarmd.swarms.text import CLOSING
 from swarmd.training.groups import FLAT_RANGE, TrainingGroup
 from swarmd.training.masking import make_printable
 
-FLAT_SHARE = 0.9  # of a stage's own groups: from here on it had nothing to learn from
+FLAT_SHARE = 0.9  # share of a stage's own groups from which on it had nothing to learn from
 
 
 class ZeroVarianceStats:
-    """Counts the own groups of a stage, and the causes of flat ones by completion.
-
-    Args:
-        stop_ids: tokens that end a completion; without one at its end it was cut off.
-    """
+    """Counts the own groups of a stage, and the causes of flat ones by completion. `stop_ids`: tokens that end a
+    completion; one without such a token at its end was cut off."""
 
     def __init__(self, stop_ids: Collection[int]) -> None:
         self._stop_ids = stop_ids
@@ -32,11 +27,11 @@ class ZeroVarianceStats:
         self._flat = 0
         self._causes: Counter[FlatCause] = Counter()
         self._examples: dict[FlatCause, str] = {}  # the first completion of each cause
-        self._rewards: set[float] = set()  # of flat groups, two at most
-        self._unexplained: Counter[FlatCause] = Counter()  # of "constant" completions, whether they are right or wrong
+        self._rewards: set[float] = set()  # distinct rewards of flat groups, two at most
+        self._unexplained: Counter[FlatCause] = Counter()  # right and wrong among "constant" completions
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
-        """Count own groups, including those that are not trained on."""
+        """Count own groups, whether they are trained on or not."""
         self._groups += len(groups)
         for group in groups:
             if group.has_zero_variance:
@@ -49,8 +44,8 @@ class ZeroVarianceStats:
                     if cause == "constant":
                         self._unexplained["right" if score.accuracy >= CORRECT else "wrong"] += 1
 
-    def merge(self, other: ZeroVarianceStats) -> None:
-        """Add what another rank has generated."""
+    def merge(self, other: "ZeroVarianceStats") -> None:
+        """Add another rank's counts."""
         self._groups += other._groups
         self._flat += other._flat
         self._causes.update(other._causes)
@@ -64,7 +59,7 @@ class ZeroVarianceStats:
             self._rewards.add(reward)
 
     def summarize(self) -> FlatStage | None:
-        """Why the stage had nothing to learn from; None if it had."""
+        """The cause if the stage had nothing to learn from; else None."""
         if not self._flat or self._flat < FLAT_SHARE * self._groups:
             return None
         causes = Counter(self._causes)
@@ -77,11 +72,8 @@ class ZeroVarianceStats:
 
 
 def find_reward_cause(score: Score, text: str, was_cut: bool) -> FlatCause:
-    """Why a completion got the reward that it got.
-
-    A user's reward function does not say what it looks for: if it alone decides, no completion counts as right, and no
-    answer as missing.
-    """
+    """Why a completion got its reward. A user's reward function does not say what it looks for: if it alone decides, no
+    completion counts as right, and no answer as missing."""
     if score.failed:
         return "failed"
     if score.accuracy >= CORRECT and score.answered is not None:

@@ -1,6 +1,4 @@
-"""How much memory this process takes, and whether it should be replaced by a fresh one."""
-
-from __future__ import annotations
+"""The memory that this process takes, and whether a fresh process should replace it."""
 
 import contextlib
 import ctypes
@@ -12,20 +10,15 @@ import psutil
 
 STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
-VRAM_SHARE_MAX = 0.95  # of the accelerator's memory; above it the trainer process is replaced
-# Words in a plain RuntimeError of torch on the CPU, of mps, of CUDA's own calls and of cuBLAS.
+VRAM_SHARE_MAX = 0.95  # share of the accelerator's memory above which the trainer process is replaced
+# Words in a plain RuntimeError by torch on the CPU, by mps, by CUDA's own calls and by cuBLAS.
 SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
 def measure_anonymous_bytes(status: Path = STATUS) -> int:
-    """Memory that only the end of the process frees: anonymous resident pages and swap.
-
-    Files mapped into memory are not counted, since the kernel drops them by itself. If the system does not tell them
-    apart, all resident memory of this process counts.
-
-    Args:
-        status: for another process, its file of that name in /proc.
-    """
+    """Bytes that only the end of the process frees: anonymous resident pages and swap. Mapped files do not count, since
+    the kernel drops them by itself. Without /proc, all resident memory counts. `status`: file of another process in
+    /proc."""
     sizes = _read_proc_sizes(status)
     if not sizes:
         return int(psutil.Process().memory_info().rss)
@@ -33,12 +26,12 @@ def measure_anonymous_bytes(status: Path = STATUS) -> int:
 
 
 def measure_peak_bytes() -> int:
-    """Peak of this process's resident memory; if the system does not know it, what it has now."""
+    """Peak of this process's resident memory in bytes; its present value if the system does not record the peak."""
     return _read_proc_sizes(STATUS).get("VmHWM", 0) or int(psutil.Process().memory_info().rss)
 
 
 def _read_proc_sizes(status: Path) -> dict[str, int]:
-    """Sizes in a file of /proc, in bytes, by their names there; nothing if there is no such file."""
+    """Sizes in bytes in a file of /proc, by the names there; empty if there is no such file."""
     try:
         lines = status.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -69,10 +62,10 @@ def find_replacement_reason(bytes_max: int, device: str) -> str:
 
 @contextlib.contextmanager
 def pause_gc_and_freeze() -> Iterator[None]:
-    """Collect no garbage within the block, and leave what exists at its end out of later collections.
+    """Disable garbage collection within the block, and exclude what exists at its end from later collections.
 
     Modules stay until the end of the process. Collections during the import of torch, transformers and TRL would walk
-    through more and more of them, and take a quarter of its processor time.
+    through more and more of them, and take a quarter of the import's processor time.
     """
     gc.disable()
     try:
@@ -83,16 +76,14 @@ def pause_gc_and_freeze() -> Iterator[None]:
 
 
 def freeze_loaded_objects() -> None:
-    """Leave all objects that exist now out of later collections: those of `release_memory` and TRL at every stage.
-
-    Such an object is not collected without `gc.unfreeze`.
-    """
+    """Exclude all existing objects from later collections, which `release_memory` and TRL run at every stage. Such an
+    object is not collected before `gc.unfreeze`."""
     gc.collect()
     gc.freeze()
 
 
 def release_memory() -> None:
-    """Return freed memory to the system and to the accelerator, if they can take it."""
+    """Return freed memory to the system and to the accelerator, if they support it."""
     import torch
 
     gc.collect()

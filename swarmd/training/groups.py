@@ -1,11 +1,9 @@
 """Groups to train on: this node's own, and those that peers published.
 
-- A peer's claims about a group count for nothing: its question is generated again, its completions are tokenized and
-  scored here. For each token it is recorded whether the truth alone vouches for it (`make_trusted_mask`).
-- What a peer sends, and what the plan raises over it, costs that group and nothing else.
+- A peer's claims about a group are ignored: its question is generated again, its completions are tokenized and scored
+  here. A mask records for each token whether the truth alone vouches for it (`make_trusted_mask`).
+- Bad data from a peer, and errors of the plan over them, cost that group and nothing else.
 """
-
-from __future__ import annotations
 
 import contextlib
 import math
@@ -35,8 +33,8 @@ from swarmd.training.stage_timer import StageTimer
 from swarmd.training.turns import Replay, score_drawn
 
 EXAMINED_MAX = 1024  # groups that are scored again in one stage
-CUTS_MAX = 16  # how often the texts of peers in one question are shortened
-FLAT_RANGE = 1e-6  # a group is flat, and teaches nothing, if its rewards lie within this
+CUTS_MAX = 16  # times that peers' texts in one question are shortened
+FLAT_RANGE = 1e-6  # a group is flat, and teaches nothing, if its rewards differ by no more
 
 log = get_logger(__name__)
 
@@ -50,14 +48,14 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     texts: list[str]
     rewards: list[float]
     scores: Sequence[Score]
-    own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm put it there (0)
-    peer: str = ""  # who wrote the completions; empty for this node
-    trusted_mask: Sequence[list[int]] = ()  # of a peer: for each token, whether the truth alone vouches for it (1)
+    own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm inserted it (0)
+    peer: str = ""  # peer who wrote the completions; empty for this node
+    trusted_mask: Sequence[list[int]] = ()  # peers' groups: for each token, whether the truth alone vouches for it (1)
     round: int = 0  # in which the completions were drawn
     logps: Sequence[
         list[float]
     ] = ()  # own: log-probability of each token when it was drawn, see `sampling.SampledTokens`
-    steps: int = 0  # own: optimiser steps of the node's life after which the weights drew it
+    steps: int = 0  # own groups: optimiser steps of the node's life before the completions were drawn
     turns: Sequence[tuple[int, ...]] = ()  # of conversations, see `swarmd.swarms.rollouts.Group.turns`
 
     @property
@@ -66,7 +64,7 @@ class TrainingGroup(msgspec.Struct, frozen=True):
 
 
 class Scorer:
-    """Scores completions by the plan, and counts scorers that fail."""
+    """Scores completions by the plan, and counts failures of scorers."""
 
     note: NoteSink = staticmethod(lambda words: None)
 
@@ -74,21 +72,18 @@ class Scorer:
         self._plan = plan
         self.timer = StageTimer()
         self.failures: Counter[str] = Counter()  # tasks whose scorer raised
-        self._raised: BaseException | None = None  # over own completions, since the last report
+        self._raised: BaseException | None = None  # first exception over own completions since the last report
 
     def score(self, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
-        """Score completions of one question; a reward that is not a number counts as 0 and as a failure.
-
-        Raises:
-            SwarmError: the plan did not return one score for each completion.
-        """
+        """Score completions of one question; a reward that is not a number becomes 0 and a failure. Raises SwarmError:
+        the plan did not return one score for each completion."""
         with self.timer.time("score"):
             scores = score_completions(self._plan, question, texts)
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 
     def log_failures(self) -> None:
-        """Log once what has failed since the last report."""
+        """Log the failures since the last report, if any."""
         failed = {task: count for task, count in self.failures.items() if count}
         words = "scorers failed, the completions count as wrong"
         if self._raised is not None:
@@ -124,7 +119,7 @@ class Scorer:
 
 
 class CollectedGroups(msgspec.Struct):
-    """What was made of the rollouts that a command names."""
+    """The result of collecting the rollouts that a command names."""
 
     groups: list[TrainingGroup] = msgspec.field(default_factory=list)  # peers', informative, in seeded random order
     material: Material = msgspec.field(default_factory=Material)
@@ -134,7 +129,7 @@ class CollectedGroups(msgspec.Struct):
 
 @dataclass(eq=False)
 class PeerGroupCollector:
-    """Reads, checks and scores published groups, stage by stage, since later stages may build on earlier ones."""
+    """Reads, checks and scores published groups, stage by stage, because later stages may build on earlier ones."""
 
     swarm: str
     training: TrainingConfig
@@ -142,20 +137,20 @@ class PeerGroupCollector:
     plan: Plan
     scorer: Scorer
     own: str  # this node's peer id
-    _replay: Replay | None = None  # of conversations
+    _replay: Replay | None = None  # replays conversations
 
     def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> CollectedGroups:
-        """Collect informative groups of peers, the material for questions that build on earlier stages, and refusals.
+        """Collect peers' informative groups, material for questions that build on earlier stages, and refusals.
 
-        Refusals of what is only context are not counted: they were when the context was gathered.
+        Refusals of groups that are only context are not counted again.
 
         Args:
             order: whose `rollouts` and `context` are read.
-            read: returns the body under a digest; raises SwarmdError if it is missing or damaged.
+            read: returns the body for a digest; raises SwarmdError if it is missing or damaged.
         """
         collected = CollectedGroups()
         taken: Counter[str] = Counter()
-        groups_max = max(self.training.share_groups, 1)  # of one peer, to train on
+        groups_max = max(self.training.share_groups, 1)  # trained on of one peer
         fresh = frozenset(order.rollouts)
         recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self.own}
         peers = sorted({peer for peer, _, _ in recent})
@@ -173,12 +168,12 @@ class PeerGroupCollector:
                 try:
                     regenerated = self._accept_group(ref, group, preceding, collected)
                 except RecordRejected as error:
-                    if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage
+                    if error.reason == "plan" and not collected.rejected["plan"]:  # once per stage
                         log.warning(error.message, exc_info=error.__cause__)
                     if ref in fresh:
                         collected.rejected[error.reason] += 1
                     continue
-                # what a plan gives of a stage that was cancelled is not what it would give
+                # in a cancelled stage a plan may return anything
                 cancellation.raise_if_requested()
                 if regenerated is not None and not regenerated.has_zero_variance:
                     taken[ref.peer] += 1
@@ -188,7 +183,7 @@ class PeerGroupCollector:
     def _list_offers(
         self, order: Train, read: BodyReader, collected: CollectedGroups
     ) -> Mapping[tuple[int, int], list[tuple[RolloutsRef, Group]]]:
-        """Groups by (round, stage), those of each peer once; this node's own only if questions build on them."""
+        """Groups by (round, stage), each peer's once; this node's own only if questions build on them."""
         seen, rejected = set(), collected.rejected
         offers: dict[tuple[int, int], list[tuple[RolloutsRef, Group]]] = defaultdict(list)
         for ref in (*order.rollouts, *order.context):
@@ -226,7 +221,7 @@ class PeerGroupCollector:
         """Score a group under this node's own question and truth.
 
         It becomes material for later stages. If it is of the preceding stage, it counts for the vote and is returned
-        to train on.
+        for training.
         """
         if len(group.completions) != self.training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
@@ -250,7 +245,8 @@ class PeerGroupCollector:
     def _regenerate_and_score(
         self, ref: RolloutsRef, group: Group, material: Material
     ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...], list[list[int]]]:
-        """Question, completions and scores as this node has them, and the mask of tokens that the truth vouches for."""
+        """This node's own question, completions and scores for a peer's group, and the mask of tokens that the truth
+        vouches for."""
         with self._refuse_group_on_plan_error(ref):
             question = self.plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
             if self._replay is not None:
@@ -267,10 +263,8 @@ class PeerGroupCollector:
 
     @contextlib.contextmanager
     def _refuse_group_on_plan_error(self, ref: RolloutsRef) -> Iterator[None]:
-        """Refuse the group if the plan raises over it; else one peer's text could end the stage on every node.
-
-        Errors of memory or the accelerator are not the group's fault. Raises RecordRejected("plan").
-        """
+        """Refuse the group if the plan raises over it; otherwise one peer's text could end the stage on every node.
+        Errors of memory or the accelerator are not the group's fault. Raises RecordRejected("plan")."""
         try:
             yield
         except RecordRejected:
@@ -282,7 +276,8 @@ class PeerGroupCollector:
             raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {told}") from error
 
     def _encode_completion(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
-        """Encode a completion in this node's tokens. One that is too long is scored as it is trained on: cut."""
+        """Encode a completion in this node's tokens. One that is too long is cut before it is scored, as in
+        training."""
         text, limit = group.completions[index], self.training.completion_tokens
         tokens, own = encode_turns(self.plan, self.policy, text, index in group.cut, limit)
         if not tokens:
@@ -296,7 +291,8 @@ Offer = tuple[RolloutsRef, Group]
 
 
 def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
-    """At most `count` offers. If there are more, peers take turns, so that many groups crowd nobody out."""
+    """Choose at most `count` offers. If there are more, peers take turns, so that nobody crowds out others with many
+    groups."""
     if len(offers) <= count:
         return offers
     seen: Counter[str] = Counter()
@@ -308,10 +304,8 @@ def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
 
 
 def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) -> tuple[Question, list[int]]:
-    """Shorten what peers wrote in a question until its prompt fits. Returns both; the prompt may still be too long.
-
-    Raises EnvironmentFailed if the prompt is an environment's, which fails.
-    """
+    """Shorten peers' texts in a question until its prompt fits. Returns question and prompt, which may still be too
+    long. Raises EnvironmentFailed if the prompt is an environment's, and the environment fails."""
     question = plan.complete_prompt(question)
     prompt = policy.encode_prompt(question.messages)
     for _ in range(CUTS_MAX):
@@ -323,7 +317,7 @@ def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) 
 
 
 def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Judgement, ...]:
-    """What each peer's rollouts of the preceding stage are worth in the vote; nothing if the plan fails on them."""
+    """Rate each peer's rollouts of the preceding stage for the vote; peers on whom the plan fails are left out."""
     judgements = []
     for peer, outcomes in sorted(judged.items()):
         try:
@@ -355,7 +349,8 @@ def make_trusted_mask(policy: Policy, text: str, tokens: Sequence[int], spans: S
 
 
 def find_token_offsets(policy: Policy, text: str, tokens: Sequence[int]) -> list[tuple[int, int]]:
-    """Start and end of each token in the text, in characters; empty if the tokenizer gives none, or other tokens."""
+    """Start and end of each token in the text, in characters; empty if the tokenizer gives no offsets, or other
+    tokens."""
     if not policy.tokenizer.is_fast:
         return []
     encoded = policy.tokenizer(

@@ -1,15 +1,12 @@
 """The KL term's reference: always the model that the node began with, here or in a reference server.
 
 * TRL 1.16 loads a reference model of its own if its `beta` is above 0. So `SwarmTrainer` is made with 0 and gets beta
-  and a `KlReference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, which come from here. With
-  adapters and no server it is left to TRL, which switches the adapters off: the base does not train, so it is what the
-  node began with.
-* Token ids go to a reference server, log-probabilities come back. Every call ends in time and is repeated a bounded
-  number of times under the same id, so that nothing is computed twice. If none succeeds, that is an error: the model is
-  not trained without the KL term that was asked for.
+and a `KlReference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, which come from here. With
+adapters and no server TRL itself switches the adapters off: the base, which is not trained, is the reference. * Token
+ids go to a reference server, log-probabilities come back. Every call is limited in time and repeated a limited number
+of times under the same id, so that nothing is computed twice. If all fail, that is an error: the model is not trained
+without the configured KL term.
 """
-
-from __future__ import annotations
 
 import copy
 import hashlib
@@ -37,13 +34,13 @@ from swarmd.training.models.model import Policy
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
 from swarmd.training.reference.scoring import ReferenceScorer, freeze_model
 
-REFERENCE_KEY = "ref_per_token_logps"  # TRL's, of a batch
-GAP_MAX = 10.0  # nats by which a token may be likelier to the reference; larger gaps count as this
-ATTEMPTS_MAX = 16  # more than 90 s if each is refused at once, so that a server can restart
+REFERENCE_KEY = "ref_per_token_logps"  # TRL's key in a batch
+GAP_MAX = 10.0  # nats by which the reference may find a token likelier; larger gaps are cut to this
+ATTEMPTS_MAX = 16  # spread over more than 90 s even if each is refused at once, so that a server can restart
 BACKOFF = Backoff(0.25, 8.0)
 CALL_S = 120.0  # longest attempt
-GIVE_UP_S = 2.0  # to tell the server that a job is not wanted any more
-WAIT_S = 2.0  # longest request for a result: a cancelled stage ends within this
+GIVE_UP_S = 2.0  # for telling the server that a job is no longer wanted
+WAIT_S = 2.0  # longest single request for a result, within which a cancelled stage ends
 ANSWER_BYTES_MAX = 256 << 20
 REASON_CHARS_MAX = 200
 FINAL = frozenset({400, 401, 403, 405, 409, 413})  # statuses that another try would get again
@@ -55,21 +52,21 @@ HINTS = {
 }
 
 
-# Called with ids and mask, (batch, width), prompts padded on the left and completions on the right, and with `keep`.
-# Returns log-probabilities (batch, keep), float32, of the last `keep` tokens, fewer than all; 0 where the mask is 0.
+# Called with ids and mask, (batch, width), prompts padded on the left and completions on the right, and `keep`. Returns
+# log-probabilities (batch, keep), float32, of the last `keep` tokens, fewer than all; 0 where the mask is 0.
 KlReference = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
 def make_frozen_reference(policy: Policy, temperature: float) -> KlReference:
-    """Make a reference of a copy of the policy as it is now. Its logits are divided by the temperature."""
+    """Make a reference from a copy of the present policy. Its logits are divided by the temperature."""
     model = freeze_model(copy.deepcopy(policy.model))
-    model.__dict__.pop("forward", None)  # TRL's own, which computes with the policy's weights
+    model.__dict__.pop("forward", None)  # TRL's own forward, which computes with the policy's weights
     scorer = ReferenceScorer(model, policy.device, policy.precision.mixed)
     return partial(scorer.log_probabilities, temperature=temperature)
 
 
 class _RetryableError(Exception):
-    """The attempt failed in a way that may pass."""
+    """The attempt failed in a way that may be temporary."""
 
 
 @dataclass(eq=False)
@@ -77,21 +74,21 @@ class ReferenceClient:
     """Client of a reference server. Raises ConfigError if the URL is not an HTTP address."""
 
     url: str
-    model: str  # digest of the weights that the server must hold
+    model: str  # digest of the weights that the server must have
     temperature: float  # divides the logits
     token: str = ""
-    name: str = "trainer"  # part of the ids of its jobs
-    cancellation: CancellationSource = Cancellation  # returns that of the running stage
+    name: str = "trainer"  # prefix of its jobs' ids
+    cancellation: CancellationSource = Cancellation  # returns the running stage's cancellation
 
     def __post_init__(self) -> None:
         self.url = _check_url(self.url)
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Ask the server; see `KlReference`.
+        """Compute log-probabilities on the server; see `KlReference`.
 
         Raises:
-            ReferenceFailed: the server cannot be reached, refuses, or answers nonsense, after all attempts.
-            ReferenceMismatch: it holds another model.
+            ReferenceFailed: after all attempts, the server cannot be reached, refuses, or sends an invalid answer.
+            ReferenceMismatch: it has another model.
             Cancelled: the stage was cancelled meanwhile.
         """
         batch = ScoringBatch(
@@ -136,7 +133,7 @@ class ReferenceClient:
         return logs
 
     def _acknowledge(self, id: str, deadline: float) -> None:
-        """Tell the server that the result has arrived or is not wanted any more; otherwise the job expires there."""
+        """Tell the server that the result has arrived or is no longer wanted; otherwise the job expires there."""
         with suppress(_RetryableError):
             self._send_request("DELETE", f"/v1/jobs/{id}", b"", deadline)
 
@@ -159,7 +156,7 @@ class ReferenceClient:
             )
 
     def _check(self, status: int, body: bytes) -> None:
-        """Raise if the answer is an error, or another model's."""
+        """Raise if the answer is an error, or comes from another model."""
         if status in (200, 202):
             if body[:1] == b"{":
                 self._check_model(str(_decode_object(body).get("model", "")))
@@ -173,7 +170,7 @@ class ReferenceClient:
         raise _RetryableError(f"{status} {reason}")
 
     def _send_request(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
-        """Make one request and return status and body. Raises _Again if no answer comes in time."""
+        """Make one request and return status and body. Raises _RetryableError if no answer comes in time."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         headers |= {"Content-Type": "application/x-swarmd-reference"} if body else {}
         try:
@@ -186,7 +183,7 @@ def _check_url(url: str) -> str:
     """The URL without a final slash. Raises ConfigError."""
     try:
         parts = httpx.URL(url)
-    except httpx.InvalidURL:  # also of a host whose name is none in DNS
+    except httpx.InvalidURL:  # raised also for a host name that is invalid in DNS
         parts = httpx.URL()
     odd = not parts.host or parts.query or parts.fragment or parts.userinfo or " " in url
     if odd or parts.scheme not in ("http", "https"):
@@ -209,11 +206,11 @@ def make_reference(
 ) -> KlReference | None:
     """Make the reference of a node; None without a KL term, or if TRL switches adapters off instead.
 
-    Call it while the policy has the weights that the node began with: before a checkpoint is loaded.
+    Call it while the policy has the initial weights: before a checkpoint is loaded.
 
     Args:
-        root: the data directory, where the file of a token lies.
-        name: part of the ids of jobs.
+        root: the data directory, to which the file of a token is relative.
+        name: prefix of the ids of jobs.
 
     Raises:
         ConfigError: the server's URL or token is unusable, or the policy is quantised.
@@ -235,14 +232,14 @@ def make_reference(
 
 
 def clamp_reference_logps(batch: dict[str, Any], now: torch.Tensor) -> None:
-    """Bound the reference's log-probabilities in TRL's batch: at most `GAP_MAX` above those of the policy.
+    """Limit the reference's log-probabilities in TRL's batch to at most `GAP_MAX` above those of the policy.
 
-    TRL computes exp(gap) - gap - 1. From about 18 nats on float32 has no digits left for anything but exp(gap), and
-    from 88 on that is infinite. The policy itself draws such a token less than once in e**`GAP_MAX` tokens, but peers
-    can write text that only the reference would.
+    TRL computes exp(gap) - gap - 1. From about 18 nats on, only exp(gap) is left of it in float32, and from 88 on it is
+    infinite. The policy itself draws such a token less than once in e**`GAP_MAX` tokens, but peers can write text that
+    only the reference would.
 
     Args:
-        now: log-probabilities under the policy as it is, (rows, tokens).
+        now: log-probabilities under the present policy, (rows, tokens).
     """
     if REFERENCE_KEY in batch:
         batch[REFERENCE_KEY] = torch.minimum(batch[REFERENCE_KEY], now.detach() + GAP_MAX)

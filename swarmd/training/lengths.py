@@ -1,18 +1,17 @@
-"""Peers' groups whose right answers are longer than they need to be: they are not trained on.
+"""Leaves out peers' groups whose right answers are longer than necessary.
 
-Every token of a right answer is raised. A peer that always writes as much as an honest node sometimes does makes
-others write as much, too, and nothing else shows it: its rewards are deserved, and this node might have written each
-token (the length attack, HTTT, arXiv 2511.09780). So the peers are compared with each other, task by task:
+Training raises the probability of every token of a right answer. A peer that always writes as much as an honest node
+sometimes does makes others write as much, too, and nothing else gives it away: its rewards are deserved, and this node
+might have written each token (the length attack, HTTT, arXiv 2511.09780). So peers are compared with each other, task
+by task:
 
-- A peer's length is the mean of its right answers, for that is how much of them is raised. The usual one is the median
-  over the peers: half of them would have to pad to move it.
-- The groups with the longest right answers of a peer above `LONG` times the usual length are left out, until it is no
-  longer. So nothing is left of one that always pads, and an honest one loses the few by which it happens to be longer.
-- With fewer than `PEERS_MIN` peers nobody knows what is usual, and with fewer than `RIGHTS_MIN` right answers not how
-  long a peer's are. A task that few can do loses nothing.
+- A peer's length is the mean over its right answers. The usual length is the median over the peers: half of them would
+  have to pad to move it.
+- If a peer's length is above `LONG` times the usual one, its groups with the longest right answers are left out until
+  it is not. So one that always pads loses all its groups, and an honest one only the few that happen to be longer.
+- With fewer than `PEERS_MIN` peers the usual length is unknown, and with fewer than `RIGHTS_MIN` right answers so is a
+  peer's. So a task that few peers can do loses nothing.
 """
-
-from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ RIGHTS_MIN = 4
 
 
 def split_by_length(groups: Sequence[TrainingGroup]) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
-    """Peers' groups that are trained on, in their order, and those that are left out for their length."""
+    """Split peers' groups into those that are trained on, in order, and those left out for their length."""
     by_task: dict[str, dict[str, list[TrainingGroup]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         by_task[group.question.task][group.peer].append(group)
@@ -36,7 +35,7 @@ def split_by_length(groups: Sequence[TrainingGroup]) -> tuple[list[TrainingGroup
 
 
 def _find_long_groups(by_peer: Mapping[str, Sequence[TrainingGroup]]) -> Iterator[TrainingGroup]:
-    """Of the groups of one task, by peer, those that make their peer's right answers longer than usual."""
+    """Find the groups of one task that make their peer's right answers longer than usual."""
     means = {
         peer: fmean(lengths)
         for peer, groups in by_peer.items()
@@ -53,7 +52,7 @@ def _find_long_groups(by_peer: Mapping[str, Sequence[TrainingGroup]]) -> Iterato
 
 
 def list_right_lengths(groups: Sequence[TrainingGroup]) -> list[int]:
-    """Tokens of each right completion, without those that the swarm put there."""
+    """Number of tokens of each right completion that the model wrote."""
     return [
         sum(own)
         for group in groups

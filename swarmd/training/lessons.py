@@ -1,10 +1,8 @@
 """What each embedded model is taught before reinforcement learning: right completions of training questions.
 
 A teacher draws training questions as a node does, and writes a right completion to each. Half of the completions have
-the form that is rewarded; reinforcement learning has to find it for the rest.
+the rewarded form; reinforcement learning has to extend it to the rest.
 """
-
-from __future__ import annotations
 
 import itertools
 import re
@@ -31,7 +29,7 @@ from swarmd.swarms.proposer.problems import (
 )
 from swarmd.swarms.text import CLOSING, OPENING
 
-PROGRAMS = {  # by task of reasoning-gym: where the numbers are in a question, and the expression for its answer
+PROGRAMS = {  # by task of reasoning-gym: pattern of the numbers in a question, and the expression for its answer
     "chain_sum": (re.compile(r"problem: (.*) ="), "{}"),
     "products": (re.compile(r"multiplication: ([\d *]+)\."), "{}"),
     "gcd": (re.compile(r"numbers: ([\d, ]+)\."), "math.gcd({})"),
@@ -40,7 +38,8 @@ PROGRAMS = {  # by task of reasoning-gym: where the numbers are in a question, a
 
 
 def write_worked_program(question: Question, answer: str) -> str:
-    """A program that computes the answer, and its output. Raises KeyError for tasks without one."""
+    """Write a program that computes the answer, with its output. Raises KeyError for other tasks than those in
+    PROGRAMS."""
     pattern, expression = PROGRAMS[question.task]
     found = pattern.search(question.messages[-1].content)
     assert found is not None, question.messages[-1].content
@@ -50,7 +49,7 @@ def write_worked_program(question: Question, answer: str) -> str:
     return f"<program>\n```python\n{program}\n```\n</program>{frame_output(answer, 1000)}"
 
 
-TRIES_MAX = 200  # to find values whose tests are informative
+TRIES_MAX = 200  # attempts to find values whose tests are informative
 LETTERS = "kquvxz"
 
 
@@ -61,14 +60,14 @@ def write_program(steps: Steps) -> str:
 
 
 def find_problem_steps(problem: Problem) -> tuple[StepFamily, Steps]:
-    """The steps of a built-in problem."""
+    """Parse the steps of a built-in problem."""
     found = parse_steps(problem.text)
     assert found is not None, problem.text
     return found
 
 
 def write_proposal_sections(problem: Problem, random: Random) -> dict[str, str] | None:
-    """A proposal of the same steps with tests on small values; None if a step is not easy, or no tests are
+    """Write a proposal of the same steps with tests on small values; None if a step is not easy, or no tests are
     informative."""
     family, steps = find_problem_steps(problem)
     for _ in range(TRIES_MAX if all(step.easy for step, _ in steps) else 0):
@@ -80,7 +79,7 @@ def write_proposal_sections(problem: Problem, random: Random) -> dict[str, str] 
 
 
 def draw_test_values(family: StepFamily, random: Random) -> list[Any]:
-    """Values for the tests of a proposal: consecutive numbers, short lists, or short texts."""
+    """Draw values for the tests of a proposal: consecutive numbers, short lists, or short texts."""
     if family is NUMBER:
         first = random.randint(0, 9)
         return list(range(first, first + TESTS_MIN))
@@ -89,17 +88,17 @@ def draw_test_values(family: StepFamily, random: Random) -> list[Any]:
     return ["".join(random.choices(LETTERS, k=3)) for _ in range(TESTS_MIN)]
 
 
-IN_FORM_SHARE = 0.5  # share of targets in the form that is rewarded
-STUDENTS = 3  # whose answers the math models are taught to judge
+IN_FORM_SHARE = 0.5  # share of targets in the rewarded form
+STUDENTS = 3  # students whose answers the math models learn to judge
 RIGHT_SHARE = 0.6  # share of right answers among the students'
-JUDGED_EVERY = 8  # rounds between those with lessons of the later stages
-PROBLEMS = 64  # in a round, for which proposals and programs are written
-SOLVE_STAGE = 1  # number of the stage in proposer-solver
-ALL_LEVELS = 2000  # training problems of proposer-solver
+JUDGED_EVERY = 8  # one round of this many has lessons of the later stages
+PROBLEMS = 64  # per round, for proposals and programs
+SOLVE_STAGE = 1  # index of the solve stage in proposer-solver
+ALL_LEVELS = 2000  # training problems of proposer-solver, of all levels
 
 
 class Lesson(NamedTuple):
-    """A training question and a right completion of it."""
+    """A training question and a right completion."""
 
     question: Question
     text: str
@@ -111,7 +110,7 @@ def draw_training_questions(plan: Plan, round: int = 0) -> Iterator[Question]:
 
 
 def select_questions(plan: Any, task: str, side: Split, count: int) -> list[Question]:
-    """Distinct questions of one side of the split, which all of swarmd's own plans can give."""
+    """Distinct questions of one side of the split; works with all of swarmd's own plans."""
     chosen: list[Question] = plan.select_questions(task, side, count)
     return chosen
 
@@ -151,7 +150,7 @@ def count_round_questions(plan: Plan) -> int:
 
 
 def write_answer(question: Question, random: Random) -> str:
-    """The working and the answer of a generated question, half of them in the template."""
+    """Write the working and the answer of a generated question, half of them in the template."""
     answer, working = str(question.entry["answer"]), " ".join(find_working(question))
     if random.random() < IN_FORM_SHARE:
         return fill_template(0, {"think": working, "answer": answer})
@@ -159,7 +158,7 @@ def write_answer(question: Question, random: Random) -> str:
 
 
 def find_working(question: Question) -> Sequence[str]:
-    """The working that the generator of a question has for its answer."""
+    """The working that the question's generator gives for its answer."""
     reference = question.reference
     (level,) = make_task_levels(TaskConfig(reference.task))
     working: Sequence[str] = level.make_dataset(reference.seed)[reference.index]["metadata"]["working"]
@@ -167,12 +166,12 @@ def find_working(question: Question) -> Sequence[str]:
 
 
 def fill_template(stage: int, sections: Mapping[str, str]) -> str:
-    """A completion in the form that a stage asks for."""
+    """Fill the template that a stage asks for."""
     return "\n".join(f"<{name}>\n{sections[name]}\n</{name}>" for name in TAGS[stage])
 
 
 def generate_judging_lessons(plan: Plan, round: int, questions: Sequence[Question], random: Random) -> Iterator[Lesson]:
-    """Lessons of the later stages, about three students who are sometimes right."""
+    """Yield lessons of the later stages, about three students who are sometimes right."""
     material = Material()
     students = [f"student-{number}-{round}" for number in range(STUDENTS)]  # new ids each round
     for peer in students:
@@ -189,12 +188,12 @@ def generate_judging_lessons(plan: Plan, round: int, questions: Sequence[Questio
 
 
 def add_student_outcome(plan: Plan, place: StageId, question: Question, text: str, material: Material) -> None:
-    """Add one completion of a student to the material, as its peers see it."""
+    """Add one completion of a student to the material, scored as its peers would score it."""
     material.add(Outcome(place, question, (text,), tuple(plan.score(question, [text]))))
 
 
 def answer_as_student(question: Question, random: Random) -> str:
-    """The right answer, or sometimes one that is slightly off."""
+    """Write the right answer, or sometimes one that is slightly off."""
     answer = int(question.entry["answer"])
     answer += 0 if random.random() < RIGHT_SHARE else random.choice((-2, -1, 1, 2))
     return fill_template(0, {"think": " ".join(find_working(question)), "answer": str(answer)})
@@ -207,7 +206,7 @@ def write_student_choice(question: Question) -> str:
 
 
 def write_vote(question: Question) -> str:
-    """Name the first student with a vote, and the answer."""
+    """Name the first student with a vote, and state the answer."""
     chosen = next(iter(question.entry["votes"]), "None")
     answer = str(question.entry["answer"])
     working = " ".join(find_working(question))
@@ -227,7 +226,7 @@ def generate_problem_lessons(plan: Plan, seed: int) -> Iterator[Lesson]:
 
 
 def generate_proposal_lessons(plan: Plan, random: Random) -> Iterator[Lesson]:
-    """Proposals of easy training problems of the node's level."""
+    """Yield proposals of easy training problems of the node's level."""
     for round in itertools.count():
         asked = draw_training_questions(plan, round)
         problems = itertools.islice(plan.draw(StageId("proposals", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS)

@@ -1,10 +1,8 @@
-"""The learning rate over a node's life, and what happens between two optimiser steps.
+"""The learning rate over a node's life, and the callback between two optimiser steps.
 
-A stage is one call of TRL's `train()`, which starts its schedule again each time. This one counts the steps of the
-node's life, which checkpoints keep, so that neither a stage nor a restart resets it.
+A stage is one call of TRL's `train()`, which restarts its schedule each time. This schedule counts the steps of the
+node's life, which checkpoints record, so that neither a stage nor a restart resets it.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -23,9 +21,9 @@ log = get_logger(__name__)
 def rate_at(training: TrainingConfig, steps: int, fresh_from: int = 0) -> float:
     """The learning rate of the step after `steps` steps: linear warm-up, then the schedule.
 
-    The schedule is that of transformers' `get_scheduler` of the same name, but never falls below a hundredth of the
-    rate and stays there after `schedule_steps`, because a node's life has no last step. If the optimiser's moments were
-    reset at step `fresh_from`, the rate is warmed up again, to what the schedule has then.
+    The schedule is that of transformers' `get_scheduler` of the same name, but ends at a hundredth of the rate and
+    stays there after `schedule_steps`, because a node's life has no last step. If the optimiser's moments were reset at
+    step `fresh_from`, the rate is warmed up again, up to the schedule's present value.
     """
     scheduled = _scheduled_rate(training, steps)
     since = steps - fresh_from
@@ -53,7 +51,7 @@ class StepCallback(TrainerCallback):
         self._training = training
         self.optimizer: Any = None
         self.steps = 0  # optimiser steps in the node's life
-        self.fresh_from = 0  # steps when the optimiser's moments were last reset
+        self.fresh_from = 0  # value of `steps` when the optimiser's moments were last reset
         self.cancellation = Cancellation()
         self.timer = StageTimer()
         self.before_step: Callable[[], None] = lambda: None  # if it raises, the step is not taken
@@ -68,7 +66,7 @@ class StepCallback(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         with self.timer.time("checkpoint"):
             self.before_step()
-        self.timer.enter("optimiser")  # up to `on_log`, before which the loss is read: an accelerator has done the step
+        self.timer.enter("optimiser")  # up to `on_log`, before which the loss is read: an accelerator has then finished
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.steps += 1
@@ -80,7 +78,5 @@ class StepCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
         self.timer.enter("loop")
-        if "loss" in logs:  # else it is about the whole call of `train`
-            self.log(
-                {**logs, "learning_rate": self.optimizer.param_groups[0]["lr"]}
-            )  # TRL logs that of its own schedule
+        if "loss" in logs:  # else the log is about the whole call of `train`
+            self.log({**logs, "learning_rate": self.optimizer.param_groups[0]["lr"]})  # TRL logs its own schedule's

@@ -1,27 +1,23 @@
-"""Which tokens of a batch count: flat groups, foreign completions, and peers' tokens that nothing vouches for.
+"""Which tokens of a batch count: flat groups, foreign completions, and peers' untrusted tokens.
 
-* Flat groups count nothing: their advantages are set to exactly 0. TRL computes a group's mean in float32, which is off
-  by a bit for rewards such as 1.2 eight times. Divided by almost nothing, that gives advantages up to 2e-3, of which
-  Adam makes whole steps.
-* Foreign completions, those that this node did not draw in this step (peers', and its own earlier ones), count if they
-  are right. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a
-  negative advantage pushes the policy away from text that it would never have written, at the cost of other skills. So
-  their negative advantages count as 0.
-* In peers' right completions, trusted tokens count. A reward raises every token of a completion whose answer is right,
-  so a peer that puts a payload into its right answers, and not into its wrong ones, gets the payload raised (HTTT,
-  arXiv 2511.09780). What other peers wrote proves nothing, since identities cost nothing. Two things make a token
-  trusted: the truth, which every node computes by itself (`swarmd.training.groups.make_trusted_mask`), and this node's
-  own policy, if it gives the token a probability of at least `training.peer_floor` times exp(-entropy). If it is
-  certain of another token, hardly any other counts; if ten are equally likely, all ten do. All other tokens are masked:
-  context without a gradient.
+* Flat groups do not count: their advantages are set to exactly 0. TRL computes a group's mean in float32, which is off
+by a bit for rewards such as eight times 1.2. Divided by almost nothing, that gives advantages up to 2e-3, from which
+Adam makes whole steps. * Foreign completions, those that this node did not draw in this step (peers', and its own
+earlier ones), count if they are right. There is one optimiser step on each batch, so the probability ratio is 1 and its
+clip never protects: a negative advantage pushes the policy away from text that it would never have written, at the cost
+of other skills. So their negative advantages count as 0. * In peers' right completions, trusted tokens count. A reward
+raises every token of a completion whose answer is right, so a peer that puts a payload into its right answers, but not
+into its wrong ones, gets the payload raised (HTTT, arXiv 2511.09780). What other peers wrote proves nothing, since
+identities cost nothing. Two things make a token trusted: the truth, which every node computes by itself
+(`swarmd.training.groups.make_trusted_mask`), and this node's own policy, if it gives the token a probability of at
+least `training.peer_floor` times exp(-entropy). If the policy is certain of another token, hardly any other counts; if
+ten are equally likely, all ten do. All other tokens are masked: context without a gradient.
 
 `MaskStats` counts what was masked, for people, with an example. An honest peer who writes differently from this node
-has many tokens masked, too. A mark reveals a hostile one: a text in the peer's right answers, rarely in its wrong ones
-and in this node's own, for which no truth vouches. The counts decide one thing: whose groups get no slots in the
+has many tokens masked, too. A mark reveals a hostile one: a text in the peer's right answers, but rarely in its wrong
+ones and in this node's own, that no truth vouches for. The counts decide one thing: whose groups get no slots in the
 stage's next batches (`MaskStats.decide_peer_slots`).
 """
-
-from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
@@ -39,21 +35,21 @@ from swarmd.training.schedule import Reason
 
 # Columns of the rollout function's rows, and of TRL's batch.
 FOREIGN_KEY = "swarm_foreign"  # whether the completion is foreign
-UNTRUSTED_KEY = "swarm_untrusted"  # which tokens of a peer's completion no truth vouches for
+UNTRUSTED_KEY = "swarm_untrusted"  # for each token of a peer's completion, whether no truth vouches for it
 PEER_KEY = "swarm_peer"  # the number of the peer who wrote the completion; 0: this node
-DRAWN_KEY = "swarm_drawn"  # log-probabilities by which tokens were drawn, if not the policy's own
+DRAWN_KEY = "swarm_drawn"  # log-probabilities by which tokens were drawn, if they differ from the policy's own
 
-RATIO_MAX = 2.0  # largest weight of a token that the policy finds likelier than what drew it
+RATIO_MAX = 2.0  # largest weight of a token that the policy finds likelier than the sampler did
 FLOOR_MIN = 1e-30
-PEERS_MAX = 8  # reported for a stage, those with most masked tokens first
+PEERS_MAX = 8  # per stage, those with most masked tokens first
 TEXT_CHARACTERS_MAX = 160
 EXAMINED_MAX = 32  # peers whose groups are searched for a mark, those with most masked tokens first
-GROUPS_MAX = 16  # of one peer searched for a mark
-OWN_MAX = 128  # of this node's completions that a mark is compared with
-TOKENS_MAX = 256  # of one completion searched for a mark
-WORTH_MIN = 0.5  # times the usual share of a peer's tokens that are neither masked nor behind a masked one
+GROUPS_MAX = 16  # searched for a mark, of one peer
+OWN_MAX = 128  # of this node's completions, for comparing marks
+TOKENS_MAX = 256  # searched for a mark, of one completion
+WORTH_MIN = 0.5  # least share, relative to the median peer's, of tokens that are neither masked nor behind a masked one
 RUN_MAX = 3  # tokens in a mark
-RIGHTS_MIN = 4  # right completions of a peer, without which nothing is called a mark
+RIGHTS_MIN = 4  # right completions of a peer needed to call anything a mark
 RIGHT_SHARE = 0.5  # a mark is in at least this share of the right completions
 OTHER_SHARE = 0.1  # and in at most this share of the wrong ones and of this node's own
 
@@ -61,18 +57,18 @@ Run = tuple[int, ...]
 
 
 def clear_zero_variance_advantages(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
-    """Set the advantages (batch,) of flat groups, of `group` completions each, to exactly 0."""
+    """Set the advantages (batch,) of flat groups, with `group` completions each, to exactly 0."""
     given = torch.tensor(rewards, dtype=torch.float64).view(-1, group)
     flat = given.amax(1) - given.amin(1) <= FLAT_RANGE
     return advantages.masked_fill(flat.repeat_interleave(group).to(advantages.device), 0.0)
 
 
 def add_peer_columns(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Add to TRL's batch, from the rows that it was made of:
+    """Add columns to TRL's batch, from the rows that it was made of:
 
-    - which completions are foreign, bool (batch,), and the numbers of their peers (batch,);
-    - which tokens no truth vouches for, bool (batch, tokens);
-    - log-probabilities by which tokens were drawn (batch, tokens), NaN if those are the policy's own or unknown.
+    - whether completions are foreign, bool (batch,), and the numbers of their peers (batch,);
+    - whether no truth vouches for a token, bool (batch, tokens);
+    - log-probabilities by which tokens were drawn (batch, tokens), NaN if they are the policy's own or unknown.
     """
     device = batch["advantages"].device
     untrusted = torch.zeros(batch["completion_ids"].shape, dtype=torch.bool)
@@ -87,7 +83,7 @@ def add_peer_columns(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> N
 
 
 def drop_negative_foreign_advantages(batch: dict[str, Any]) -> dict[str, Any]:
-    """Set negative advantages of foreign completions to 0, and drop the column that says which these are."""
+    """Set negative advantages of foreign completions to 0, and drop the column FOREIGN_KEY."""
     kept = {key: value for key, value in batch.items() if key != FOREIGN_KEY}
     advantages: torch.Tensor = batch["advantages"]
     kept["advantages"] = torch.where(batch[FOREIGN_KEY], advantages.clamp(min=0), advantages)
@@ -95,12 +91,12 @@ def drop_negative_foreign_advantages(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def weight_by_importance_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dict[str, float]:
-    """Weigh the advantages of a pass, token by token, by how much likelier the policy finds a token than what drew it.
+    """Multiply the advantages of a pass, token by token, by the ratio of the policy's probability to the sampler's.
 
-    The weight is at most `RATIO_MAX` (truncated importance sampling: Yao et al., "Your efficient RL framework secretly
+    The ratio is cut at `RATIO_MAX` (truncated importance sampling: Yao et al., "Your efficient RL framework secretly
     brings you off-policy RL training", 2025). Advantages become (rows, tokens).
 
-    Returns means of ratio and difference, by TRL's names; nothing if the policy itself drew all tokens.
+    Returns means of ratio and difference, by TRL's names; empty if the policy itself drew all tokens.
     """
     drawn = part[DRAWN_KEY]
     known = ~drawn.isnan() & (part["completion_mask"] * part.get("tool_mask", 1)).bool()
@@ -130,7 +126,7 @@ def mask_untrusted(
 
     Args:
         entropies: of the policy at each token, in nats.
-        untrusted: tokens that would be raised and that no truth vouches for, bool (rows, tokens).
+        untrusted: tokens that would be raised but that no truth vouches for, bool (rows, tokens).
         floor: the policy trusts a token whose probability is at least this times exp(-entropy).
     """
     masked = untrusted & (log_probabilities.detach() + entropies.detach() < math.log(max(floor, FLOOR_MIN)))
@@ -138,7 +134,7 @@ def mask_untrusted(
 
 
 class MaskCounts(msgspec.Struct):
-    """Counts over one peer's completions that would have raised something."""
+    """Counts over those of one peer's completions that raise tokens."""
 
     tokens: int = 0
     held: int = 0
@@ -148,7 +144,7 @@ class MaskCounts(msgspec.Struct):
     of_little: int = 0  # groups that were skipped because few of the peer's tokens count
     too_long: int = 0  # groups that were skipped because the peer's right answers are longer than others'
 
-    def add(self, other: MaskCounts) -> None:
+    def add(self, other: "MaskCounts") -> None:
         self.tokens += other.tokens
         self.held += other.held
         self.behind += other.behind
@@ -159,13 +155,13 @@ class MaskCounts(msgspec.Struct):
 
 
 def count_masked(batch: dict[str, Any], held: torch.Tensor) -> dict[int, MaskCounts]:
-    """Count what was masked in one pass, by the number of the peer; `held` is the mask, bool (rows, tokens)."""
+    """Count the masked tokens of one pass, by the number of the peer; `held` is the mask, bool (rows, tokens)."""
     counted = find_raised_tokens(batch)
     lost = held & counted
     behind = (lost.cumsum(1) > 0) & counted
     by_row = torch.stack(
         [batch[PEER_KEY], counted.sum(1), lost.sum(1), behind.sum(1)], 1
-    ).tolist()  # one transfer a pass
+    ).tolist()  # one transfer per pass
     found: dict[int, MaskCounts] = defaultdict(MaskCounts)
     for peer, *sums in (row for row in by_row if row[1]):
         found[peer].add(MaskCounts(*sums))
@@ -177,7 +173,7 @@ def count_masked(batch: dict[str, Any], held: torch.Tensor) -> dict[int, MaskCou
 
 
 class MaskStats:
-    """What was masked in one stage, kept by the process that takes its steps."""
+    """Statistics of masking in one stage, kept by the process that takes its steps."""
 
     def __init__(self) -> None:
         self.counts: dict[str, MaskCounts] = defaultdict(MaskCounts)  # by peer
@@ -186,8 +182,8 @@ class MaskStats:
         self._own: list[list[int]] = []
 
     def decide_peer_slots(self) -> dict[str, bool]:
-        """Whether each peer that was seen in this stage gets slots in the next batches: not if far less of it counts
-        than of most peers.
+        """Whether each peer seen in this stage gets slots in the next batches: not if far less of it counts than of
+        most peers.
 
         Text behind a masked token is learnt in a context where this node will hardly ever be. That is no reason to mask
         it, too: if all peers work out their answers in a way that is new here, it still teaches. But it is a reason to
@@ -198,43 +194,43 @@ class MaskStats:
         return {peer: each >= WORTH_MIN * usual for peer, each in worth.items()}
 
     def peer_number(self, peer: str) -> int:
-        """A number for a peer, 0 for this node."""
+        """Number of a peer in TRL's batch, 0 for this node; assigned at the first call."""
         return self._numbers.setdefault(peer, len(self._numbers))
 
     def add(self, found: Mapping[int, MaskCounts]) -> None:
-        """Add the counts of one pass, by the numbers of peers."""
+        """Add the counts of one pass, keyed by peers' numbers."""
         peers = list(self._numbers)
         self.merge({peers[number]: counts for number, counts in found.items()})
 
     def merge(self, other: Mapping[str, MaskCounts]) -> None:
-        """Add counts, by peer."""
+        """Add counts, keyed by peer."""
         for peer, counts in other.items():
             self.counts[peer].add(counts)
 
     def list_teachers(self) -> tuple[PeerTokens, ...]:
-        """How many tokens of each peer raised something."""
+        """Number of each peer's tokens that were trained on."""
         found = [PeerTokens(peer, each.tokens - each.held) for peer, each in self.counts.items()]
         return add_teachers((), tuple(each for each in found if each.tokens))
 
     def record_own(self, groups: Sequence[TrainingGroup]) -> None:
-        """Record this node's own completions, with which marks are compared."""
+        """Record this node's own completions, for comparing marks."""
         room = OWN_MAX - len(self._own)
         self._own += [tokens for group in groups for tokens in group.completions][: max(room, 0)]
 
     def record_peer(self, group: TrainingGroup) -> None:
-        """Record a peer's group that is in a batch."""
+        """Record a peer's group that is in a batch, to search it for marks."""
         if len(self._groups[group.peer]) < GROUPS_MAX:
             self._groups[group.peer].append(group)
 
     def record_skipped(self, passed: Mapping[tuple[str, Reason], int]) -> None:
-        """Record how many groups were skipped in the stage, by peer and reason."""
+        """Record the number of groups skipped in the stage, by peer and reason."""
         for (peer, reason), groups in passed.items():
             self.counts[peer].over_share += groups * (reason == "share")
             self.counts[peer].of_little += groups * (reason == "little")
             self.counts[peer].too_long += groups * (reason == "long")
 
     def summarize(self, decode: TokenDecoder) -> tuple[SetAside, ...]:
-        """What was masked or skipped of each peer; those with a mark first."""
+        """The masked tokens and skipped groups of each peer; peers with a mark first."""
         most = {
             peer: (each.held, each.over_share + each.of_little + each.too_long) for peer, each in self.counts.items()
         }
@@ -266,7 +262,7 @@ class MaskStats:
 
 
 class PeerMark(msgspec.Struct, frozen=True):
-    """A run of tokens, and the shares of completions that it is in."""
+    """A run of tokens, and the shares of completions that have it."""
 
     run: Run
     right: float
@@ -275,13 +271,8 @@ class PeerMark(msgspec.Struct, frozen=True):
 
 
 def find_peer_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> PeerMark | None:
-    """The run of untrusted tokens that best tells a peer's right answers from its wrong ones and from this node's own.
-
-    None if no run does so clearly.
-
-    Args:
-        own: the runs of tokens in each of this node's completions.
-    """
+    """Find the run of untrusted tokens that best tells a peer's right answers from its wrong ones and from this node's
+    own; None if no run does so clearly. `own`: the runs of tokens in each of this node's completions."""
     right: Counter[Run] = Counter()
     wrong: Counter[Run] = Counter()
     rights = wrongs = 0
@@ -303,7 +294,7 @@ def find_peer_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> 
 
 
 def list_untrusted_runs(tokens: Sequence[int], trusted: Sequence[int] = ()) -> set[Run]:
-    """Runs of up to `RUN_MAX` untrusted tokens, among the first `TOKENS_MAX`."""
+    """Runs of up to `RUN_MAX` untrusted tokens, among the first `TOKENS_MAX` tokens."""
     tokens = tokens[:TOKENS_MAX]
     return {
         tuple(tokens[begin : begin + length])

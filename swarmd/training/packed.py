@@ -1,18 +1,14 @@
 """Log-probabilities of a batch's completions in one packed pass: no padding, and each prompt once for its group.
 
 * All sequences of the pass are in one row: first the distinct prompts, then the completions, each without its last
-  token, which predicts nothing.
-* Linear layers, the larger part of a pass, see that row as it is. Only attention goes by sequences: a prompt attends to
-  itself, a completion to its prompt and itself. `attend` does so as the attention function of whatever layers a model
-  has; without a `PackedTree` it is transformers' own SDPA.
-* Logits are computed for tokens of completions only, in tiles of which one is held at a time (TRL's
-  `ChunkedLogProbFunction`).
+token, which predicts nothing. * Linear layers, the larger part of a pass, see that row as it is. Only attention works
+by sequence: a prompt attends to itself, a completion to its prompt and itself. `attend_packed` does so as the attention
+function of any model's layers; without a `PackedTree` it is transformers' own SDPA. * Logits are computed for tokens of
+completions only, in tiles, one at a time (TRL's `ChunkedLogProbFunction`).
 
 If a model does not compute through its attention function alone, as state-space layers do not, packed and plain passes
 disagree: `swarmd.training.trainer` compares the two once, and uses packing only if it is right and not slower.
 """
-
-from __future__ import annotations
 
 from typing import Any, NamedTuple
 
@@ -23,7 +19,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from trl.kernels import ChunkedLogProbFunction
 
 ATTENTION = "swarmd_packed"  # name under which models find `attend`
-VOCABULARY_TILE = 8192  # logits of a token that are computed at a time
+VOCABULARY_TILE = 8192  # logits of a token computed at a time
 
 
 class PackedTree(NamedTuple):
@@ -32,16 +28,16 @@ class PackedTree(NamedTuple):
     P and C are the lengths of the longest prompt, and of the longest completion without its last token.
     """
 
-    prompts: torch.Tensor  # (Q, P) indices in the row; any index behind a prompt's end
+    prompts: torch.Tensor  # (Q, P) indices in the row; any index after a prompt's end
     completions: torch.Tensor  # (B, C) the same for completions
     prompt_of: torch.Tensor  # (B,)
-    mask: torch.Tensor  # (B, 1, C, P + C) what tokens of a completion attend to, in its prompt and in itself
-    distance: torch.Tensor  # (B, 1, C, P + C) how many tokens back that is
+    mask: torch.Tensor  # (B, 1, C, P + C) which tokens of prompt and completion a completion's token attends to
+    distance: torch.Tensor  # (B, 1, C, P + C) how many tokens back those are
     back: torch.Tensor  # (N,) index of each token of the row among all of `prompts`, then all of `completions`
 
 
 class PackedRow(NamedTuple):
-    """One row of tokens, M of which have a log-probability to compute."""
+    """One row of tokens, M of which are predicted."""
 
     tokens: torch.Tensor  # (1, N)
     positions: torch.Tensor  # (1, N)
@@ -51,7 +47,7 @@ class PackedRow(NamedTuple):
 
 
 def prepare_packing(model: Any) -> None:
-    """Give a model with SDPA attention the attention function of packed rows; plain rows are computed as before."""
+    """Give a model with SDPA the attention function of packed rows; plain rows are computed as before."""
     whole = unwrap_adapters(model)
     if whole.config._attn_implementation == "sdpa":
         whole.set_attn_implementation(ATTENTION)
@@ -68,14 +64,14 @@ def unwrap_adapters(model: Any) -> Any:
 
 
 def number_prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> torch.Tensor:
-    """Numbers (B,), the same for rows with the same prompt; arguments as in `pack`."""
+    """Numbers (B,), equal for rows with equal prompts; arguments as in `pack_batch`."""
     prompts = torch.cat([input_ids[:, :-keep], attention_mask[:, :-keep]], 1)
     numbers: torch.Tensor = torch.unique(prompts, dim=0, return_inverse=True)[1]
     return numbers
 
 
 def pack_batch(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> PackedRow:
-    """Put a batch into one row.
+    """Pack a batch into one row.
 
     Args:
         input_ids: (B, width + keep), prompts padded on the left, completions on the right.
@@ -102,7 +98,7 @@ def pack_batch(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int)
     prompts = (starts[:, None] + steps).where(inside, 0)
     completions = (fed_starts[:, None] + fed_steps).where(fed, 0)
 
-    # What a completion's token sees: its whole prompt, and its own tokens up to itself.
+    # A completion's token sees its whole prompt, and its completion up to itself.
     ahead = (lengths[prompt_of][:, None] + fed_steps)[:, None, :, None]
     key_positions = torch.cat([steps.expand(len(completion), -1), lengths[prompt_of][:, None] + fed_steps], 1)
     distance = ahead - key_positions[:, None, None, :]
@@ -114,7 +110,7 @@ def pack_batch(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int)
     cells = torch.arange(count, device=device).view_as(inside)[inside]
     fed_cells = count + torch.arange(fed.numel(), device=device).view_as(fed)[fed]
 
-    # The first token of a completion comes after its prompt's last one, each other one after the one before.
+    # The first token of a completion is predicted by its prompt's last token, each other by the one before.
     last = (starts + lengths - 1)[prompt_of]
     before = torch.cat([last[:, None], completions], 1)
     reached = torch.arange(before.size(1), device=device) < written_lengths[:, None]
@@ -138,12 +134,9 @@ def attend_packed(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, by sequences if the row is packed; (1, N, heads, width of a head).
-
-    Args:
-        query: (1, heads, N, width); `key` and `value` have fewer heads if heads share them.
-        tree: of the row; None for transformers' SDPA.
-    """
+    """Attention of one layer, by sequence if the row is packed; returns (1, N, heads, head width). `query`: (1, heads,
+    N, width); `key` and `value` have fewer heads if heads share them. `tree`: of the row; None for transformers'
+    SDPA."""
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     prompts = tree.prompts
@@ -181,13 +174,9 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 def compute_packed_logps(
     model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log-probabilities and entropies (B, keep) of the last `keep` tokens, 0 for padding.
-
-    Gradients flow through the prompts, too; entropies have none.
-
-    Args:
-        model: with the attention function `ATTENTION`, with or without adapters.
-    """
+    """Compute log-probabilities and entropies (B, keep) of the last `keep` tokens, 0 for padding. Gradients flow
+    through the prompts, too; entropies have none. `model`: has the attention function `ATTENTION`, with or without
+    adapters."""
     packed = pack_batch(input_ids, attention_mask, keep)
     whole = unwrap_adapters(model)
     hidden = whole.base_model(

@@ -1,15 +1,12 @@
-"""How much of a step goes through the model in one forward and backward pass.
+"""How many tokens of a step go through the model in one forward and backward pass.
 
-* A pass is bounded in tokens. Each kind of device has a size beyond which larger passes are hardly faster; a prompt
-  does not count, since a group that is cut computes it again. Below that size free memory decides. What a token takes
-  is estimated from the model's shape, and measured from the first pass on if the device is an accelerator.
-* If memory runs out nevertheless, the bound is halved. If one completion is too much for a pass, activations are
-  recomputed instead of kept. Both hold for the next process, too; the bound comes back slowly.
-* `training.micro_questions` also bounds the groups of a pass; `training.gradient_checkpointing` can fix whether
-  activations are recomputed.
+* A pass is limited in tokens. Each kind of device has a size beyond which larger passes are hardly faster; a prompt
+does not count, since a group that is split computes it again. Below that size free memory decides. The memory of a
+token is estimated from the model's shape, and on an accelerator measured from the first pass on. * If memory still runs
+out, the limit is halved. If a single completion is too much, activations are recomputed instead of kept. Both also hold
+for the next process; the limit recovers slowly. * `training.micro_questions` also limits the groups of a pass;
+`training.gradient_checkpointing` can fix whether activations are recomputed.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,14 +29,14 @@ from swarmd.training.models.memory import (
 from swarmd.training.models.model import Policy
 
 KEPT = "passes.json"
-GROWTH = 8  # the bound grows by 1/8 with each stage
+GROWTH = 8  # the limit grows by 1/8 with each stage
 COUNTING = ("cuda", "xpu")  # devices on which torch counts memory
 
 log = get_logger(__name__)
 
 
 class SavedSizes(msgspec.Struct, frozen=True):
-    """With what the next process starts."""
+    """The sizes with which the next process starts."""
 
     tokens_max: int
     recompute: bool
@@ -49,7 +46,7 @@ class PassSizes:
     """Splits batches into passes, and adapts to the memory that they take.
 
     Args:
-        directory: for the file with which the next process starts.
+        directory: of the file with the sizes for the next process.
         training: settings of this process.
         policy: the model.
     """
@@ -72,25 +69,25 @@ class PassSizes:
             self._may_recompute and (kept.recompute or not fits)
         )
         self._token_bytes = activation_bytes_per_token(shape, number_bytes, policy.precision.mixed, self.recompute)
-        self._measured_tokens = 0  # of the largest pass that was measured
-        self._last = (0, 0)  # rows and tokens of the pass before
-        self._peak_bytes = 0  # before the pass that was measured last
+        self._measured_tokens = 0  # of the largest pass measured
+        self._last = (0, 0)  # rows and tokens of the last pass
+        self._peak_bytes = 0  # before the pass last measured
 
     def _load(self) -> SavedSizes:
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=SavedSizes)
         except (OSError, *DECODE_ERRORS):
-            return SavedSizes(self._ceiling, False)  # without it memory runs out once more
+            return SavedSizes(self._ceiling, False)  # then memory runs out once more
 
     def _save(self) -> None:
-        """Save the sizes for the next process. A failure costs that one a try, and this one nothing."""
+        """Save the sizes for the next process. If that fails, only the next process has to find them again."""
         try:
             replace_durably(self._path, msgspec.json.encode(SavedSizes(self._tokens_max, self.recompute)))
         except OSError as error:
             log.warning("the size of passes is not kept", path=str(self._path), reason=str(error))
 
     def shrink(self) -> bool:
-        """Use smaller passes from now on, since memory ran out. False if they cannot be smaller."""
+        """Use smaller passes from now on, because memory ran out. Returns False if they cannot be smaller."""
         rows, tokens = self._last
         if rows > 1:
             self._tokens_max = max(min(self._tokens_max, tokens) // 2, 1)
@@ -104,7 +101,7 @@ class PassSizes:
         return True
 
     def grow(self) -> None:
-        """After a successful stage, grow back towards the usual size."""
+        """Let passes grow back towards the usual size, after a successful stage."""
         if self._tokens_max < self._ceiling:
             self._tokens_max = min(self._tokens_max + self._tokens_max // GROWTH + 1, self._ceiling)
             self._save()
@@ -118,7 +115,7 @@ class PassSizes:
         return int(FREE_SHARE * measure_free(self._device) / self._token_bytes)
 
     def rows_per_pass(self, batch: int, width: int) -> int:
-        """Completions in each pass, if all passes over a batch of rows of at most `width` tokens are equally large."""
+        """Completions per pass if a batch of rows of at most `width` tokens is split into equal passes."""
         usual = self._tokens_max == self._ceiling  # then only memory decides, since much of the width may be padding
         tokens = self._count_fitting_tokens() if usual else self.tokens_per_pass()
         bound = min(max(tokens // width, 1), self._rows_max or batch, batch)
@@ -127,12 +124,12 @@ class PassSizes:
     def split_batch(
         self, prompts: torch.Tensor, prompt_tokens: torch.Tensor, tokens: torch.Tensor
     ) -> list[tuple[torch.Tensor, int]]:
-        """Rows and tokens of each pass. Rows of one prompt are adjacent, and a pass has at least one row.
+        """Rows and tokens of each pass, which has at least one row. Rows of one prompt are adjacent.
 
         Args:
             prompts: (rows,) a number for each distinct prompt.
             prompt_tokens: (rows,) tokens of the row's prompt, which a pass computes only once.
-            tokens: (rows,) of the row's completion.
+            tokens: (rows,) tokens of the row's completion.
         """
         budget, rows_max = self.tokens_per_pass(int(prompt_tokens.max())), self._rows_max or len(prompts)
         passes: list[tuple[list[int], int]] = []
@@ -149,14 +146,14 @@ class PassSizes:
         return [(torch.tensor(rows, device=prompts.device), taken) for rows, taken in passes]
 
     def measure_peak_vram(self) -> int:
-        """The most bytes of an accelerator that tensors have had so far; 0 on a processor."""
+        """Peak bytes of an accelerator that tensors have taken so far; 0 on a processor."""
         if self._device not in COUNTING:
             return 0
         return max(self._peak_bytes, int(getattr(torch, self._device).max_memory_allocated()))
 
     @contextmanager
     def measure_pass(self, rows: int, tokens: int, kept: int) -> Iterator[None]:
-        """Record the size of the pass in the block, and the memory that it takes.
+        """Record the size of the pass computed in the block, and the memory that it takes.
 
         Args:
             rows: completions in the pass.
@@ -173,13 +170,13 @@ class PassSizes:
         before = memory.memory_allocated()
         yield
         taken = memory.max_memory_allocated() - before - kept
-        # The part that does not depend on the size matters least in the largest pass, so that one counts.
+        # The fixed part of the memory matters least in the largest pass, so that pass counts.
         if taken > 0 and tokens >= self._measured_tokens:
             self._token_bytes, self._measured_tokens = taken / tokens, tokens
 
 
 def measure_free(device: str) -> int:
-    """Bytes that a pass could use: free ones of the device, and those that torch holds unused."""
+    """Bytes that a pass could use: those free on the device, and those that torch holds unused."""
     free = measure_device_memory(device).free
     if device in COUNTING:
         memory = getattr(torch, device)

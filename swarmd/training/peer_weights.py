@@ -1,14 +1,11 @@
 """Weights between nodes: offering this node's checkpoints to peers, and starting stages from a peer's weights.
 
-* Offers are written while training goes on; failures are logged.
-* A peer's weights are adopted if they answer more of the held-out questions here than this node's own, or a mean of
-  both if that answers no fewer. What the peer claims about them counts for nothing.
-* The command to train is the same each time. So weights with which a stage did not finish, even because the process
-  ended, are refused after `ATTEMPTS_MAX` attempts; the number of attempts is the size of a file beside them. Weights
-  that are fetched later start from zero: the network worker removes files that it does not know.
+* Offers are written while training goes on; failures are logged. * A peer's weights are adopted if they answer more of
+the held-out questions here than this node's own, or a mean of both if it answers no fewer. The peer's claims about them
+are ignored. * The command to train is repeated unchanged. So weights with which a stage did not finish, even because
+the process ended, are refused after `ATTEMPTS_MAX` attempts, counted by the size of a file beside them. The count of
+newly fetched weights starts from zero: the network worker removes files that it does not know.
 """
-
-from __future__ import annotations
 
 import hashlib
 import math
@@ -41,10 +38,10 @@ from swarmd.weights.tensors import check_finite, digest_architecture, read_tenso
 
 DTYPE = "BF16"
 REASON_MAX = 200  # characters of the library's message, which may quote megabytes of a peer's header
-TAKEN = "taken.tmp"  # the checkpoint's weights, which outlive the checkpoint
-SHARES = (1.0, 0.5)  # of the way to the mean, tried in turn
-TRIMMED_FROM = 4  # offers, from which on the extremes at each place are left out of the mean
-DEVIATIONS = 1.5  # of the difference of two measurements, beyond which a task has become worse
+TAKEN = "taken.tmp"  # link to the checkpoint's weights, which outlives the checkpoint
+SHARES = (1.0, 0.5)  # shares of the way to the mean, tried in turn
+TRIMMED_FROM = 4  # number of offers from which on the extremes at each place are left out of the mean
+DEVIATIONS = 1.5  # standard deviations of the difference of two measurements beyond which a task is worse
 DEVIATIONS_IN_ALL = 1.0  # the same for all tasks together
 ATTEMPTS_MAX = 2  # fewer than the failures after which the core gives up a stage
 TRIED = ".tried"
@@ -56,12 +53,8 @@ log = get_logger(__name__)
 
 
 def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write weights as they are announced: floating-point ones in bfloat16, others as they are.
-
-    Raises:
-        RecordRejected: "non-finite": a value is not finite.
-        OSError: the file cannot be written.
-    """
+    """Write weights as announced: floating-point ones in bfloat16, others unchanged. Raises RecordRejected:
+    "non-finite": a value is not finite; OSError: the file cannot be written."""
     rounded = {}
     for name, weight in sorted(weights.items()):
         plain = weight.detach().cpu()
@@ -72,7 +65,7 @@ def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Read weights that a peer announced, in the dtypes that they were announced in.
+    """Read weights that a peer announced, in their announced dtypes.
 
     Args:
         path: a file whose digest has been checked.
@@ -95,7 +88,7 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
         loaded = load_file(path)
     except SafetensorError as error:  # the library also checks what no tensor needs, such as metadata
         raise RecordRejected("malformed", f"not a safetensors file: {str(error)[:REASON_MAX]}") from error
-    for name, weight in loaded.items():  # float16 ends at 65,504
+    for name, weight in loaded.items():  # they may be too large for float16, which ends at 65,504
         if weight.is_floating_point() and not bool(weight.to(own[name].dtype).isfinite().all()):
             raise RecordRejected("non-finite", f"{name[:80]!r} has values that are not finite as {own[name].dtype}")
     return dict(loaded)
@@ -103,23 +96,21 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
 
 @dataclass(eq=False)
 class WeightsOffering:
-    """Offers the weights every few rounds, but no more often than a peer can fetch them.
-
-    Only the newest offer and the one before are kept: if rounds are shorter than a fetch, nobody could finish one.
-    """
+    """Offers the weights every few rounds, but no more often than a peer can fetch them. The newest offer and the one
+    before are kept: if rounds are shorter than a fetch, nobody could finish one otherwise."""
 
     every: int  # rounds between offers; 0 for none
-    stages: int  # of a round; weights are offered after the last
-    directory: Path  # of what is offered
-    free_bytes_min: int = 0  # kept free on its file system; without them nothing new is offered
+    stages: int  # per round; weights are offered after the last
+    directory: Path  # of the offers
+    free_bytes_min: int = 0  # bytes kept free on the file system; with less, nothing new is offered
 
     def __post_init__(self) -> None:
         self._offered = OfferedWeights(self.directory)
         self._busy = False
-        self._next_at = 0.0  # on the monotonic clock: no other offer before
+        self._next_at = 0.0  # on the monotonic clock: no offer before this
 
     def withdraw_if_off(self) -> None:
-        """If nothing is to be offered, withdraw earlier offers. Failures are logged."""
+        """Withdraw earlier offers if offering is off. Failures are logged."""
         if self.every:
             return
         try:
@@ -128,16 +119,15 @@ class WeightsOffering:
             log.warning("weights are still offered", directory=str(self.directory), reason=str(error))
 
     def is_due(self, event: StageTrained) -> bool:
-        """Whether to offer the weights after this stage: not while others are being written, or still being fetched."""
+        """Whether to offer the weights after this stage: not while others are being written, or may still be being
+        fetched."""
         if not self.every or self._busy or time.monotonic() < self._next_at:
             return False
         return event.stage + 1 == self.stages and (event.round + 1) % self.every == 0
 
     def keep_weights(self, checkpoint: Path) -> bool:
-        """Keep a checkpoint's weights for `offer`, by a hard link, or by a copy on a file system without links.
-
-        Returns whether it could.
-        """
+        """Keep a checkpoint's weights for `publish_offer`, by a hard link, or by a copy on a file system without links.
+        Returns whether that worked."""
         try:
             taken = self._offered.announced_path.with_name(TAKEN)  # the directory is made
             taken.unlink(missing_ok=True)
@@ -155,7 +145,7 @@ class WeightsOffering:
         return True
 
     def publish_offer(self, event: StageTrained, policy: Policy) -> None:
-        """Round, chunk and offer what was taken; runs in a thread beside the next stage. Failures are logged."""
+        """Round, chunk and offer the kept weights; runs in a thread beside the next stage. Failures are logged."""
         taken = self.directory / TAKEN
         try:
             self._check_disk_space(taken.stat().st_size)
@@ -190,14 +180,14 @@ class WeightsOffering:
 
 
 def digest_policy_architecture(policy: Policy) -> str:
-    """The architecture's digest in this policy's offers."""
+    """The digest of the architecture that this policy's offers state."""
     shapes = {name: tuple(weight.shape) for name, weight in policy.trained_weights().items()}
     return digest_architecture(describe_architecture(policy), shapes)
 
 
 def describe_architecture(policy: Policy) -> dict[str, Any]:
-    """What weights must have in common with this policy: the configuration; with adapters their settings and the
-    base."""
+    """The properties that offered weights must share with this policy: the configuration; with adapters their settings
+    and base."""
     config = dict(policy.model.config.to_dict())
     if policy.precision.adapters:
         settings = policy.model.peft_config[ADAPTER]
@@ -214,10 +204,10 @@ def digest_tokenizer(tokenizer: Any) -> str:
 def combine(
     own: Mapping[str, torch.Tensor], offers: Sequence[Mapping[str, torch.Tensor]], share: float = 1.0
 ) -> dict[str, torch.Tensor]:
-    """The mean of this node's weights and those that peers offer, which one of several offers cannot pull far away.
+    """The mean of this node's weights and those that peers offer, limited so that no single offer can pull it far.
 
-    An offer's difference from the own weights is shortened to the median length of all offers' differences. Of
-    `TRIMMED_FROM` offers or more the largest and the smallest value at each place are left out, the own one's too.
+    An offer's difference from the own weights is shortened to the median length of all offers' differences. From
+    `TRIMMED_FROM` offers on, the largest and the smallest value at each place are left out, even if it is the own one.
     Under adapters only B is averaged: A is the same everywhere, so the mean of B is that of the products.
 
     Args:
@@ -253,10 +243,10 @@ def _distance(own: Mapping[str, torch.Tensor], offer: Mapping[str, torch.Tensor]
 
 
 def explain_regression(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:
-    """What is worse with the mean than with this node's own weights, in words; empty if nothing is.
+    """Say what is worse with the mean than with this node's own weights; empty if nothing is.
 
-    A task is worse if it is so beyond chance, compared with the node's best at it: otherwise each mean could take a
-    little, and in the end everything. A node that is below its best anyway accepts only what is better beyond chance.
+    A task must be worse beyond chance, compared with the node's best at it: otherwise each mean could take a little,
+    and all means together everything. A node that is below its best anyway accepts only what is better beyond chance.
 
     Args:
         own: accuracy by task with the node's own weights.
@@ -283,15 +273,15 @@ def adopt_peer_weights(
     best: Mapping[str, float],
     measure: Measure,
 ) -> WeightsAdopted | WeightsRefused:
-    """Load a peer's weights if they answer more of the held-out questions than this node's; or a mean with peers'.
+    """Load a peer's weights, or a mean with peers', if they do better on the held-out questions than this node's.
 
-    Of the ways to the mean that `SHARES` name, the first after which no fewer are answered is taken. If the weights are
-    refused, or anything is raised, the policy has its own weights again.
+    A mean is tried at each of `SHARES` of the way; the first that answers no fewer questions is taken. If the weights
+    are refused, or anything is raised, the policy has its own weights again.
 
     Args:
         order: the stage that begins, with what the log says about the weights; their accuracy is only a claim.
         directory: of what was fetched.
-        own: accuracy of the policy as it is, by task; empty if it cannot be measured.
+        own: present accuracy of the policy, by task; empty if it cannot be measured.
         best: the policy's best accuracy so far, by task.
         measure: measures the policy after loading.
 
@@ -336,13 +326,10 @@ def adopt_peer_weights(
 
 
 def _open_all(directory: Path, weights: PeerWeights, policy: Policy) -> list[dict[str, torch.Tensor]]:
-    """Read the weights that an order names, and count the attempt; none if stages have failed with them before.
+    """Read the weights that an order names, and count the attempt; none if too many attempts have failed before.
 
-    Offers for a mean that are no good are left out.
-
-    Raises:
-        RecordRejected, ModelError, OSError: none is any good: not what was fetched, not finite, or another model's, or
-            the file cannot be read. The error is the last one's.
+    Unusable offers for a mean are left out. Raises RecordRejected, ModelError, OSError: no offer is usable, because it
+    is not what was fetched, not finite, another model's, or unreadable. The error is the last offer's.
     """
     tried = directory / f"{weights.digest}{TRIED}"
     if tried.exists() and tried.stat().st_size >= ATTEMPTS_MAX:
@@ -366,7 +353,7 @@ def _open_all(directory: Path, weights: PeerWeights, policy: Policy) -> list[dic
 
 
 def forget_attempts(directory: Path, weights: PeerWeights) -> None:
-    """Reset the attempts: a stage that began with these weights was trained or cancelled."""
+    """Reset the count of attempts: a stage that began with these weights was trained or cancelled."""
     (directory / f"{weights.digest}{TRIED}").unlink(missing_ok=True)
 
 
@@ -377,10 +364,8 @@ def _try_weights(
     measure: Measure,
     judge: Callable[[Mapping[str, Accuracy]], str],
 ) -> tuple[Mapping[str, Accuracy], str]:
-    """Measure the policy with these weights. Returns its accuracy, and what speaks against them.
-
-    If anything does, or is raised, the policy has the kept weights again.
-    """
+    """Measure the policy with these weights. Returns its accuracy, and the objection to them, empty for none. If there
+    is one, or anything is raised, the kept weights are restored."""
     against = "not measured"
     try:
         policy.load_weights(weights)

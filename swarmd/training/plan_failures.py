@@ -1,9 +1,7 @@
 """Exceptions of a plan's methods: reported with the method's name, and survived if they concern own completions.
 
-Over a peer's group they cost only that group, see `swarmd.training.groups`.
+An exception over a peer's group costs only that group, see `swarmd.training.groups`.
 """
-
-from __future__ import annotations
 
 import contextlib
 import traceback
@@ -15,7 +13,7 @@ from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question, Score, qualified_plan_name, score_completions
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 
-TOLD_MAX = 300  # characters of the exception, which may quote peers' texts
+TOLD_MAX = 300  # characters quoted of the exception, which may contain peers' texts
 FIX = "Mend the plan, or write to its author; docs/swarms/writing.md has what each method keeps to"
 
 log = get_logger(__name__)
@@ -52,16 +50,9 @@ def name_plan_failures(plan: Plan) -> Iterator[None]:
 
 
 def score_own(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[tuple[Score, ...], BaseException | None]:
-    """Score this node's own completions.
-
-    If the plan raises, each completion is scored by itself, and those over which it raises again count as failed.
-
-    Returns:
-        The scores, and the first exception of the plan, if any.
-
-    Raises:
-        SwarmError: as `score_completions`.
-    """
+    """Score this node's own completions. If the plan raises, each completion is scored by itself, and those over which
+    it raises again count as failed. Returns the scores, and the plan's first exception, if any. Raises SwarmError: as
+    `score_completions`."""
     try:
         return score_completions(plan, question, texts), None
     except FOREIGN_ERRORS as error:

@@ -4,10 +4,8 @@
   train.
 - All ranks load the same checkpoint and draw the same questions, of which each takes its share. TRL and accelerate
   average their gradients.
-- If one of them fails, all are replaced: what counts is on disk.
+- If one of them fails, all are replaced, and restart from what is on disk.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -29,9 +27,9 @@ from swarmd.installed import import_optional
 from swarmd.training.models.parallelism import WRITE_IT, find_parallelism, locate_file
 from swarmd.worker.messages import PerformMessage, StartMessage, encode_frame
 
-RANK = "rank"  # argument that makes the trainer worker another rank than the first
+RANK = "rank"  # command-line argument that makes the process a rank other than the first
 HOST = "127.0.0.1"
-ZERO = {  # accelerate's variables; it takes "auto" from the trainer's settings
+ZERO = {  # accelerate's variables; "auto" means the trainer's settings
     "ACCELERATE_USE_DEEPSPEED": "true",
     "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none",
     "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
@@ -39,20 +37,20 @@ ZERO = {  # accelerate's variables; it takes "auto" from the trainer's settings
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "auto",
     "ACCELERATE_GRADIENT_CLIPPING": "auto",
 }
-END_S = 10.0  # time for the other ranks to end by themselves
+END_S = 10.0  # time for the other ranks to end by themselves before they are killed
 
 
 Part = TypeVar("Part")
 
 
 class RankInfo(msgspec.Struct, frozen=True):
-    """This process's place among those of its node."""
+    """This process's rank, and the number of ranks."""
 
     rank: int = 0
     size: int = 1
 
     def gather(self, part: Part) -> list[Part]:
-        """Collect an object from every rank, in their order; waits for all of them."""
+        """Collect an object from every rank, in the order of ranks; waits for all of them."""
         if self.size == 1:
             return [part]
         import torch.distributed
@@ -62,7 +60,7 @@ class RankInfo(msgspec.Struct, frozen=True):
         return [each for each in parts if each is not None]
 
     def rank_config(self, training: TrainingConfig) -> TrainingConfig:
-        """The settings with this rank's share of a step's groups, except for peers': each stage has its number."""
+        """The settings with this rank's share of a step's groups. Peers' groups are divided in each stage."""
         shared = ("own_questions", "own_questions_max", "replay_questions")
         shares = {name: -(-getattr(training, name) // self.size) for name in shared}
         return msgspec.structs.replace(training, questions=training.questions // self.size, **shares)
@@ -75,7 +73,7 @@ class RankGroup:
     """The other ranks, which rank 0 starts and ends.
 
     Args:
-        start: the message with which this worker was started; they get it, too.
+        start: the message that started this worker; it is sent to them, too.
         training: says how many there are, and how accelerate is configured.
         failed: called from a thread with the reason if one of them ends by itself.
 
@@ -114,7 +112,7 @@ class RankGroup:
             process.stdin.flush()
 
     def start_stage(self, order: Train) -> None:
-        """Tell all ranks to train this stage."""
+        """Tell the other ranks to train this stage."""
         for process in self._processes:
             self._send(process, encode_frame(PerformMessage(order)))
 
@@ -183,7 +181,7 @@ def check_equal_weights(digests: list[str]) -> None:
 
 
 def check_equal_rows(rows: list[int]) -> None:
-    """Raise SwarmdError if the ranks' passes would have different numbers of rows, and so would not match."""
+    """Raise SwarmError if the ranks' passes have different numbers of rows, so that they would not match."""
     if len(set(rows)) > 1:
         raise SwarmdError(
             f"the ranks would take {', '.join(map(str, rows))} completions in a pass",

@@ -4,15 +4,13 @@
 model once; the key-value cache is then repeated for the completions of each prompt, and one token is drawn at a time.
 Models whose cache does not allow this use transformers' own `generate`. The caller may cancel between any two tokens.
 vLLM draws behind the same interface (`swarmd.training.vllm_sampler`). vLLM, or a copy in bfloat16
-(`swarmd.training.drawing_copy`), computes in other dtypes than are trained; so it returns the log-probabilities by
+(`swarmd.training.drawing_copy`), computes in other dtypes than training does; so it returns the log-probabilities by
 which it drew, and the loss corrects for the difference (`swarmd.training.masking.weight_by_importance_ratio`).
 
 `TurnSampler` lets the swarm answer. A plan whose models use tools names the texts at which generation pauses
-(`Plan.stops`); what `Plan.react` appends is part of the completion, but no token of it is trained on. Conversations,
-in which a turn of the model is a whole message, are in `swarmd.training.turns`.
+(`Plan.stops`); what `Plan.react` appends is part of the completion, but none of its tokens is trained on.
+Conversations, in which a turn of the model is a whole message, are in `swarmd.training.turns`.
 """
-
-from __future__ import annotations
 
 import abc
 import contextlib
@@ -42,8 +40,8 @@ from swarmd.training.stage_timer import TAIL_SHARE, StageTimer
 from swarmd.training.token_counter import TokenCounter
 
 TURNS_MAX = 16  # answers of the swarm in one completion
-REACTIONS_AT_ONCE = 2  # reactions of the plan, such as programs, in parallel
-POLL_S = 0.2  # how often the cancellation is checked meanwhile
+REACTIONS_AT_ONCE = 2  # calls of the plan's `react`, which may run programs, in parallel
+POLL_S = 0.2  # how often the cancellation is checked while they run
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
 NEUTRAL: dict[str, Any] = {  # settings of `generate` in a model's files that would change the distribution
@@ -59,7 +57,7 @@ log = get_logger(__name__)
 
 
 class SampledTokens(msgspec.Struct):
-    """A completion's tokens."""
+    """The tokens of a completion."""
 
     tokens: list[int]
     logps: list[float] = []  # of each token when it was drawn, at the temperature, in nats; empty: the policy's own
@@ -75,38 +73,35 @@ class SamplingRequest(NamedTuple):
     generator: torch.Generator
     cancellation: Cancellation
     stops: tuple[str, ...]
-    rooms: Sequence[int]  # most tokens of the completions of each prompt; `tokens_max` is the largest
+    rooms: Sequence[int]  # token limit of each prompt's completions; `tokens_max` is the largest
 
     @property
     def row_count(self) -> int:
-        """Completions."""
+        """Number of completions."""
         return len(self.prompts) * self.group
 
-    def halve(self) -> tuple[SamplingRequest, SamplingRequest]:
-        """Split into two requests for the same completions in the same order; there must be two at least."""
+    def halve(self) -> "tuple[SamplingRequest, SamplingRequest]":
+        """Split into two requests for the same completions in the same order; there must be at least two
+        completions."""
         half = len(self.prompts) // 2
         if half:
             return self._slice(slice(half)), self._slice(slice(half, None))
         half = self.group // 2
         return self._replace(group=half), self._replace(group=self.group - half)
 
-    def _slice(self, some: slice) -> SamplingRequest:
+    def _slice(self, some: slice) -> "SamplingRequest":
         rooms = self.rooms[some]
         return self._replace(prompts=self.prompts[some], rooms=rooms, tokens_max=max(rooms))
 
 
 class BaseSampler(abc.ABC):
-    """Draws completions.
+    """Draws completions. `stop_ids`: token ids that end a completion; the id stays in it, so that the model learns to
+    end. `decode`: turns token ids into text."""
 
-    Args:
-        stop_ids: token ids that end a completion; the id stays in it, so that the model learns to end.
-        decode: turns token ids into text.
-    """
-
-    note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
-    timer = StageTimer()  # the engine's own takes its place
-    tokens: TokenCounter | None = None  # counts what is drawn
-    _copy: SamplingCopy | None = None  # of the policy, to draw from instead
+    note: NoteSink = staticmethod(lambda words: None)  # called with the progress of a batch
+    timer = StageTimer()  # replaced by the engine's own
+    tokens: TokenCounter | None = None  # counts drawn tokens
+    _copy: SamplingCopy | None = None  # the copy of the policy to draw from, if there is one
     _is_frozen = False
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
@@ -126,10 +121,9 @@ class BaseSampler(abc.ABC):
     ) -> list[SampledTokens]:
         """Draw `group` completions of each prompt, prompt by prompt.
 
-        Each ends in a stop id or behind one of the texts `stops`, or is cut at `tokens_max` tokens, or at the prompt's
-        number in `rooms` if they are given. No more tokens than that are drawn.
-
-        Raises Cancelled (a BaseException) if the cancellation is asked for.
+        Each ends in a stop id or after one of the texts `stops`, or is cut at `tokens_max` tokens, or at the prompt's
+        limit in `rooms` if that is given. No tokens beyond are drawn. Raises Cancelled (a BaseException) on
+        cancellation.
         """
         if not self._is_frozen:
             self._update_weights(cancellation)
@@ -143,17 +137,17 @@ class BaseSampler(abc.ABC):
             self.tokens.add(tokens)
 
     def _count_completions(self, drawn: list[SampledTokens]) -> list[SampledTokens]:
-        """Count completions that came as a whole, and return them."""
+        """Count the tokens of finished completions, and return these."""
         self._count_tokens(sum(len(each.tokens) for each in drawn))
         return drawn
 
     def freeze(self, cancellation: Cancellation) -> None:
-        """Draw with the weights as they are now until `release`, whatever becomes of the policy's meanwhile."""
+        """Draw with the present weights until `release`, even if the policy's change meanwhile."""
         self._update_weights(cancellation)
         self._is_frozen = True
 
     def release(self) -> None:
-        """Free the memory that only drawing needs, until the next `sample`, and end what `freeze` began."""
+        """Free the memory that only drawing needs, until the next `sample`, and undo `freeze`."""
         self._is_frozen = False
         if self._copy is not None:
             self._copy.release()
@@ -164,19 +158,20 @@ class BaseSampler(abc.ABC):
         return False
 
     def _update_weights(self, cancellation: Cancellation) -> None:
-        """Draw with the policy's weights as they are now."""
+        """Make later draws use the policy's present weights."""
         if self._copy is not None:
             with self.timer.time("sync"):
                 self._copy.refresh()
 
     @abc.abstractmethod
     def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
-        """See `sample`."""
+        """Draw completions, as `sample`."""
 
     def _draw_to_smallest_bound(
         self, draw: Callable[[SamplingRequest], list[SampledTokens]], wanted: SamplingRequest
     ) -> list[SampledTokens]:
-        """Draw with a function that takes one bound for all rows: up to the smallest bound, then on with the rest."""
+        """Draw with a function that takes only one token limit: up to the smallest, then on with the rows that are
+        left."""
         if len(set(wanted.rooms)) == 1:
             return draw(wanted)
         prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
@@ -203,11 +198,8 @@ class BaseSampler(abc.ABC):
         return bool(stops) and self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
 
     def _cut_at_stop(self, tokens: list[int], stops: tuple[str, ...], begun: int = 0) -> tuple[list[int], bool]:
-        """Cut tokens behind the first stop id or text to pause at. Returns them, and whether there is one.
-
-        Args:
-            begun: number of tokens that were checked before; a text to pause at may begin among them.
-        """
+        """Cut tokens after the first stop id or text to pause at. Returns them, and whether there is one. `begun`:
+        number of tokens already checked; a text to pause at may begin among them."""
         for end in range(begun + 1, len(tokens) + 1):
             if tokens[end - 1] in self._stop_ids or (stops and self._ends_with_stop(tokens[:end], stops)):
                 return tokens[:end], True
@@ -215,13 +207,9 @@ class BaseSampler(abc.ABC):
 
 
 class Sampler(BaseSampler):
-    """Draws completions from a policy's model, which is in evaluation mode meanwhile.
-
-    Args:
-        copy: of the policy, to draw from instead.
-        splits: whether to draw in parts after memory ran out. Ranks that each hold a part of the model cannot: they
-            wait for each other's passes.
-    """
+    """Draws completions from a policy's model, which it puts in evaluation mode meanwhile. `copy`: a copy of the policy
+    to draw from instead. `splits`: whether to draw in parts after memory ran out, which ranks with parts of one model
+    cannot do: they wait for each other's passes."""
 
     def __init__(self, policy: Policy, splits: bool = True, copy: SamplingCopy | None = None) -> None:
         super().__init__(policy.stop_ids, policy.decode_completion)
@@ -231,7 +219,7 @@ class Sampler(BaseSampler):
         self._pad_id = policy.tokenizer.pad_token_id
         self._autocast = contextlib.nullcontext if copy is not None and copy.is_short else policy.autocast
         self._splits = splits
-        self._rows_max = 0  # completions at once; 0: memory has not run out yet
+        self._rows_max = 0  # completions drawn at once; 0: no limit, memory has not run out yet
         self._shared: bool | None = None
 
     @property
@@ -247,7 +235,8 @@ class Sampler(BaseSampler):
 
     @property
     def can_freeze(self) -> bool:
-        """`generate` cannot: it draws from the generator of the whole process, in the order in which threads come."""
+        """Whether completions can be drawn while the policy is trained. Not by `generate`: it uses the random generator
+        of the whole process, which threads would share in random order."""
         return self._copy is not None and self.can_share_prefill
 
     def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
@@ -279,7 +268,7 @@ class Sampler(BaseSampler):
                 log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
             if self.tokens is not None:
                 self.tokens.discard(self.tokens.drawn - counted)
-            release_memory()  # here, since the error held references until now
+            release_memory()  # here, because the error held references until now
             wanted.generator.set_state(begun)
             left.append(part)
         return drawn
@@ -298,7 +287,7 @@ class Sampler(BaseSampler):
             batch.repeat_sequences(wanted.group)
             synchronize()
         drawn = [SampledTokens([], []) for _ in range(wanted.row_count)]
-        few, tail_since = wanted.row_count // TAIL_SHARE, math.inf  # since when few completions are left
+        few, tail_since = wanted.row_count // TAIL_SHARE, math.inf  # time since which few completions are left
         for number in range(wanted.tokens_max):
             wanted.cancellation.raise_if_requested()
             self.note(describe_drawing(number, wanted.tokens_max))
@@ -340,7 +329,7 @@ class Sampler(BaseSampler):
                 stopping_criteria=StoppingCriteriaList([_GenerationMonitor(wanted, pauses, ids.shape[1], self.note)]),
                 **NEUTRAL,
             )
-        # `generate` ends rows one by one, but pads them to one length.
+        # `generate` ends rows one by one, but pads them to equal length.
         return [SampledTokens(self._cut_at_stop(row, stops)[0]) for row in output[:, ids.shape[1] :].tolist()]
 
     def _is_cache_exact(self) -> bool:
@@ -364,7 +353,7 @@ class Sampler(BaseSampler):
 
 
 class DecodingBatch:
-    """Sequences that are being extended: their cache, mask, and logits of the next token."""
+    """Sequences being extended: their cache, mask, and logits of the next token."""
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> None:
         self._model = model
@@ -376,7 +365,7 @@ class DecodingBatch:
         self.rows = list(range(len(prompts)))  # index of each sequence in the caller's list
 
     def repeat_sequences(self, group: int | torch.Tensor) -> None:
-        """Make `group` sequences of each one; a tensor has a number for each."""
+        """Repeat each sequence `group` times; a tensor has one number for each."""
         if isinstance(group, torch.Tensor) or group > 1:
             repeats: Any = group
             self._cache.batch_repeat_interleave(repeats)
@@ -390,8 +379,8 @@ class DecodingBatch:
         """Whether `join` and `trim` work: each layer of the cache holds the states of all tokens, and nothing else."""
         return all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
-    def join(self, other: DecodingBatch) -> None:
-        """Go on with the sequences of another batch too, behind the present ones; the shorter are padded."""
+    def join(self, other: "DecodingBatch") -> None:
+        """Append the sequences of another batch; the shorter ones are padded."""
         both, width = (self, other), max(self._mask.size(1), other._mask.size(1))
         for mine, theirs in zip(self._cache.layers, other._cache.layers, strict=True):
             for name in ("keys", "values"):
@@ -403,7 +392,7 @@ class DecodingBatch:
         self.rows = list(range(len(self.logits)))
 
     def trim(self) -> None:
-        """Drop the columns that are padding in every sequence, as they are after the longest has ended."""
+        """Drop columns that are padding in every sequence, as they are after the longest has ended."""
         unused = int(self._mask.argmax(1).min())
         if unused:
             self._mask = self._mask[:, unused:]
@@ -412,7 +401,7 @@ class DecodingBatch:
                 layer.keys, layer.values = layer.keys[:, :, unused:], layer.values[:, :, unused:]
 
     def append_tokens(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:
-        """Append a token to each sequence and drop finished ones; False if none is left."""
+        """Append a token to each sequence and drop finished ones; returns False if none is left."""
         kept = [place for place, goes_on in enumerate(still) if goes_on]
         if not kept:
             return False
@@ -427,8 +416,8 @@ class DecodingBatch:
         return True
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        # An index copies the last states. With a slice they stay among those of all tokens, and torch's linear layer
-        # then copies the whole output layer for each sequence.
+        # An index copies the last states. With a slice they stay a view into those of all tokens, for which torch's
+        # linear layer copies the whole output layer for each sequence.
         last = torch.tensor([-1], device=ids.device)
         output = self._model(
             input_ids=ids,
@@ -454,7 +443,7 @@ class _GenerationMonitor(StoppingCriteria):
     ) -> None:
         self._wanted = wanted
         self._pauses = pauses
-        self._prompt = prompt  # width
+        self._prompt = prompt  # number of prompt columns
         self._note = note
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -487,12 +476,11 @@ def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tu
 def _draw_tokens(
     logits: torch.Tensor, temperature: float, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw one token for each row (rows,). Returns them with log-probabilities; the likeliest at temperature 0.
+    """Draw one token for each row (rows,); at temperature 0 the likeliest. Returns tokens and log-probabilities. Raises
+    ArithmeticError if logits are not finite.
 
-    Raises ArithmeticError if logits are not finite.
-
-    torch's multinomial draws a random number for every token of the vocabulary, which on a CPU is an eighth of the time
-    of a small model. So on a CPU one number for each row is looked up in the cumulative sums of the weights.
+    torch's multinomial draws a random number for every token of the vocabulary, which on a CPU takes an eighth of a
+    small model's time. So on a CPU one number for each row is looked up in the cumulative sums of the weights.
     """
     if temperature == 0:
         return logits.argmax(-1), logits.new_zeros(len(logits))
@@ -506,12 +494,7 @@ def _draw_tokens(
 
 def pick_tokens(weights: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     """The token of each row (rows,) at which the cumulative sum of its weights (rows, vocabulary) passes a point.
-
-    Args:
-        points: (rows,) in float64, evenly drawn from 0 to 1.
-
-    Raises ArithmeticError if weights are not finite.
-    """
+    `points`: (rows,) in float64, uniform between 0 and 1. Raises ArithmeticError if weights are not finite."""
     sums = weights.cumsum(-1, dtype=torch.float64)
     if not sums[:, -1].isfinite().all():
         raise ArithmeticError("the model's logits are not finite numbers")
@@ -520,14 +503,14 @@ def pick_tokens(weights: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 
 
 class TurnCompletion(msgspec.Struct):
-    """One completion. `own` says for each token whether the model drew it (1) or the swarm added it (0)."""
+    """One completion. `own` is 1 for each token that the model drew, and 0 for those that the swarm added."""
 
     tokens: list[int]
     own: list[int]
     text: str
     logps: list[float] = []  # as in `SampledTokens`; 0 for tokens that the swarm added
     turns: tuple[int, ...] = ()  # of a conversation: see `swarmd.swarms.rollouts.Group.turns`
-    score: Score | None = None  # of a conversation
+    score: Score | None = None  # of a conversation, from its environment
 
 
 @dataclass(eq=False)
@@ -564,7 +547,7 @@ class TurnSampler:
             return completions
         asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
         paused = [place for place, drawn in enumerate(completions) if self._is_paused(drawn)]
-        # Turn by turn, until each completion has ended or is full.
+        # Turn by turn, until each completion has ended or reached its limit.
         for _ in range(TURNS_MAX):
             cancellation.raise_if_requested()
             paused = self._append_reactions(
@@ -598,7 +581,7 @@ class TurnSampler:
     def _compute_reactions(
         self, paused: Sequence[tuple[Question, str]], cancellation: Cancellation
     ) -> list[str | None]:
-        """Ask the plan for its answers. A cancellation does not wait for those that are being computed."""
+        """Ask the plan for its answers. A cancellation does not wait for those still being computed."""
         pool = ThreadPoolExecutor(REACTIONS_AT_ONCE, thread_name_prefix="react")
         try:
             answers = [pool.submit(self.plan.react, question, text) for question, text in paused]
@@ -612,7 +595,7 @@ class TurnSampler:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _collect_reactions(self, answers: Sequence[Future[str | None]]) -> list[str | None]:
-        """Collect the plan's answers; a completion over which it raised ends there."""
+        """Collect the plan's answers; a completion over which it raised gets None, which ends it."""
         results, raised = [], None
         for answer in answers:
             error = answer.exception()

@@ -1,19 +1,16 @@
-"""Which groups that this node did not just draw are in a step's batch: peers', and its own earlier ones.
+"""Chooses the groups of a step's batch that this node did not just draw: peers', and its own earlier ones.
 
-If chance decided, peers' groups would crowd out a task that few nodes can do: it has few informative groups, so few are
+A random choice of peers' groups would crowd out a task that few nodes can do: it has few informative groups, so few are
 drawn, so nobody learns it, and once its only specialist unlearns it, nobody supplies any. So
 
-* every task gets the same number of groups, as far as it has them; within a task every peer gets the same number; both
-  are spread over the whole stage;
-* no peer has more than `peer_max` groups in a batch, including earlier ones drawn again: a peer that makes groups up
-  has as many as it likes, and none is flat. It has one until something of it was seen in the stage, and none if far
-  less of it counts than of others (`swarmd.training.masking.MaskStats.decide_peer_slots`);
-* slots that this leaves free are for own groups.
+* every task gets the same number of groups, if it has enough; within a task every peer gets the same number; both are
+spread over the whole stage; * no peer has more than `peer_max` groups in a batch, including earlier ones drawn again: a
+peer that makes groups up can make any number, none of them flat. A peer gets one until some of its groups were seen in
+the stage, and none if far less of it counts than of others (`swarmd.training.masking.MaskStats.decide_peer_slots`); *
+slots that remain free are for own groups.
 
 `ReplayBuffer` keeps this node's latest groups, so that it does not lose its skills while it learns those of peers.
 """
-
-from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
@@ -26,12 +23,12 @@ from cachetools import FIFOCache
 from swarmd.swarms.plan import hash_number
 from swarmd.training.groups import TrainingGroup
 
-PEER_SHARE = 0.5  # of peers' slots in a batch, the most that one peer may have
-KEPT_PER_TASK = 64  # earlier groups of a task
-TASKS_MAX = 256  # with earlier groups; the one that had no new group for the longest time is dropped
+PEER_SHARE = 0.5  # largest share of a batch's slots for peers that one peer may have
+KEPT_PER_TASK = 64  # earlier groups kept
+TASKS_MAX = 256  # tasks with earlier groups; beyond that the one without a new group for longest is dropped
 T = TypeVar("T")
 NO_WEIGHTS: Mapping[str, float] = {}
-WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
+WEIGHT_PARTS = 100  # integer that a weight of 1 becomes: shares are counted in integers
 # why a group was skipped: its peer had its share, little of it counts, or its right answers are too long
 Reason = Literal["share", "little", "long"]
 
@@ -39,14 +36,14 @@ Reason = Literal["share", "little", "long"]
 class PeerSchedule:
     """Schedules peers' groups over the steps of a stage, each at most once.
 
-    Every step gets an equal share, at most `share_max` groups. What is left beyond that may replace flat own groups.
+    Every step gets an equal share, at most `share_max` groups. Groups beyond that may replace flat own groups.
 
     Args:
         groups: in random order.
         steps: of the stage.
         share_max: groups in a step.
-        peer_max: groups of one peer in a batch; 0: no bound.
-        weights: of tasks that get more than an equal number, as multiples of it.
+        peer_max: groups of one peer in a batch; 0: no limit.
+        weights: multiples of the equal share for tasks that get more.
     """
 
     def __init__(
@@ -68,11 +65,8 @@ class PeerSchedule:
         self.scheduled = 0
 
     def schedule_step(self, worthy: Mapping[str, bool]) -> list[TrainingGroup]:
-        """The groups of the next step.
-
-        Args:
-            worthy: whether each peer that was seen in this stage may have groups in it.
-        """
+        """The peers' groups of the next step. `worthy`: for each peer seen in this stage, whether it may have groups in
+        it."""
         self._batch.clear()
         self._worthy = worthy
         even = -(-len(self._left) // max(self._steps_left, 1))
@@ -80,11 +74,11 @@ class PeerSchedule:
         return self._take_admitted(min(even, self._share_max))
 
     def take_spare_groups(self, wanted: int) -> list[TrainingGroup]:
-        """Up to `wanted` groups that the shares of later steps do not need."""
+        """Up to `wanted` groups that later steps will not need."""
         return self._take_admitted(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
 
     def admit_group(self, group: TrainingGroup) -> bool:
-        """Whether the batch may have one more group, which is then counted; always for this node's own."""
+        """Whether the batch may have one more group, which is then counted; always true for this node's own."""
         admitted = not group.peer or self._batch[group.peer] < self._peer_groups_max(group.peer)
         self._batch[group.peer] += admitted
         return admitted
@@ -95,13 +89,13 @@ class PeerSchedule:
         return Counter(why for group, why in self._passed.items() if group in left)
 
     def _peer_groups_max(self, peer: str) -> float:
-        """Most groups that a peer may have in this batch."""
+        """Largest number of groups that a peer may have in this batch."""
         if not self._peer_max:
             return math.inf
         return self._peer_max * self._worthy[peer] if peer in self._worthy else 1
 
     def _take_admitted(self, count: int) -> list[TrainingGroup]:
-        """The first `count` groups that are admitted."""
+        """Remove and return the first `count` admitted groups."""
         taken: list[TrainingGroup] = []
         left: list[TrainingGroup] = []
         for group in self._left:
@@ -119,9 +113,7 @@ class PeerSchedule:
 
 def select_rank_groups(groups: Sequence[TrainingGroup], rank: int, ranks: int, peer_ranks: int) -> list[TrainingGroup]:
     """The groups of one of several ranks: each group is for one rank, and a peer's groups are on `peer_ranks` of them.
-
-    A peer always has the same ranks, since earlier groups are drawn again on theirs.
-    """
+    A peer always has the same ranks, because its earlier groups are drawn again there."""
     if peer_ranks >= ranks:
         return list(groups[rank::ranks])
     seen: Counter[str] = Counter()
@@ -138,10 +130,8 @@ def spread_evenly(
     items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], str]], weights: Mapping[str, float] = NO_WEIGHTS
 ) -> list[T]:
     """Reorder items so that the first `wanted` have the values of the first key as evenly as possible, each spread over
-    all of them; within a value, those of the second key, and so on.
-
-    The other items follow in their order. `weights` are of values of the first key, see `share_evenly`.
-    """
+    all of them; within a value, those of the second key, and so on. The other items follow in their order. `weights`:
+    of values of the first key, see `share_evenly`."""
     if not keys:
         return list(items)
     by_value: dict[str, list[T]] = defaultdict(list)
@@ -159,10 +149,8 @@ def spread_evenly(
 
 
 def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, float] = NO_WEIGHTS) -> dict[str, int]:
-    """Divide `wanted` equally among names, none of which gets more than its count.
-
-    A name with a weight gets that many times as much as the others, whose weight is 1.
-    """
+    """Divide `wanted` equally among names, none of which gets more than its count. A name with a weight gets that many
+    times as much as the others, whose weight is 1."""
     parts = {name: round(weights.get(name, 1.0) * WEIGHT_PARTS) for name in counts}
     shares = {}
     left, parts_left = wanted, sum(parts.values())
@@ -174,23 +162,15 @@ def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, f
 
 
 def groups_per_peer_max(slots: int, peers: int) -> int:
-    """Most groups of a batch that one peer may have: `PEER_SHARE` of peers' slots, rounded up.
-
-    0, no bound, if there is only one peer, whose slots nobody else could take.
-
-    Args:
-        slots: of a batch for peers' groups.
-        peers: that published something.
-    """
+    """Largest number of groups that one peer may have in a batch: `PEER_SHARE` of `slots`, rounded up; 0, no limit, for
+    a single peer, whose slots nobody else could take. `slots`: for peers' groups in a batch. `peers`: number that
+    published something."""
     return max(1, math.ceil(slots * PEER_SHARE)) if peers > 1 else 0
 
 
 def count_peer_ranks(slots: int, peers: int, ranks: int) -> int:
-    """Number of ranks on which one peer may have groups.
-
-    Each rank keeps to `groups_per_peer_max` of its own slots, which is rounded up, and together they keep to that of
-    all slots. `slots` are those of one rank.
-    """
+    """Number of ranks on which one peer may have groups. Each rank limits a peer to `groups_per_peer_max` of its own
+    slots, which is rounded up, so the number of ranks limits the total to that of all slots. `slots`: of one rank."""
     bound = groups_per_peer_max(slots, peers)
     if not bound:
         return ranks
@@ -198,10 +178,8 @@ def count_peer_ranks(slots: int, peers: int, ranks: int) -> int:
 
 
 class ReplayBuffer:
-    """The latest informative groups of each task.
-
-    It lives as long as the trainer process: after a restart it is empty, and fills in the next stage.
-    """
+    """The latest informative groups of each task. It lives as long as the trainer process: after a restart it is empty,
+    and fills in the next stage."""
 
     def __init__(self, by_task: Mapping[str, Iterable[TrainingGroup]] | None = None) -> None:
         self._by_task: FIFOCache[str, deque[TrainingGroup]] = FIFOCache(TASKS_MAX)
@@ -211,8 +189,8 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return sum(map(len, self._by_task.values()))
 
-    def copy(self) -> ReplayBuffer:
-        """A copy that does not change with this one."""
+    def copy(self) -> "ReplayBuffer":
+        """An independent copy."""
         return ReplayBuffer(self._by_task)
 
     def add(self, group: TrainingGroup) -> None:
@@ -223,7 +201,7 @@ class ReplayBuffer:
             self._by_task[group.question.task] = kept
 
     def drop_groups(self, unwanted: Callable[[TrainingGroup], bool]) -> None:
-        """Drop these groups."""
+        """Drop the groups for which `unwanted` is true."""
         for task, groups in list(self._by_task.items()):
             self._by_task[task] = deque((each for each in groups if not unwanted(each)), KEPT_PER_TASK)
             if not self._by_task[task]:

@@ -3,13 +3,11 @@
 A step's batch has `questions` groups. Peers' groups that the schedule has for the step and informative own groups come
 first. The slots of flat own groups go to peers' groups that no later step needs, then to earlier groups.
 
-What a batch needs to have drawn may be drawn in another thread while the step before is trained (`Stage.draw_ahead`).
-That thread counts nothing: what it has drawn counts when its batch is made, so a stage that ends early has counted none
-of it. Draws do not depend on how fast it is: peers are judged when it starts, and it alone draws from the stage's
-generator meanwhile.
+The groups of a batch may be drawn in another thread while the step before is trained (`Stage.draw_ahead`). That thread
+updates no counts: its groups count when their batch is made, so a stage that ends early has not counted them. Draws do
+not depend on how fast the thread is: peers are judged when it starts, and meanwhile it alone draws from the stage's
+random generator.
 """
-
-from __future__ import annotations
 
 import time
 from collections import Counter
@@ -70,7 +68,7 @@ from swarmd.training.trainer import REWARD_KEY
 from swarmd.training.turns import make_turn_sampler
 
 PARTS_MAX = 32  # named parts of a reward that are reported
-LONG_QUESTIONS_MAX = 64  # in a row, after which the stage gives up on them
+LONG_QUESTIONS_MAX = 64  # too long in a row, after which the stage gives up
 
 log = get_logger(__name__)
 
@@ -80,7 +78,7 @@ class StageStats:
 
     groups = 0
     flat = 0
-    others = 0  # groups of peers and earlier ones in the batches
+    others = 0  # peers' and earlier groups in the batches
     completions = 0
     failed = 0  # completions whose scorer failed
     too_long = 0  # questions skipped because their prompts are too long
@@ -103,8 +101,8 @@ class StageStats:
             for part, value in score.parts.items():
                 self._add_score_part(f"reward_{part}", value)
 
-    def merge(self, other: StageStats) -> None:
-        """Add what another rank has generated."""
+    def merge(self, other: "StageStats") -> None:
+        """Add another rank's sums."""
         for name in ("groups", "flat", "others", "completions", "failed", "too_long", "tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, value in other._worth.items():
@@ -116,7 +114,7 @@ class StageStats:
 
     @property
     def mean_reward(self) -> float:
-        """Mean over the completions."""
+        """Mean reward of the completions."""
         return self._worth.get("reward", 0.0) / max(self.completions, 1)
 
     def read_means(self) -> dict[str, float]:
@@ -132,7 +130,7 @@ class StageStats:
         }
 
     def count_faults(self) -> dict[str, float]:
-        """Counts of questions and completions that could not be used."""
+        """Counts of unusable questions and completions."""
         return {"prompts_too_long": float(self.too_long), "scores_failed": float(self.failed)}
 
 
@@ -147,7 +145,7 @@ class StageMetrics:
         self.step = StageStats()
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
-        """Count own groups, including those that are not trained on."""
+        """Count own groups, whether they are trained on or not."""
         for sums in (self.step, self.stage):
             sums.add(groups)
 
@@ -161,12 +159,12 @@ class StageMetrics:
 
 
 class RankOutput(msgspec.Struct):
-    """What one of several ranks has generated in a stage."""
+    """The output of one of several ranks in a stage."""
 
     tokens: int
     classes: TokenClasses
     peer_groups: int
-    groups: list[TrainingGroup]  # for the publication
+    groups: list[TrainingGroup]  # to publish
     learnt: list[tuple[Question, Sequence[Score]]]
     sums: StageStats
     mask_counts: dict[str, MaskCounts]
@@ -174,13 +172,13 @@ class RankOutput(msgspec.Struct):
 
 
 class DrawnStep(NamedTuple):
-    """What was drawn for one batch."""
+    """The groups drawn for one batch."""
 
     scheduled: Sequence[TrainingGroup]  # peers' groups of the step
-    answered: Sequence[TrainingGroup]  # own groups for the questions of these, if they are asked first
+    answered: Sequence[TrainingGroup]  # own groups for the questions of `scheduled`, if they are answered first
     own: Sequence[TrainingGroup]  # own groups, whether or not they fit into the batch
-    too_long: int  # questions that were skipped
-    steps: int  # optimiser steps of the node's life after which the weights drew
+    too_long: int  # number of questions skipped
+    steps: int  # optimiser steps of the node's life before the draw
 
 
 class PublicationBuffer:
@@ -188,11 +186,11 @@ class PublicationBuffer:
 
     def __init__(self, groups_max: int) -> None:
         self._groups_max = groups_max
-        self._kept: dict[bool, dict[Reference, TrainingGroup]] = {False: {}, True: {}}  # by flatness; the oldest first
+        self._kept: dict[bool, dict[Reference, TrainingGroup]] = {False: {}, True: {}}  # by flatness, oldest first
 
     def add(self, group: TrainingGroup) -> None:
-        """Keep a group, unless a text is too long for the wire, since peers would refuse the whole body, or peers could
-        not run a conversation in it again."""
+        """Keep a group, unless peers would refuse the whole body because of it: a text is too long for the wire, or a
+        conversation in it failed and cannot be replayed."""
         if any(len(text) > COMPLETION_CHARACTERS_MAX for text in group.texts):
             return
         if group.turns and any(score.failed for score in group.scores):
@@ -213,7 +211,7 @@ class PublicationBuffer:
 
 @dataclass(eq=False)
 class Stage:
-    """Makes one batch a step for the trainer, and keeps what is to be published."""
+    """Makes one batch per step for the trainer, and keeps the groups to publish."""
 
     swarm: str
     place: StageId
@@ -222,22 +220,22 @@ class Stage:
     plan: Plan
     sampler: InitVar[BaseSampler]
     scorer: Scorer
-    questions: Iterator[Question]  # this node's own, without end
+    questions: Iterator[Question]  # this node's own, endless
     schedule: PeerSchedule
     seed: InitVar[int]
     cancellation: Cancellation
     replay: ReplayBuffer
-    bare: Iterator[Question] | None  # questions without what peers wrote, used if all of `questions` are too long
+    bare: Iterator[Question] | None  # questions without peers' texts, used if all of `questions` are too long
     weights: Mapping[str, float]  # of tasks whose earlier groups are replayed more often than others'
     first_step: int = 0  # optimiser steps of the node's life before the stage
-    long: Sequence[TrainingGroup] = ()  # peers' groups that are left out for their length
+    long: Sequence[TrainingGroup] = ()  # peers' groups left out for their length
 
     def __post_init__(self, sampler: BaseSampler, seed: int) -> None:
         training, policy = self.training, self.policy
         self._sampler = sampler
-        self._ahead: Future[DrawnStep] | None = None  # what is being drawn for the next batch
-        self._batches = 0  # made so far
-        self.staleness = 0  # most optimiser steps between the weights that drew a batch and those that it trains
+        self._ahead: Future[DrawnStep] | None = None  # the next batch's groups while they are drawn
+        self._batches = 0  # number made so far
+        self.staleness = 0  # largest number of optimiser steps between drawing a batch and training on it
         self._turns = make_turn_sampler(self.plan, policy, sampler, training.completion_tokens, training.temperature)
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = Random(seed)
@@ -245,27 +243,27 @@ class Stage:
         self._started = time.perf_counter()
         self.tokens = 0
         self.token_classes = TokenClasses()
-        self._spare: list[TrainingGroup] = []  # own informative groups that no batch had room for
+        self._spare: list[TrainingGroup] = []  # own informative groups that did not fit into a batch
         self.metrics = StageMetrics()
         self.mask_stats = MaskStats()
-        self._longest_prompt = 0  # tokens of the longest question that was skipped
+        self._longest_prompt = 0  # tokens of the longest skipped question
         self.flatness = ZeroVarianceStats(policy.stop_ids)
-        self.trained_groups = 0  # that went through the passes
+        self.trained_groups = 0  # number that went through the passes
         self._longest = 0  # tokens of the longest own completion in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
-        self._left_out = 0  # peers' groups whose questions this node can answer itself
+        self._left_out = 0  # number of peers' groups whose questions this node can answer itself
 
     @property
     def rank_output(self) -> RankOutput:
-        """What this process has generated, for the other ranks."""
+        """The output of this process, for the other ranks."""
         groups = self._publication.choose_groups()
         trained = self.schedule.scheduled - self._left_out
         figures = (self.metrics.stage, self.mask_stats.counts, self.flatness)
         return RankOutput(self.tokens, self.token_classes, trained, groups, self._learnt, *figures)
 
     def finish_steps(self) -> None:
-        """After the last step: record which peers' groups were skipped, and warn of questions that were too long."""
+        """After the last step, record which peers' groups were skipped, and warn of questions that were too long."""
         long: Counter[tuple[str, Reason]] = Counter((group.peer, "long") for group in self.long)
         self.mask_stats.record_skipped(self.schedule.count_skipped() + long)
         if self.metrics.stage.too_long:
@@ -277,7 +275,7 @@ class Stage:
             )
 
     def merge_rank_output(self, part: RankOutput) -> None:
-        """Count what another rank has generated as this node's."""
+        """Add another rank's output to this node's."""
         self.tokens += part.tokens
         self.token_classes.merge(part.classes)
         self._joined_groups += part.peer_groups
@@ -289,12 +287,12 @@ class Stage:
 
     @property
     def mean_reward(self) -> float:
-        """Mean reward of the own completions so far."""
+        """Mean reward of this node's completions so far."""
         return self.metrics.stage.mean_reward
 
     @property
     def last_step_reward(self) -> float:
-        """Mean reward of the own completions of the last step."""
+        """Mean reward of this node's completions in the last step."""
         return self.metrics.step.mean_reward
 
     @property
@@ -303,14 +301,12 @@ class Stage:
 
     @property
     def peer_group_count(self) -> int:
-        """Peers' groups trained on."""
+        """Number of peers' groups trained on."""
         return self.schedule.scheduled - self._left_out + self._joined_groups
 
     def next_batch(self) -> dict[str, Any]:
-        """Columns for TRL's rollout function: `questions` groups of `generations`, own and peers', with rewards.
-
-        Waits for what is being drawn ahead, and raises what that raised.
-        """
+        """Columns for TRL's rollout function: `questions` groups of `generations`, own and peers', with rewards. Waits
+        for groups drawn ahead, and raises the errors of that."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             drawn = self._draw(self._schedule_step(), self._steps)
@@ -328,7 +324,7 @@ class Stage:
         if gated:
             informative = [*filter_by_variance(drawn.answered, flat=False), *informative]
             informative = informative[: self.training.questions - len(share)]
-            flat += filter_by_variance(drawn.answered, flat=True)  # so that the batch is full
+            flat += filter_by_variance(drawn.answered, flat=True)  # to fill the batch
         fresh = [*informative, *share]
         if not gated:
             fresh += self.schedule.take_spare_groups(self.training.questions - len(fresh))
@@ -359,7 +355,7 @@ class Stage:
         }
 
     def _classify_tokens(self, drawn: DrawnStep, trained: Sequence[TrainingGroup]) -> None:
-        """Record what becomes of each token that was drawn for a batch, in which the groups `trained` teach."""
+        """Record what becomes of each token drawn for a batch, whose groups `trained` are trained on."""
         own, used = [*drawn.own, *drawn.answered], {id(group) for group in trained}
         spare = [group for group in filter_by_variance(own, flat=False) if id(group) not in used]
         classes = self.token_classes
@@ -369,12 +365,8 @@ class Stage:
         self._spare += spare
 
     def count_tokens(self, drawn: int, groups_shared: int) -> StageTokens:
-        """What became of the tokens of this stage.
-
-        Args:
-            drawn: in all of the node's life.
-            groups_shared: of those that are published.
-        """
+        """What became of the tokens of this stage. `drawn`: total of the node's life. `groups_shared`: number of groups
+        published."""
         classes = self.token_classes
         shared = {id(group) for group in self._publication.choose_groups()[:groups_shared]}
         only_shared = count_drawn_tokens([group for group in self._spare if id(group) in shared])
@@ -390,21 +382,16 @@ class Stage:
         )
 
     def _cut_peer_group(self, group: TrainingGroup) -> TrainingGroup:
-        """Cut a group's completions to the length of this node's own if it is a peer's.
-
-        A peer's verbose answers would otherwise pad the whole batch and slow every step down.
-        """
+        """Cut a peer's group to the length of this node's own longest completion; a peer's verbose answers would
+        otherwise pad the whole batch and slow every step down."""
         if not group.peer:
             return group
         self.mask_stats.record_peer(group)
         return cut_group(group, self._longest)
 
     def _keep_unsolved_groups(self, drawn: DrawnStep) -> list[TrainingGroup]:
-        """Keep the peers' groups whose questions only the peer solved.
-
-        This node's own groups for their questions are neither published nor counted for the node's reward, since the
-        questions are not its own.
-        """
+        """Keep the peers' groups whose questions only the peer solved. This node's answers to these questions are
+        neither published nor counted for its reward, since the questions are not its own."""
         failed = [
             theirs
             for theirs, own in zip(drawn.scheduled, drawn.answered, strict=True)
@@ -420,10 +407,8 @@ class Stage:
         return self.first_step + self._batches
 
     def draw_ahead(self, thread: DrawingThread) -> None:
-        """Start to draw for the next batch, while the one just made is trained; not after the last.
-
-        It is drawn with the weights as they are now.
-        """
+        """Start drawing for the next batch, with the present weights, while the last one is trained; not after the last
+        batch."""
         if self._batches == self.training.steps:
             thread.rest()
             return
@@ -434,13 +419,9 @@ class Stage:
         return self.schedule.schedule_step(self.mask_stats.decide_peer_slots())
 
     def _draw(self, scheduled: Sequence[TrainingGroup], steps: int) -> DrawnStep:
-        """Draw what a batch needs, without counting it.
-
-        Args:
-            scheduled: peers' groups of the step. If they count only where this node fails (`peer_loss`), it answers
-                their questions first.
-            steps: optimiser steps of the node's life after which the weights draw.
-        """
+        """Draw the own groups of a batch, without counting them. `scheduled`: peers' groups of the step, whose
+        questions this node answers first if they count only where it fails (`peer_loss`). `steps`: optimiser steps of
+        the node's life before the draw."""
         self._too_long = 0
         gated = self.training.peer_loss == "success-gated"
         answered = (
@@ -450,11 +431,8 @@ class Stage:
         return DrawnStep(scheduled, answered, own, self._too_long, steps)
 
     def _generate_informative(self, slots: int, asked: int, steps: int) -> list[TrainingGroup]:
-        """Generate own groups, until `slots` of them are informative or there are as many as may be.
-
-        Args:
-            asked: questions of peers that were already answered in this step.
-        """
+        """Generate own groups until `slots` of them are informative or the limit is reached. `asked`: number of peers'
+        questions already answered in this step."""
         own = self._generate_groups(max(slots, self.training.own_questions - asked), steps)
         while True:
             left = self.training.own_questions_max - len(own)
@@ -472,7 +450,7 @@ class Stage:
         return groups
 
     def _answer_questions(self, asked: Sequence[tuple[Question, list[int]]], steps: int) -> list[TrainingGroup]:
-        """Draw and score a group of completions of each question."""
+        """Draw and score a group of completions for each question."""
         if not asked:
             return []
         size = self.training.generations
@@ -484,10 +462,8 @@ class Stage:
         ]
 
     def _next_question(self) -> tuple[Question, list[int]]:
-        """The next question whose prompt is short enough, with the prompt. Raises SwarmError if there is none.
-
-        If what peers wrote makes all questions too long, bare ones follow.
-        """
+        """The next question whose prompt is short enough, with the prompt. If peers' texts make all questions too long,
+        those without them follow. Raises SwarmError if there is none."""
         found = self._find_short_question()
         limit = self.training.prompt_tokens
         if found is None and self.bare is not None:
@@ -502,10 +478,8 @@ class Stage:
         return found
 
     def _find_short_question(self) -> tuple[Question, list[int]] | None:
-        """The next question whose prompt is short enough; None if many in a row are too long.
-
-        Raises SwarmError if the plan has no more questions.
-        """
+        """The next question whose prompt is short enough; None if many in a row are too long. Raises SwarmError if the
+        plan has no more questions."""
         looked = 0
         for question in islice(self.questions, LONG_QUESTIONS_MAX):
             try:
@@ -536,14 +510,14 @@ class Stage:
             self._publication.add(group)
 
     def make_rollouts(self) -> Rollouts:
-        """The rollouts to publish of the groups so far."""
+        """The rollouts to publish, from the groups so far."""
         place, chosen = self.place, self._publication.choose_groups()
         return Rollouts(
             VERSION, self.swarm, place.peer, place.round, place.stage, tuple(map(self._encode_group, chosen))
         )
 
     def describe_published(self) -> list[ScoredGroup]:
-        """The published groups in words, with truth and rewards."""
+        """The published groups with their texts, truth and rewards."""
         place = (self.place.peer, self.place.round, self.place.stage)
         chosen = self._publication.choose_groups()
         return [make_scored_group(self.plan, group.question, *place, group.scores, group.steps) for group in chosen]
@@ -557,7 +531,8 @@ class Stage:
 
 
 def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
-    """Cut each completion to `tokens_max` tokens, but keep all that the truth vouches for; rewards stay."""
+    """Cut each completion to `tokens_max` tokens, but not before the number that the truth vouches for; rewards
+    stay."""
     if max(map(len, group.completions)) <= tokens_max:
         return group
     limits = [max(tokens_max, sum(trusted)) for trusted in group.trusted_mask]
@@ -570,7 +545,7 @@ def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
 
 
 def list_untrusted_masks(group: TrainingGroup) -> list[list[int]]:
-    """For each token of a peer's completions, whether it is untrusted (1); empty for own completions."""
+    """1 for each untrusted token of a peer's completions; empty for own completions."""
     if not group.peer:
         return [[] for _ in group.completions]
     return [[1 - trusted for trusted in each] for each in group.trusted_mask]
@@ -582,7 +557,7 @@ def list_logps(group: TrainingGroup) -> Sequence[list[float]]:
 
 
 def filter_by_variance(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:
-    """The groups that are flat, or those that are not, in their order."""
+    """The groups that are flat, or those that are not, in order."""
     return [group for group in groups if group.has_zero_variance == flat]
 
 
@@ -596,7 +571,7 @@ def count_completion_tokens(groups: Sequence[TrainingGroup]) -> int:
 
 
 def count_drawn_tokens(groups: Sequence[TrainingGroup]) -> int:
-    """Tokens that a model drew, without those that the swarm added."""
+    """Number of tokens that a model drew, without those that the swarm added."""
     return sum(sum(own) for group in groups for own in group.own)
 
 
@@ -610,24 +585,19 @@ def publish_rollouts(stage: Stage, blobs: BlobStore) -> tuple[RolloutsRef, bytes
 
 
 def store_scored_groups(stage: Stage, collected: CollectedGroups, plan: Plan, blobs: BlobStore) -> str:
-    """Put questions, expected answers and rewards into the blob store, for views. Returns the digest.
-
-    A failure does not cost the stage: it is logged, and the digest is empty.
-    """
+    """Put questions, expected answers and rewards into the blob store, for views. Returns the digest; a failure is only
+    logged, and the digest is empty."""
     try:
         groups = [*stage.describe_published(), *interleave_peer_groups(plan, collected.judged.values())]
         return blobs.put(encode_scored_groups(groups))
-    except FOREIGN_ERRORS:  # a plan's own code is asked for the truth
+    except FOREIGN_ERRORS:  # the plan's own code computes the truth
         log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
         return ""
 
 
 def progress_metrics(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
-    """Metrics of a stage that has taken `done` of its `steps`, at least one.
-
-    Args:
-        rest_s: expected time from the last step to the stage's end.
-    """
+    """Metrics of a stage after `done` of its `steps`, at least one. `rest_s`: expected time from the last step to the
+    stage's end."""
     return {
         "tokens_per_s": stage.tokens / max(stage.elapsed_seconds, 1e-6),
         ETA: stage.elapsed_seconds / done * (steps - done) + rest_s,
@@ -638,17 +608,14 @@ def progress_metrics(stage: Stage, done: int, steps: int, rest_s: float) -> dict
 
 
 def step_metrics(stage: Stage) -> dict[str, float]:
-    """Metrics of the last step that TRL does not log, by the names that trackers get."""
+    """Metrics of the last step that TRL does not log, under their names for trackers."""
     figures = stage.metrics.step.read_means() | {"tokens_per_s": stage.tokens / max(stage.elapsed_seconds, 1e-6)}
     return {f"step/{name}": value for name, value in figures.items()}
 
 
 def stage_metrics(event: StageTrained, stage: StageStats, vram_bytes: int = 0) -> dict[str, float]:
-    """Metrics of a finished stage, by the names that trackers get.
-
-    Args:
-        vram_bytes: peak of what tensors have taken of the accelerator; 0 without one.
-    """
+    """Metrics of a finished stage, under their names for trackers. `vram_bytes`: peak memory of tensors on the
+    accelerator; 0 without one."""
     figures = stage.read_means()
     figures |= {
         "round": float(event.round),

@@ -1,13 +1,11 @@
-"""How the trainer spends the wall time of a stage, part by part.
+"""Measures how the trainer spends the wall time of a stage, part by part.
 
-- `StageTimer` adds up the time between changes of the part in hand. A part within another is counted as itself, not
-  as the other; what lies within an evaluation, or within reading peers' groups, is part of it. Only the thread that
-  trains counts: completions that another one draws ahead cost the stage no more than the wait for them.
-- Nothing here waits for an accelerator, except after reading prompts, where the first token is waited for anyway.
+- `StageTimer` adds up the time between changes of the current part. Time in a nested part does not count for the outer
+  one, except within an evaluation or reading peers' groups, which have no nested parts. Only the thread that trains
+  counts: completions drawn ahead by another cost the stage only the wait for them.
+- Nothing here waits for an accelerator, except after reading prompts, where the first token is awaited anyway.
   Separating forward and backward passes would cost a wait in each pass, so on an accelerator they are one part.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -21,17 +19,17 @@ import torch
 from swarmd.core.values import TrainerPart, TrainerTimes
 from swarmd.training.models.device import LIGHT_PARAMETERS_MAX
 
-TAIL_SHARE = 8  # a batch is at its tail when at most one of this many completions is still being drawn
-WHOLE: tuple[TrainerPart, ...] = ("evaluation", "judge")  # parts that no other is taken out of
+TAIL_SHARE = 8  # a batch is in its tail when at most one of this many completions is still being drawn
+WHOLE: tuple[TrainerPart, ...] = ("evaluation", "judge")  # parts without nested parts
 
 
 class StageTimer:
-    """Measures one stage after the other.
+    """Measures one stage after another.
 
     Attributes:
         idle_cores: cores that torch's threads leave idle though the model is large enough to use them.
-        elsewhere: an accelerator or a server computes, so that the processor may wait.
-        clock: returns seconds; of wall time, unless a benchmark on a busy machine counts processor time.
+        elsewhere: whether an accelerator or a server computes, so that the processor may wait.
+        clock: returns seconds of wall time, or of processor time in a benchmark on a busy machine.
     """
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)
@@ -41,7 +39,7 @@ class StageTimer:
         self.start()
 
     def start(self) -> None:
-        """Begin a stage. Called by the thread that trains."""
+        """Begin a stage, in the thread that trains."""
         self._thread = threading.get_ident()
         self._seconds: dict[TrainerPart, float] = {}
         self._tail_s = 0.0
@@ -51,7 +49,7 @@ class StageTimer:
 
     @contextlib.contextmanager
     def time(self, part: TrainerPart) -> Iterator[None]:
-        """Count what is done inside as this part."""
+        """Count the time within the block as this part."""
         outer = self._part
         if outer in WHOLE or threading.get_ident() != self._thread:
             yield
@@ -63,7 +61,7 @@ class StageTimer:
             self.enter(outer)
 
     def enter(self, part: TrainerPart) -> None:
-        """Count what follows as this part, until the next change."""
+        """Count the time from now on as this part, until the next change."""
         now = self.clock()
         self._seconds[self._part] = self._seconds.get(self._part, 0.0) + now - self._since
         self._part, self._since = part, now
@@ -74,7 +72,7 @@ class StageTimer:
             self._tail_s += seconds
 
     def read(self) -> TrainerTimes:
-        """The parts so far, in the order in which they came first."""
+        """The parts so far, in the order in which they first occurred."""
         self.enter(self._part)
         return TrainerTimes(
             parts=tuple((part, seconds) for part, seconds in self._seconds.items() if seconds > 0),
@@ -87,12 +85,13 @@ class StageTimer:
 
 
 def count_faults() -> int:
-    """Pages that this process had to read from disk so far."""
+    """Number of pages that this process has read from disk so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def count_idle_cores(parameters: int, device: str) -> int:
-    """Cores that torch does not use for a model of this size. A small one is fastest on one: then none counts."""
+    """Number of cores that torch leaves idle for a model of this size; 0 for a small one, which is fastest on one
+    core."""
     if device != "cpu" or parameters <= LIGHT_PARAMETERS_MAX:
         return 0
     return max(0, len(os.sched_getaffinity(0)) - torch.get_num_threads())

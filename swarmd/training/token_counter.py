@@ -1,11 +1,9 @@
-"""How many tokens this node has drawn for training, counted as they are drawn.
+"""Counts the tokens that this node draws for training, as they are drawn.
 
-The count is in a mapped file, so it outlives the process however that ends, and costs nothing. A power cut may take the
-last moments of it. Tokens of held-out questions and of the warm-up are not counted, nor what the swarm writes into a
-completion. `swarmd.core.token_ledger` says what becomes of the count.
+The count is in a mapped file, so it survives any end of the process at no cost; a power cut may lose its last moments.
+Tokens of held-out questions and of the warm-up do not count, nor those that the swarm adds to a completion.
+`swarmd.core.token_ledger` says what the count is for.
 """
-
-from __future__ import annotations
 
 import contextlib
 import mmap
@@ -20,26 +18,23 @@ NUMBER_BYTES = 8
 
 
 class TokenClasses(msgspec.Struct):
-    """What became of the tokens that this process drew in a stage: see `swarmd.core.values.TokenLedger`."""
+    """What became of the tokens that this process drew in a stage; see `swarmd.core.values.TokenLedger`."""
 
     generated: int = 0
     cancelled: int = 0
     trained: int = 0
     flat: int = 0
-    spare: int = 0  # in groups that could teach something, and for which the batch had no room
+    spare: int = 0  # in informative groups that did not fit into the batch
 
-    def merge(self, other: TokenClasses) -> None:
-        """Add those of another rank."""
+    def merge(self, other: "TokenClasses") -> None:
+        """Add another rank's counts."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class TokenCounter:
-    """The count in a file of `directory`, which is made if it is missing or damaged; each rank has its own.
-
-    Attributes:
-        stage: classes of the stage that is trained; without one, nothing that is drawn is for training.
-    """
+    """The count in a file of `directory`, which is made if it is missing or damaged; each rank has its own. `stage`:
+    the counts of the stage being trained; without one, drawn tokens are not for training."""
 
     def __init__(self, directory: Path, rank: int = 0) -> None:
         path = directory / (f"drawn-{rank}.count" if rank else "drawn.count")
@@ -53,12 +48,12 @@ class TokenCounter:
 
     @property
     def drawn(self) -> int:
-        """Tokens in all of the node's life."""
+        """Tokens drawn since the node began."""
         return int.from_bytes(self._file[:], "little")
 
     @contextlib.contextmanager
     def counting(self, stage: TokenClasses) -> Iterator[None]:
-        """Count what is drawn meanwhile as generated in a stage."""
+        """Count tokens drawn within the block as generated in a stage."""
         self.stage = stage
         try:
             yield
@@ -66,18 +61,18 @@ class TokenCounter:
             self.stage = None
 
     def add(self, tokens: int) -> None:
-        """Count tokens that were just drawn, if they are for training."""
+        """Count tokens just drawn, if they are for training."""
         if self.stage is not None:
             self._write(self.drawn + tokens)
             self.stage.generated += tokens
 
     def discard(self, tokens: int) -> None:
-        """Count tokens that were counted, and are drawn once more."""
+        """Count as cancelled tokens that were counted but are drawn again."""
         if self.stage is not None:
             self.stage.cancelled += tokens
 
     def raise_to(self, drawn: int) -> None:
-        """Count on from at least here: a checkpoint knows of so many."""
+        """Raise the count to at least `drawn`, the count in a checkpoint."""
         self._write(max(self.drawn, drawn))
 
     def _write(self, drawn: int) -> None:

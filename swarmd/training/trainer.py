@@ -1,18 +1,15 @@
-"""TRL's `GRPOTrainer` as one engine for all stages, and what it does differently.
+"""TRL's `GRPOTrainer` as one engine for all stages, with these differences.
 
 * A stage is one call of `train()` on the same trainer, so the optimiser stays. What TRL would carry over to the next
-  stage is cleared.
-* Groups whose rewards are all equal teach nothing. They leave the batch before the forward pass.
-* TRL accumulates no gradients: a step is one batch, which `training_step` computes in as few passes as memory allows
-  (`swarmd.training.passes`), each packed without padding and with every prompt once (`swarmd.training.packed`). The
-  loss is a sum over tokens divided by all tokens of the batch, so the sum over passes is exact. Several processes that
-  train one model together use TRL's own passes, with the same number of rows in each.
+stage is cleared. * Groups whose rewards are all equal teach nothing. They leave the batch before the forward pass. *
+TRL does not accumulate gradients: a step is one batch, which `training_step` computes in as few passes as memory allows
+(`swarmd.training.passes`), each packed without padding and with every prompt once (`swarmd.training.packed`). The loss
+is a sum over tokens divided by all tokens of the batch, so the sum over passes is exact. Several processes that train
+one model together use TRL's own passes, with the same number of rows in each.
 
 Written against TRL 1.16: `_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_buffered_inputs`
 and `_step` are private there, and `_get_grad_norm` in transformers 5.23.
 """
-
-from __future__ import annotations
 
 import math
 import os
@@ -63,14 +60,14 @@ OPTIMIZERS: dict[Optimizer, str] = {"adamw": "adamw_torch_fused", "adamw_8bit": 
 TOLERANCE = 1e-2  # largest difference of log-probabilities between the packed and TRL's own computation
 SHORT_TOLERANCE = 0.5  # the same for bfloat16 and float16
 COMPARED_ROWS = 16  # completions on which the two are compared
-TIMED_MAX = 5  # runs of each: one says little on a busy machine
-SLOWER_MAX = 1.25  # times TRL's time: what is measured in milliseconds is not exact
+TIMED_MAX = 5  # runs of each: a single one says little on a busy machine
+SLOWER_MAX = 1.25  # times TRL's time that packing may take: times of milliseconds are not exact
 SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else whole gradients stay between passes
 REWARD_KEY = "swarm_reward"
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 log = get_logger(__name__)
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is used knowingly
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # silences TRL's warning about rollout_func
 
 
 def make_trainer(
@@ -81,7 +78,7 @@ def make_trainer(
     step_callback: StepCallback,
     sizes: PassSizes,
     reference: KlReference | None = None,
-) -> SwarmTrainer:
+) -> "SwarmTrainer":
     """Make the trainer of this process.
 
     Args:
@@ -118,7 +115,7 @@ def make_trainer(
 def _make_grpo_config(
     policy: Policy, training: TrainingConfig, directory: Path, sizes: PassSizes, kind: Kind
 ) -> GRPOConfig:
-    """TRL's settings."""
+    """Make TRL's settings."""
     batch = training.questions * training.generations
     width = training.prompt_tokens + training.completion_tokens
     rows = batch if training.processes == 1 else sizes.rows_per_pass(batch, width)
@@ -161,7 +158,7 @@ def _make_grpo_config(
 
 
 def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None]:
-    """Return the rewards that were computed with the groups; TRL calls it as its reward function."""
+    """TRL's reward function: return the rewards already computed with the groups."""
     return list(columns[REWARD_KEY])
 
 
@@ -176,23 +173,19 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
     report_masked: Callable[[dict[int, MaskCounts]], None] = staticmethod(lambda masked: None)
     note: NoteSink = staticmethod(lambda words: None)
     before_passes: Callable[[], None] = staticmethod(lambda: None)  # called when a step's batch is ready
-    _pass: dict[str, Any] | None = None  # the part of the batch whose loss is being computed
+    _pass: dict[str, Any] | None = None  # the pass whose loss is being computed
     sharding: Sharding = Sharding()
     timer: StageTimer
     sizes: PassSizes
-    row_tokens: int  # of a prompt and its completion, at most
+    row_tokens: int  # largest number of tokens of a prompt and its completion
     passes = 1  # in the last step
     _gradient_norm = math.nan  # in the last step
     _packs: bool | None = None  # whether packing agrees with TRL and is as fast; None until tried
 
     def run_stage(self, steps: int, seed: int) -> None:
-        """Take `steps` optimiser steps on what the rollout function returns.
-
-        Raises whatever the rollout function raises, Cancelled included; the trainer can be used again afterwards.
-
-        Args:
-            seed: for the global generator, which TRL uses to shuffle completions.
-        """
+        """Take `steps` optimiser steps on what the rollout function returns. `seed`: for the global generator, with
+        which TRL shuffles completions. Raises whatever the rollout function raises, Cancelled included; the trainer can
+        be used again afterwards."""
         self._buffered_inputs = None
         self._step = 0
         self.train_dataset = [{"prompt": ""}] * (steps * self.args.generation_batch_size // self.num_generations)
@@ -264,7 +257,7 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
     def _split_passes(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
     ) -> list[tuple[torch.Tensor, int]]:
-        """Rows of each pass over a batch, and the tokens that the model computes for them."""
+        """Rows of each pass over a batch, and the number of tokens that the model computes for them."""
         if not self._packs:
             rows = self.sizes.rows_per_pass(len(input_ids), input_ids.size(1))
             parts = torch.split(torch.arange(len(input_ids), device=input_ids.device), rows)
@@ -273,20 +266,20 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
         return self.sizes.split_batch(prompts, attention_mask[:, :-keep].sum(1), attention_mask[:, -keep:].sum(1))
 
     def _missing_gradient_bytes(self) -> int:
-        """Bytes of the gradients that the first pass of a step allocates."""
+        """Bytes of the gradients that the first pass of a step will allocate."""
         missing = (each for each in self.model.parameters() if each.requires_grad and each.grad is None)
         return sum(each.numel() * each.element_size() for each in missing)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
         compute: Any = super()._compute_loss
-        self._pass = dict(inputs)  # a copy: the reference's log-probabilities are bounded in it
+        self._pass = dict(inputs)  # a copy, because the reference's log-probabilities are clamped in it
         try:
             return compute(model, self._pass)
         finally:
             self._pass = None
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        """Called before the optimiser's step. Raises TrainingDiverged if the gradient is not finite."""
+        """TRL's hook before the optimiser's step. Raises TrainingDiverged if the gradient is not finite."""
         measure: Any = super()._get_grad_norm
         with self.timer.time(self._backward_part):  # it waits for the accelerator
             norm = measure(*args, **kwargs)
@@ -300,9 +293,8 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
         return norm
 
     def _drop_zero_variance_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """As `drop_zero_variance_groups`; ranks keep the same number of completions and average over the tokens of all
-        ranks.
-        """
+        """`drop_zero_variance_groups`, but ranks keep the same number of completions and average over the tokens of all
+        ranks."""
         chunks: int = self.args.steps_per_generation
         group: Any = self.num_generations
         if self.accelerator.num_processes == 1:
@@ -313,7 +305,7 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
         return batch
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `_compute_logps`; in the loss, untrusted tokens of peers have no gradient."""
+        """`_compute_logps`, but in the loss peers' untrusted tokens have no gradient."""
         computed = self._compute_logps(model, *args, **kwargs)
         if self._pass is None or model is self.ref_model:
             return computed
@@ -324,7 +316,7 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
         return logps, *computed[1:]
 
     def _mask_untrusted(self, logps: torch.Tensor, entropies: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
-        """Log-probabilities of a pass, without gradients at peers' tokens that are masked."""
+        """Remove the gradients of peers' masked tokens from the log-probabilities of a pass."""
         if not bool(part[PEER_KEY].any()):
             return logps
         untrusted = part[UNTRUSTED_KEY] & find_raised_tokens(part)
@@ -403,10 +395,10 @@ class SwarmTrainer(ZeroTrainerMixin, GRPOTrainer):
 def compare_computations(
     first: Callable[[], Any], second: Callable[[], Any]
 ) -> tuple[tuple[Any, Any], tuple[float, float]]:
-    """Results of two computations, and the least seconds that each took.
+    """Results of two computations, and each one's shortest time in seconds.
 
-    Both run again, up to `TIMED_MAX` times, until the second was no slower. On an accelerator each runs once before, to
-    load and compile.
+    Both are repeated, up to `TIMED_MAX` times, until the second is not slower. On an accelerator each first runs once
+    untimed, to load and compile.
     """
     if torch.accelerator.is_available():
         first(), second()
@@ -438,7 +430,7 @@ def count_loss_tokens(batch: dict[str, Any]) -> torch.Tensor:
 def drop_zero_variance_groups(batch: dict[str, Any], group: int, chunks: int, at_least: int = 0) -> dict[str, Any]:
     """Drop groups whose advantages are all zero from a batch.
 
-    As many completions of such groups stay as it takes to have `at_least` completions and to split them into `chunks`
+    Completions of such groups stay only to make at least `at_least` completions, and a number that splits into `chunks`
     equal parts of at least one.
     """
     advantages = batch["advantages"]
@@ -453,7 +445,7 @@ def drop_zero_variance_groups(batch: dict[str, Any], group: int, chunks: int, at
 
 
 def take_rows(batch: dict[str, Any], rows: torch.Tensor) -> dict[str, Any]:
-    """Some rows of TRL's batch; what has no rows stays."""
+    """Select rows of TRL's batch; entries without rows stay."""
     size = len(batch["advantages"])
     return {
         key: value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == size else value

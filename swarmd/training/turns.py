@@ -1,16 +1,14 @@
 """Conversations as rollouts: the model's turns are drawn, an environment's answers stand between them.
 
 - A rollout is one sequence: the prompt, then turns and answers as the chat template renders them. So a pass computes
-  each of its tokens once, however many turns there are, and no token of an answer is trained on.
+  each token once, however many turns there are, and answers' tokens are not trained on.
 - All rollouts of a batch go on together, turn by turn. A rollout ends if its environment says so, at the limits of its
-  turns and answers (`swarmd.swarms.conversation.TurnLimits`), or when its tokens are used up; then its last
-  turn is cut.
-- A rollout whose environment fails, or hangs, counts 0; no token of it is trained on, and its group is not published.
-- A peer's rollout is run again here, with its own turns, before it is believed. One whose answers are others here, or
-  that cannot be made again, is refused (`turns`).
+  turns and answers (`swarmd.swarms.conversation.TurnLimits`), or at its token limit; then its last turn is cut.
+- A rollout whose environment fails or hangs gets reward 0; none of its tokens is trained on, and its group is not
+  published.
+- A peer's rollout is replayed here with its turns before it is believed. If the answers here differ, or it cannot be
+  replayed, it is refused (`turns`).
 """
-
-from __future__ import annotations
 
 import contextlib
 import time
@@ -34,7 +32,7 @@ from swarmd.training.sampling import BaseSampler, SampledTokens, TurnCompletion,
 def make_turn_sampler(
     plan: Plan, policy: Policy, sampler: BaseSampler, tokens_max: int, temperature: float
 ) -> TurnSampler:
-    """What draws this plan's completions: single texts, or conversations."""
+    """Make the sampler for a plan's completions: single texts, or conversations."""
     make = ConversationSampler if isinstance(plan, ConversationPlan) else TurnSampler
     return make(plan, policy, sampler, tokens_max, temperature)
 
@@ -42,7 +40,7 @@ def make_turn_sampler(
 def score_drawn(
     plan: Plan, question: Question, drawn: Sequence[TurnCompletion]
 ) -> tuple[tuple[Score, ...], BaseException | None]:
-    """Scores of own completions, as `score_own`. A conversation has its score from its environment."""
+    """Score own completions, as `score_own`. A conversation already has its score from its environment."""
     known = [each.score for each in drawn if each.score is not None]
     return (
         (tuple(known), None) if len(known) == len(drawn) else score_own(plan, question, [each.text for each in drawn])
@@ -50,7 +48,7 @@ def score_drawn(
 
 
 def complete_prompts(plan: Plan, questions: Iterable[Question]) -> Iterator[Question]:
-    """The questions with the messages that rollouts begin with, without those whose environment fails."""
+    """The questions with their prompts' messages, without those whose environment fails."""
     for question in questions:
         with contextlib.suppress(EnvironmentFailed):
             yield plan.complete_prompt(question)
@@ -77,7 +75,7 @@ class ConversationSampler(TurnSampler):
         assert isinstance(self.plan, ConversationPlan)
         timer, calls = self.sampler.timer, ConversationCalls(cancellation.raise_if_requested)
         rollouts = [Conversation(self.plan, question) for question in questions for _ in range(group)]
-        parts: list[list[TurnCompletion]] = [[] for _ in rollouts]  # turns and answers of each rollout
+        parts: list[list[TurnCompletion]] = [[] for _ in rollouts]  # each rollout's turns and answers
         try:
             with timer.time("score"):
                 calls.run_each([(rollout, rollout.begin) for rollout in rollouts])
@@ -116,18 +114,18 @@ class ConversationSampler(TurnSampler):
             if answer is None or turn.tokens[-1] not in self.policy.stop_ids:
                 continue
             encoded = encode_answer(self.policy, rollouts[place].plan, answer, bool(turn.logps))
-            if len(encoded.tokens) < self._count_room(parts[place]):  # a turn has one token at least
+            if len(encoded.tokens) < self._count_room(parts[place]):  # a turn has at least one token
                 parts[place].append(encoded)
                 left.append(place)
         return left
 
     def _count_room(self, parts: Sequence[TurnCompletion]) -> int:
-        """Tokens that a rollout may still have."""
+        """Number of tokens that a rollout may still have."""
         return self.tokens_max - sum(len(part.tokens) for part in parts)
 
 
 def encode_answer(policy: Policy, plan: ConversationPlan, answer: str, has_logps: bool) -> TurnCompletion:
-    """An answer as the model is shown it, between two turns."""
+    """Encode an environment's answer as the model sees it between two turns."""
     tokens = policy.encode_answer(Message(plan.answer_role, answer))
     return TurnCompletion(tokens, [0] * len(tokens), answer, [0.0] * len(tokens) if has_logps else [])
 
@@ -137,7 +135,8 @@ def join_tokens(parts: Sequence[TurnCompletion]) -> list[int]:
 
 
 def join_parts(parts: Sequence[TurnCompletion], score: Score) -> TurnCompletion:
-    """A rollout as one completion. If its environment failed, nothing in it is the model's to be trained on."""
+    """Join a rollout's parts to one completion. If its environment failed, none of its tokens counts as the model's
+    own."""
     return TurnCompletion(
         join_tokens(parts),
         [0 if score.failed else own for part in parts for own in part.own],
@@ -149,12 +148,8 @@ def join_parts(parts: Sequence[TurnCompletion], score: Score) -> TurnCompletion:
 
 
 class Replay:
-    """Runs what peers wrote again, in one stage.
-
-    Args:
-        peers: that share the seconds for it.
-        check: raises if the stage is cancelled.
-    """
+    """Replays peers' rollouts of one stage. `peers`: number of peers, which share the seconds for it. `check`: raises
+    if the stage is cancelled."""
 
     def __init__(
         self, plan: ConversationPlan, policy: Policy, tokens_max: int, peers: int, check: Callable[[], None]
@@ -162,19 +157,16 @@ class Replay:
         self._plan = plan
         self._policy = policy
         self._tokens_max = tokens_max
-        self._seconds = plan.limits.peer_s / max(peers, 1)  # of one peer
+        self._seconds = plan.limits.peer_s / max(peers, 1)  # for one peer's replays
         self._calls = ConversationCalls(check)
         self._used: dict[str, float] = {}  # by peer
 
     def run_group(
         self, peer: str, question: Question, group: Group
     ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...]]:
-        """The question as rollouts begin with it, the group's in this node's tokens, and what they are worth here.
-
-        Raises:
-            RecordRejected: `turns` (they cannot be made again, get other answers here, or the peer's seconds are used
-                up) or `empty`.
-        """
+        """Replay a peer's group. Returns the question with its prompt's messages, the group in this node's tokens, and
+        its scores here. Raises RecordRejected: `turns` (it cannot be replayed, answers differ here, or the peer's
+        seconds are used up) or `empty`."""
         left = self._seconds - self._used.get(peer, 0.0)
         if left <= 0:
             raise RecordRejected("turns", f"there is no time left to run again what {peer} wrote")
@@ -227,8 +219,7 @@ class Replay:
 
 
 def repeat_turns(rollout: Conversation, parts: Sequence[TurnCompletion]) -> None:
-    """Give the environment the turns of a rollout, and compare its answers with those of the rollout. Raises
-    EnvironmentFailed."""
+    """Replay a rollout's turns and compare the environment's answers. Raises EnvironmentFailed if they differ."""
     for place in range(0, len(parts), 2):
         answer = rollout.answer(parts[place].text)
         if place + 1 < len(parts) and answer != parts[place + 1].text:

@@ -1,15 +1,12 @@
-"""Completions drawn by vLLM: by an engine in the trainer's process, or by a `vllm serve` beside it.
+"""Completions drawn by vLLM: by an engine in the trainer's process, or by a separate `vllm serve`.
 
-* vLLM gets the weights before the first completions after each optimiser step, and after other weights were loaded.
-* An engine takes them in memory, by vLLM's own `reload_weights`; under adapters the sum of base and adapters, because
-  an engine that adds them itself generates more slowly.
-* A server reads them from files in the node's directory, so the trainer needs neither NCCL nor vLLM. Under adapters
-  only those are written, each time under a new name, by which completions ask for them.
-* Draws are not reproducible after a restart. A seed would not change that, since vLLM's sums depend on what else is in
-  the batch; and equal prompts with one seed would get equal completions.
+* vLLM gets the weights before the first completions after each optimiser step, and after other weights were loaded. *
+An engine gets them in memory, by vLLM's own `reload_weights`; under adapters the sum of base and adapters, because an
+engine that adds them itself generates more slowly. * A server reads them from files in the node's directory, so the
+trainer needs neither NCCL nor vLLM. Under adapters only those are written, each time under a new name, which requests
+for completions then give. * Draws are not reproducible after a restart. A seed would not change that, since vLLM's sums
+depend on the rest of the batch; and equal prompts with one seed would get equal completions.
 """
-
-from __future__ import annotations
 
 import abc
 import math
@@ -45,9 +42,9 @@ CONNECT_S = 120.0  # longest wait for a server to come up
 RETRY_S = 1.0
 CALL_S = 600.0  # longest call to the server
 ANSWER_BYTES_MAX = 256 << 20
-REASON_CHARS_MAX = 300  # quoted of a refusal, which may be a page of HTML
-BATCH_TOKENS = 4096  # tokens of prompts that an engine computes at once
-HINTS = {  # for endpoints that a server has only if it was started for them
+REASON_CHARS_MAX = 300  # quoted from a refusal, which may be a page of HTML
+BATCH_TOKENS = 4096  # prompt tokens that an engine computes at once
+HINTS = {  # for endpoints that a server has only if it was started with them
     "/v1/load_lora_adapter": "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment, and so that it "
     "can read this node's directory",
     "/server_info?config_format=json": "Start it with VLLM_SERVER_DEV_MODE=1 in its environment",
@@ -57,14 +54,10 @@ log = get_logger(__name__)
 
 
 class VllmSampler(BaseSampler):
-    """Draws completions through vLLM.
+    """Draws completions through vLLM. `policy`: has the weights that are sent to vLLM. `steps`: returns the optimiser
+    steps of the node's life, by which changes of the weights are noticed."""
 
-    Args:
-        policy: has the weights that are sent to vLLM.
-        steps: returns the optimiser steps of the node's life, which tell whether the weights have changed.
-    """
-
-    shares_prefill = True  # vLLM computes a prompt once for its group by itself
+    shares_prefill = True  # vLLM itself computes a prompt once for its group
 
     def __init__(self, policy: Policy, steps: Callable[[], int]) -> None:
         super().__init__(policy.stop_ids, policy.decode_completion)
@@ -73,12 +66,8 @@ class VllmSampler(BaseSampler):
         self._sent: tuple[int, int] | None = None  # steps and loads of the weights that vLLM has
 
     def _draw_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
-        """Draw as `BaseSampler.sample`. A cancellation does not wait for a server; an engine finishes its batch first.
-
-        Raises:
-            Cancelled: the cancellation was asked for.
-            GenerationFailed: vLLM cannot be reached, failed, or gave an invalid answer.
-        """
+        """Draw completions. A cancellation does not wait for a server, but for an engine's batch. Raises Cancelled:
+        cancellation was requested; GenerationFailed: vLLM cannot be reached, failed, or gave an invalid answer."""
         try:
             return self._count_completions(self._draw_to_smallest_bound(self._draw_with_one_bound, wanted))
         except GenerationFailed:
@@ -90,7 +79,7 @@ class VllmSampler(BaseSampler):
         return True
 
     def _update_weights(self, cancellation: Cancellation) -> None:
-        """Send the weights if vLLM has others."""
+        """Send the weights if vLLM does not have them yet."""
         cancellation.raise_if_requested()
         current = (self._steps(), self._policy.loads)
         if self._sent != current:
@@ -100,7 +89,7 @@ class VllmSampler(BaseSampler):
             self._sent = current
 
     def _draw_with_one_bound(self, wanted: SamplingRequest) -> list[SampledTokens]:
-        """Draw completions that all have the same bound."""
+        """Draw completions that all have the same token limit."""
         rows = self._generate_completions(wanted)
         wanted.cancellation.raise_if_requested()
         vocabulary = self._policy.model.get_input_embeddings().num_embeddings
@@ -114,7 +103,7 @@ class VllmSampler(BaseSampler):
         return [SampledTokens(tokens, row.logps[: len(tokens)]) for tokens, row in zip(cut, rows, strict=True)]
 
     def _sampling_parameters(self, wanted: SamplingRequest) -> dict[str, Any]:
-        """vLLM's sampling parameters, including all that the model's own generation settings could change."""
+        """vLLM's sampling parameters, with all that the model's own generation settings could change."""
         settings: dict[str, Any] = {
             "n": wanted.group,
             "max_tokens": wanted.tokens_max,
@@ -132,20 +121,15 @@ class VllmSampler(BaseSampler):
 
     @abc.abstractmethod
     def _send_weights(self, cancellation: Cancellation) -> None:
-        """Give vLLM the weights as they are now."""
+        """Give vLLM the present weights."""
 
     @abc.abstractmethod
     def _generate_completions(self, wanted: SamplingRequest) -> list[SampledTokens]:
-        """Have vLLM draw `group` completions of each prompt, prompt by prompt."""
+        """Draw `group` completions of each prompt by vLLM, prompt by prompt."""
 
 
 class ColocatedSampler(VllmSampler):
-    """Draws with an engine in this process.
-
-    Args:
-        engine: a `vllm.LLM`.
-        parameters: `vllm.SamplingParams`.
-    """
+    """Draws with an engine in this process. `engine`: a `vllm.LLM`. `parameters`: `vllm.SamplingParams`."""
 
     def __init__(self, policy: Policy, steps: Callable[[], int], engine: Any, parameters: Callable[..., Any]) -> None:
         super().__init__(policy, steps)
@@ -194,20 +178,17 @@ class _Models(msgspec.Struct):
 
 
 class ServerSampler(VllmSampler):
-    """Draws with a server that reads weights from this machine's files, in a directory that is emptied first.
-
-    Raises:
-        GenerationFailed: the server cannot be reached, or was started without the endpoints for weights.
-    """
+    """Draws with a server that reads weights from this machine's files, in a directory that is emptied first. Raises
+    GenerationFailed: the server cannot be reached, or was started without the endpoints for weights."""
 
     def __init__(self, policy: Policy, steps: Callable[[], int], url: str, directory: Path) -> None:
         super().__init__(policy, steps)
         self._url = url.rstrip("/")
         self._directory = directory
-        self._adapters = ""  # name of those that the server has
+        self._adapters = ""  # name of the adapters that the server has
         shutil.rmtree(directory, ignore_errors=True)
         self._base = self._await_server()
-        self._update_weights(Cancellation())  # so that a server that takes no weights fails at the start
+        self._update_weights(Cancellation())  # so that a server that accepts no weights fails at the start
 
     def _await_server(self) -> str:
         """Wait until the server answers. Returns the name of the model with which it was started."""
@@ -235,9 +216,9 @@ class ServerSampler(VllmSampler):
         body = {"lora_name": name, "lora_path": str(place.resolve())}
         self._call_server("/v1/load_lora_adapter", cancellation, body=body)
         former, self._adapters = self._adapters, name
-        if former:  # a restarted server does not have them, which is fine
+        if former:  # a restarted server no longer has them, which is fine
             self._send_request("/v1/unload_lora_adapter", cancellation, {"lora_name": former})
-        for other in self._directory.iterdir():  # including what a cancelled call has left
+        for other in self._directory.iterdir():  # including leftovers of a cancelled call
             if other != place:
                 shutil.rmtree(other)
 
@@ -277,11 +258,8 @@ class ServerSampler(VllmSampler):
 
     def _call_server(self, path: str, cancellation: Cancellation, kind: Any = None, body: Any = None) -> Any:
         """Call the server: GET without a body, else POST. Returns the answer, decoded as `kind` if that is given.
-
-        Raises:
-            Cancelled: the cancellation was asked for; the server stops its work.
-            GenerationFailed: there was no answer, a refusal, or an invalid answer.
-        """
+        Raises Cancelled: cancellation was requested; the server stops its work; GenerationFailed: there was no answer,
+        a refusal, or an invalid answer."""
         status, answer = self._send_request(path, cancellation, body)
         if status != 200:
             reason = answer[:REASON_CHARS_MAX].decode(errors="replace")
@@ -297,7 +275,7 @@ class ServerSampler(VllmSampler):
             ) from error
 
     def _send_request(self, path: str, cancellation: Cancellation, body: Any) -> tuple[int, bytes]:
-        """Status and body of the server's answer."""
+        """Send one request; returns the answer's status and body."""
         method, sent = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
         request = HttpRequest(method, self._url + path, sent, {"Content-Type": "application/json"})
         try:
@@ -318,10 +296,10 @@ def make_sampler(
 
     Args:
         directory: for the weights that a vLLM server reads.
-        copy: of the policy, from which completions are drawn if vLLM does not.
+        copy: the copy of the policy to draw from without vLLM.
 
     Raises:
-        ConfigError: vLLM is not installed, or does not go with other settings.
+        ConfigError: vLLM is not installed, or conflicts with other settings.
         GenerationFailed: it cannot be started or reached.
     """
     mode, reason = choose_vllm(training, policy.device)
@@ -351,7 +329,7 @@ def _start_engine(
     vllm = import_optional("vllm", "vllm", "training.vllm.mode")
     source = policy.model.name_or_path
     shape = read_model_shape(source, training.model, hub_revision_of(training))
-    # As torchrun would set them: the engine shares this process, and its process group if there are several ranks.
+    # The variables that torchrun would set: the engine shares this process, and, with several ranks, its process group.
     ranks = {"RANK": "process_index", "LOCAL_RANK": "local_process_index", "WORLD_SIZE": "num_processes"}
     os.environ |= {name: str(getattr(accelerator, attribute)) for name, attribute in ranks.items()}
     ensure_master_addr_port()
@@ -373,17 +351,15 @@ def _start_engine(
 
 
 def _iterate_full_weights(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and weights of the model, with adapters merged.
-
-    Tied weights come under each of their names: on a CPU vLLM keeps its own copy of a tied output layer.
-    """
+    """Names and weights of the model, with adapters merged. Tied weights come under each of their names: on a CPU vLLM
+    keeps its own copy of a tied output layer."""
     if policy.precision.adapters:
         return merged_weights(policy.model)  # tied layers have no adapters
     return ((name, weight.detach()) for name, weight in policy.model.named_parameters(remove_duplicate=False))
 
 
 def _convert_vllm_errors(call: Callable[[], Any]) -> Any:
-    """Turn what vLLM raises into GenerationFailed, except for memory that ran out."""
+    """Turn vLLM's exceptions into GenerationFailed, except those of running out of memory."""
     try:
         return call()
     except (MemoryError, torch.OutOfMemoryError):

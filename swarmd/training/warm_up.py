@@ -1,13 +1,11 @@
 """A short supervised warm-up on the form of answers, before a node's first step: `training.warm_up = "form"`.
 
-A model that never writes an answer where the plan looks for one gets no rewards, whatever it knows, so it cannot learn
-from them. Here it learns to write an answer there, but no answers: an example is a question of the plan, what the model
-itself writes about it, and a made-up, wrong answer in the form that the plan finds. Only the marks around the answer,
-and the end, count for the cross-entropy, so that neither words nor answer are taught. The warm-up ends when the model
-writes the marks by itself.
+A model that never writes an answer where the plan looks for one gets no rewards, whatever it knows, and cannot learn.
+The warm-up teaches it to write an answer there, but not which: an example is a question of the plan, the model's own
+text about it, and a made-up, wrong answer in the form that the plan finds. Only the marks around the answer, and the
+end, count for the cross-entropy, so that neither text nor answer is taught. The warm-up ends when the model writes the
+marks by itself.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -31,18 +29,18 @@ from swarmd.training.sampling import BaseSampler
 from swarmd.training.turns import make_turn_sampler
 
 STEPS_MAX = 32
-EXAMPLES = 4  # in a step
-RATE = 2e-5  # learning rate for a whole model; adapters start further from their goal
+EXAMPLES = 4  # per step
+RATE = 2e-5  # learning rates for a whole model, and for adapters, which start further from their goal
 ADAPTERS_RATE = 2e-4
-ENOUGH, IN_A_ROW = 0.2, 4  # ends at this mean cross-entropy at the marks, in nats, over this many steps
-LOOKED_MAX = 64  # questions in a row that are too long, after which it gives up
+ENOUGH, IN_A_ROW = 0.2, 4  # ends when the mean cross-entropy at the marks, in nats, over this many steps is no larger
+LOOKED_MAX = 64  # questions too long in a row, after which it gives up
 FORMS = ((OPENING, CLOSING), ("\\boxed{", "}"))  # marks around an answer; the first that the plan finds are used
 
 log = get_logger(__name__)
 
 
 class FormExample(msgspec.Struct, frozen=True):
-    """Token ids of a question and a completion, and for each of the completion's whether it is learnt (1)."""
+    """Token ids of a question and a completion; `learnt` is 1 for each token of the completion that is learnt."""
 
     prompt: list[int]
     completion: list[int]
@@ -90,7 +88,7 @@ def make_examples(
 def _choose_short_questions(
     plan: Plan, policy: Policy, training: TrainingConfig, questions: Iterator[Question]
 ) -> Iterator[tuple[Question, list[int]]]:
-    """As many questions as examples are needed, with prompts that are short enough."""
+    """Yield as many questions with short enough prompts as examples are needed."""
     found = looked = 0
     for question in questions:
         shown, prompt = fit_prompt(plan, policy, question, training.prompt_tokens)
@@ -113,13 +111,13 @@ def make_up_answer(truth: str, random: Random) -> str:
 def make_example(
     policy: Policy, prompt: list[int], words: str, answer: str, form: tuple[str, str], tokens_max: int
 ) -> FormExample:
-    """Encode the words, cut if they are too long, and the answer between its marks."""
+    """Encode text and answer between its marks; a long text is cut."""
     before, after = form
     marks = [policy.encode_completion(text, True, tokens_max) for text in (before, answer)]
     marks.append(policy.encode_completion(after, False, tokens_max))
     room = max(tokens_max - sum(map(len, marks)), 0)
     whole = policy.encode_completion(words, True, tokens_max)
-    if len(whole) > room:  # cut behind a sentence, if there is one
+    if len(whole) > room:  # cut after a sentence, if there is one
         words = policy.decode_completion(whole[:room])
         ends = [match.end() for match in re.finditer(r"[.!?:]\s|\n", words)]
         words = words[: ends[-1]] if ends else words
@@ -131,7 +129,7 @@ def make_example(
 def teach_form(
     policy: Policy, optimizer: Any, examples: Sequence[FormExample], cancellation: Cancellation, tell: CountSink
 ) -> int:
-    """Take optimiser steps on the examples until the model knows the form. Returns how many. Raises Cancelled."""
+    """Take optimiser steps on the examples until the model knows the form. Returns their number. Raises Cancelled."""
     rate = ADAPTERS_RATE if policy.frozen_digest else RATE
     for group in optimizer.param_groups:
         group["lr"] = rate

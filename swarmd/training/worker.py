@@ -1,11 +1,11 @@
 """The trainer worker: `python -m swarmd.training.worker`, which exchanges frames with the daemon (`swarmd.worker`).
 
 - It trains one stage at a time in a thread, so that the loop answers pings meanwhile.
-- What neither another try nor a restart can mend ends the process with a permanent fault. Everything else is a failed
-  command, and the core decides.
+- Errors that neither another try nor a restart can fix end the process with a permanent fault. All others fail the
+  command, and the core decides what follows.
 - `python -m swarmd.training.worker rank` is another rank (`swarmd.training.ranks`). It gets the same first message as
-  rank 0, then stage after stage, and ends at the end of its input or at any error. Then rank 0 ends too, and all start
-  again from the checkpoint.
+  rank 0, then stage after stage, and ends at the end of its input or at any error. Then rank 0 ends too, and all
+  restart from the checkpoint.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from swarmd.training.peer_weights import WeightsOffering
 
 PERMANENT = (ConfigError, ModelError, SwarmError)
-PROGRESS_S = 0.25  # shortest time between two progress messages of a stage
+PROGRESS_S = 0.25  # least time between two progress messages of a stage
 
 log = get_logger(__name__)
 
@@ -85,15 +85,12 @@ class TrainerService:
 
     def __post_init__(self) -> None:
         self._running: tuple[str, Cancellation] | None = None
-        self._progress: ProgressMessage | None = None  # the newest
+        self._progress: ProgressMessage | None = None  # the newest message
         self._spent = ""  # why only a fresh process can go on; empty if this one can
 
     async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
-        """Run until `StopMessage` or the planned end of this process; a stage in training is then cancelled.
-
-        Args:
-            early: commands that the daemon gave while the engine was loading.
-        """
+        """Run until `StopMessage` or the planned end of this process; a stage being trained is then cancelled. `early`:
+        commands received while the engine was loading."""
         async with anyio.create_task_group() as tasks:
             try:
                 for command in early:
@@ -115,7 +112,7 @@ class TrainerService:
             tasks.start_soon(self._train, command, cancellation, tasks)
 
     def _can_accept_stage(self, command: Train) -> bool:
-        """Whether to begin a stage: not while one is trained, and not for the same command twice."""
+        """Whether to begin a stage: not while another is trained, and not twice for the same command."""
         if self._running is None:
             return True
         if self._running[0] != command.id:
@@ -146,7 +143,7 @@ class TrainerService:
             tasks.cancel_scope.cancel()
 
     def _find_reason_to_retire(self, command: Train) -> str:
-        """Why a fresh process should follow, or empty; only at the end of a round, unless memory ran out."""
+        """Why a fresh process should follow; empty if not. Only at the end of a round, unless memory ran out."""
         if self._spent or command.stage + 1 < self.config.swarm.stages:
             return self._spent
         reason = find_replacement_reason(self.config.training.memory_bytes_max, self.engine.policy.device)
@@ -162,18 +159,18 @@ class TrainerService:
         return not self.pusher.is_busy
 
     def _on_checkpoint_written(self, checkpoint: Checkpoint) -> None:
-        """Push, offer and report a checkpoint. Called by the thread that wrote it, which may later replace it."""
+        """Push, offer and report a checkpoint. Called in the thread that wrote it and may later replace it."""
         event, offering = checkpoint.meta.event, self.offering
         self.pusher.push(event, checkpoint.directory)
         if offering is not None and offering.is_due(event) and offering.keep_weights(checkpoint.directory):
-            # Not a daemon thread: the end of this process waits for it, since no other would offer them.
+            # Not a daemon thread: this process must wait for it, because no other would offer the weights.
             threading.Thread(
                 target=offering.publish_offer, args=(event, self.engine.policy), name="weights-offer"
             ).start()
         self.outbox.report_event(CheckpointWritten(event.round, event.stage, checkpoint.digest))
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
-        """Run the command and return the resulting event. Raises what only the end of this process can mend."""
+        """Run the command and return the resulting event. Raises errors that only a new process can fix."""
         first = self.engine.steps
         try:
             event = self.engine.train(
@@ -199,7 +196,7 @@ class TrainerService:
         self._progress = progress
 
     async def _send_progress(self) -> None:
-        """Send the newest progress of the training thread, at most once in `PROGRESS_S`."""
+        """Send the training thread's newest progress, at most once per `PROGRESS_S`."""
         told = None
         while True:
             newest = self._progress
@@ -212,7 +209,8 @@ class TrainerService:
 def load_engine(
     start: StartMessage, config: Config, ranks: RankInfo = ALONE, rank_group: RankGroup | None = None
 ) -> TrainingEngine:
-    """Import torch and the rest, and load model and plan. Raises what `TrainingEngine` and `make_plan` raise."""
+    """Import torch and the other libraries, and load model and plan. Raises the errors of `TrainingEngine` and
+    `make_plan`."""
     if config.training.threads:
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
@@ -239,10 +237,8 @@ def load_engine(
 async def load_unless_stopped(
     load: Callable[[], TrainingEngine], inbox: Inbox
 ) -> tuple[TrainingEngine | None, list[Command]]:
-    """Load in a thread, which may take minutes, while listening to the daemon.
-
-    Returns the engine, None if `StopMessage` came first; and the commands that came before.
-    """
+    """Load in a thread, which may take minutes, while listening to the daemon. Returns the engine, None if
+    `StopMessage` came first; and the commands received meanwhile."""
     early: list[Command] = []
     engine: TrainingEngine | None = None
 
@@ -264,7 +260,7 @@ async def load_unless_stopped(
 
 
 def resolve_auto_config(config: Config, paths: NodeDirectory) -> Config:
-    """The configuration with the model that "auto" stands for. Raises ModelError if there is none."""
+    """Replace the model "auto" in a configuration by the chosen one. Raises ModelError if there is none."""
     if config.training.model != AUTO:
         locate_configured(config.training)
         return config
@@ -282,12 +278,9 @@ def end_process(reason: str) -> None:
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """Run the worker; `serve` turns a SwarmdError into a fault and an exit code, from 64 on if it is permanent.
-
-    Raises:
-        ModelError, SwarmError, ConfigError: no restart can help.
-        SwarmdError and anything else: this process must end, but another may succeed.
-    """
+    """Run the worker; `serve` turns a SwarmdError into a fault and an exit code, from 64 on if it is permanent. Raises
+    ModelError, SwarmError, ConfigError: no restart can help; SwarmdError and anything else: this process must end, but
+    another may succeed."""
     config = decode(start.config)
     paths = NodeDirectory(Path(start.data_dir))
     pusher = Pusher(config, paths, start.peer, outbox.report_event)

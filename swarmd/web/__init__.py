@@ -1,4 +1,4 @@
-"""The page, the HTTP interface and the metrics of a node or a swarm: a process of its own that reads a log or the DHT.
+"""The page, the HTTP interface and the metrics of a node or a swarm: a separate process that reads a log or the DHT.
 
-It never feeds anything back: no request changes a state, and its end is nothing to the node.
+It is read-only: no request changes a state, and its end does not affect the node.
 """

@@ -1,4 +1,4 @@
-"""`python -m swarmd.web`: the process beside a node, which the daemon starts."""
+"""`python -m swarmd.web`: a node's web process, which the daemon starts."""
 
 import sys
 

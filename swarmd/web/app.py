@@ -4,8 +4,6 @@
 - `/`, `/node`, `/login` and `/static/NAME` are the page's files; nothing else on the disk can be reached.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import sys
@@ -82,22 +80,21 @@ TYPES = {
 
 
 async def serve_page(request: Request) -> Response:
-    """A page, which browsers do not cache; an unknown address shows the start page."""
+    """Serve a page, which browsers do not cache; an unknown address shows the start page."""
     return serve_file(request, PAGES.get(request.url.path.rstrip("/"), START), "no-store")
 
 
 async def serve_static(request: Request) -> Response:
-    """A file of the page; browsers check each time whether it changed."""
+    """Serve a static file; browsers check each time whether it changed."""
     return serve_file(request, request.path_params["name"], "no-cache")
 
 
 async def answer_unknown_address(request: Request) -> Response:
-    """The answer to an unknown address below /api."""
     return refusal(404, "there is no such address; /api/openapi.json lists all of them")
 
 
 def serve_file(request: Request, name: str, caching: str) -> Response:
-    """One of the page's files, or 404."""
+    """Respond with one of the page's files, or 404."""
     known = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
     if name not in known or known[name].suffix not in TYPES:
         return refusal(404, "there is no such file")
@@ -132,7 +129,7 @@ _FIND = Parameter("find", _TEXT, "Only peers with this in name or id, in any cas
 
 
 def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
-    """The swarm page's."""
+    """Endpoints of the swarm page."""
     where, rewards = "Where the swarm is and who takes part.", "Rewards of some peers."
     return (
         Endpoint("/api/v1/swarm", where, SwarmView, lambda limit: source.view(limit), (_LIMIT,)),
@@ -149,7 +146,7 @@ def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
 
 
 def node_endpoints(node: NodeLogSource) -> tuple[Endpoint, ...]:
-    """The node page's."""
+    """Endpoints of the node page."""
     span, rounds = (_SINCE, _UNTIL, _BUCKETS), "/api/v1/node/rounds/{round}"
     return (
         Endpoint("/api/v1/node/status", "How the node is.", Status, node.redacted_status),
@@ -165,7 +162,7 @@ def node_endpoints(node: NodeLogSource) -> tuple[Endpoint, ...]:
 
 
 def monitoring_endpoints(node: NodeLogSource) -> tuple[Endpoint, ...]:
-    """Metrics and health, for programs that watch."""
+    """Metrics and health probes, for monitoring programs."""
 
     async def serve_metrics(request: Request) -> Response:
         body, content_type = await node.render_metrics(request.headers.get("accept", ""))
@@ -193,7 +190,7 @@ def monitoring_endpoints(node: NodeLogSource) -> tuple[Endpoint, ...]:
 
 
 def judge_productive(node: NodeLogSource, status: Status | None) -> Health:
-    """Whether a node was productive lately, which is not known before all of its log was read."""
+    """Whether a node was productive lately; false until all of its log has been read."""
     if check_live(status).ok:
         here = node.describe_source()
         if here.trouble:
@@ -220,11 +217,11 @@ def make_app(
     node: NodeLogSource | None = None,
     background: Sequence[Background] = (),
 ) -> RequestGuard:
-    """The application as a server runs it.
+    """Build the application, ready for a server.
 
     Args:
         swarm: the source of the swarm page.
-        rules: who is let in.
+        rules: who may access it.
         node: the source of the node page, if there is one; started and stopped with the application.
         background: further tasks that run as long as the application, for example the notifier.
     """
@@ -256,7 +253,7 @@ def make_app(
 async def run_background_tasks(
     node: NodeLogSource | None, background: Sequence[Background]
 ) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Follow the node's log, if there is one, and run the tasks until the block ends. Gives the tasks."""
+    """Follow the node's log, if there is one, and run the tasks until the block ends. Yields the tasks."""
     if node is not None:
         await node.start()
     tasks = [asyncio.create_task(restart_on_error(task)) for task in background]

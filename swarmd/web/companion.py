@@ -1,12 +1,10 @@
 """The web process of a node, `python -m swarmd.web`.
 
-The daemon starts it, writes one line of JSON, `WebProcessSetup`, to its stdin and keeps that open; one line on stdout
-says that it runs, and where its page is, if it has one. It serves the node's page, tells of its health and pushes its
-metrics. When stdin ends, the daemon has ended. Then this process ends too, but if it sends notifications it first stays
-long enough to tell that the daemon is gone.
+The daemon starts it, writes one line of JSON, `WebProcessSetup`, to its stdin and keeps stdin open; one line on stdout
+says that it runs, with the URL of its page, if it has one. It serves the node's page, sends notifications of its health
+and pushes its metrics. When stdin ends, the daemon has ended. Then this process ends too, but if it sends notifications
+it first stays long enough to report that the daemon is gone.
 """
-
-from __future__ import annotations
 
 import asyncio
 import os
@@ -37,16 +35,16 @@ from swarmd.web.moments import add_covered_secrets
 from swarmd.web.node import NodeLogSource
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
-LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
+LINGER_SLACK_S = 30.0  # beyond notify.after_s, enough to report the daemon's death
 LINGER_S_MAX = 600.0
 
 log = get_logger("swarmd.web")
 
 
 class WebProcessSetup(msgspec.Struct, frozen=True):
-    """The node that the process is for."""
+    """What the daemon writes to the process's stdin."""
 
-    config: bytes  # as `swarmd.config.encode` has it
+    config: bytes  # encoded by `swarmd.config.encode`
     root: str  # the data directory
 
 
@@ -65,7 +63,7 @@ def main() -> int:
 
 
 def run(config: Config, root: Path) -> int:
-    """Serve, notify, or both. Raises SwarmdError if that is impossible as configured."""
+    """Serve, notify, or both. Raises SwarmdError if the configuration makes that impossible."""
     add_covered_secrets(known_secrets(config, root))
     node = NodeLogSource(NodeDirectory(root), config)
     background = make_background_tasks(config, root, node)
@@ -89,10 +87,11 @@ def run(config: Config, root: Path) -> int:
 
 
 def make_background_tasks(config: Config, root: Path, node: NodeLogSource) -> tuple[Background, ...]:
-    """The tasks that run beside the server. Raises ConfigError for notifications; a missing exporter is only logged."""
+    """Make the tasks that run besides the server. Raises ConfigError for notifications; a missing exporter is only
+    logged."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications import POLL_S, make_notifier  # here: what sends messages takes memory
+    from swarmd.web.notifications import POLL_S, make_notifier  # imported only when needed: it takes memory
 
     tasks: list[Background] = []
     notifier = make_notifier(config.notify, root, node.metrics)
@@ -101,7 +100,7 @@ def make_background_tasks(config: Config, root: Path, node: NodeLogSource) -> tu
     if otlp.is_wanted():
         try:
             exporter = otlp.make_exporter()
-        except ConfigError as error:  # the environment may be meant for other programs of this host
+        except ConfigError as error:  # the environment may be meant for other programs on this host
             log.warning("WARNING metrics are not pushed: %s", error)
         else:
             tasks.append(lambda: otlp.push_metrics(exporter, node.metrics, lambda: node.latest_status))
@@ -109,7 +108,6 @@ def make_background_tasks(config: Config, root: Path, node: NodeLogSource) -> tu
 
 
 async def _notify_only(node: NodeLogSource, background: tuple[Background, ...], linger_s: float) -> None:
-    """Notify without serving."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
@@ -120,11 +118,11 @@ async def _notify_only(node: NodeLogSource, background: tuple[Background, ...], 
 
 
 def call_at_end_of_input(call: Callable[[], Any]) -> None:
-    """Call, in a thread, when stdin ends: the daemon that started this process is gone."""
+    """Call `call` in a thread when stdin ends, because the daemon that started this process is gone."""
     descriptor = sys.stdin.fileno()
 
     def wait_for_end() -> None:
-        while os.read(descriptor, 4096):  # not by `sys.stdin`: Python aborts at exit if a thread waits in that
+        while os.read(descriptor, 4096):  # not with `sys.stdin`: Python aborts at exit while a thread waits in it
             continue
         call()
 
@@ -132,7 +130,7 @@ def call_at_end_of_input(call: Callable[[], Any]) -> None:
 
 
 def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
-    """Tell the URL and serve until stopped."""
+    """Print the URL and serve until stopped."""
     url = url_of(endpoint)
 
     def announce_url() -> None:

@@ -1,8 +1,5 @@
-"""Endpoints of the HTTP interface: checked parameters, typed answers, refusals in one shape, the OpenAPI document that
-is made of them, and bounds on the work that requests cause.
-"""
-
-from __future__ import annotations
+"""Endpoints of the HTTP interface: checked parameters, typed answers, refusals of one shape, the OpenAPI document
+generated from them, and limits on the work that requests cause."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +26,7 @@ from swarmd.web.shapes import Failure, Unavailable
 request_origin: ContextVar[str] = ContextVar("request_origin", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
 
 
-RESTART_S = 5.0  # before a task that failed starts again
+RESTART_S = 5.0  # delay before a failed task restarts
 
 Background = Callable[[], Awaitable[None]]
 
@@ -47,24 +44,24 @@ async def restart_on_error(task: Background) -> None:
         await asyncio.sleep(RESTART_S)
 
 
-WAITING_MAX = 16  # calls worked on or waiting, of all clients
-WAITING_OF_ONE_MAX = 8  # of one address
-RETRY_S = 1  # retry-after of a refusal
+WAITING_MAX = 16  # calls running or waiting, of all clients
+WAITING_OF_ONE_MAX = 8  # of one client address
+RETRY_S = 1  # retry-after header of a refusal
 
 T = TypeVar("T")
 
 
 class ServerBusy(SwarmdError):
-    """Too much is asked at once; the same request may be made again after `RETRY_S`."""
+    """Too many requests at once; the client may repeat its request after `RETRY_S`."""
 
 
 class WorkPool:
-    """Threads for one kind of calls. Equal calls that overlap are made once.
+    """Threads for one kind of calls. Equal calls that overlap share one run.
 
     Args:
         name: of the threads.
-        threads: how many calls are made at once.
-        bounded: refuse calls beyond the bounds above.
+        threads: number of calls that run at once.
+        bounded: refuse calls beyond WAITING_MAX and WAITING_OF_ONE_MAX.
     """
 
     def __init__(self, name: str, threads: int, bounded: bool = True) -> None:
@@ -74,16 +71,13 @@ class WorkPool:
         self._of: Counter[str] = Counter()
 
     async def run_call(self, call: Callable[..., T], *args: Any) -> T:
-        """The result of `call(*args)`, or what it raises.
-
-        Raises:
-            WorkBusy: too many calls wait already.
-        """
+        """Run `call(*args)` in a thread; returns its result or raises its error. Raises ServerBusy: too many calls
+        wait."""
         key = (call, args)
         future = self._under_way.get(key)
         if future is None:
             future = self._start_call(key, request_origin.get())
-        result: T = await asyncio.shield(future)  # a client that leaves does not end the call for others
+        result: T = await asyncio.shield(future)  # a client that leaves does not cancel the call for others
         return result
 
     def _start_call(self, key: tuple[Callable[..., Any], tuple[Any, ...]], origin: str) -> asyncio.Future[Any]:
@@ -100,18 +94,18 @@ class WorkPool:
             if not self._of[origin]:
                 del self._of[origin]
             if not ended.cancelled():
-                ended.exception()  # retrieved, because there may be nobody left to do so
+                ended.exception()  # retrieved, because nobody may be left to await it
 
         future.add_done_callback(finish_call)
         return future
 
     def stop(self) -> None:
-        """Start no further work."""
+        """Refuse further calls and cancel waiting ones."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 encode = msgspec.json.Encoder().encode  # NaN becomes null
-# Every status that is not a success: the short word in its JSON, and what it means.
+# Each error status: the short word for it in the JSON answer, and its meaning.
 STATUSES = {
     400: ("bad-request", "a parameter or the body makes no sense"),
     401: ("unauthorized", "a token is needed"),
@@ -129,16 +123,16 @@ STATUSES = {
 
 
 class BadRequest(SwarmdError):
-    """A parameter or a body that makes no sense."""
+    """A parameter or a body is invalid."""
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """A refusal in JSON."""
+    """A refusal as a JSON response."""
     return json_answer(status, Failure(STATUSES[status][0], message), headers)
 
 
 def make_error_response(error: SwarmdError) -> Response:
-    """The answer that an error becomes."""
+    """Turn an error into a response."""
     if isinstance(error, BadRequest):
         return refusal(400, str(error))
     if isinstance(error, ServerBusy):
@@ -150,22 +144,18 @@ def make_error_response(error: SwarmdError) -> Response:
 
 SEQ_MAX = 10**15
 
-Serve = Callable[..., Any]  # takes the parameters by name; gives the answer, or an awaitable of it
+Serve = Callable[..., Any]  # takes the parameters by name; returns the answer, or an awaitable of it
 ServeRequest = Callable[[Request], Awaitable[Response]]
 
 
 def integer_type(least: int = 0, most: int = SEQ_MAX) -> Any:
-    """The type of an integer within bounds."""
+    """The type of an integer within bounds, both included."""
     return Annotated[int, Meta(ge=least, le=most)]
 
 
 class Parameter(NamedTuple):
-    """One query or path parameter.
-
-    Attributes:
-        type: of one value, with its bounds.
-        many: how often it may be given; 0: once, and the value is not a tuple.
-    """
+    """One query or path parameter. `type`: of one value, with its bounds. `many`: how often it may be given, which
+    makes the value a tuple; 0: once, a plain value."""
 
     name: str
     type: Any
@@ -176,7 +166,7 @@ class Parameter(NamedTuple):
     in_path: bool = False
 
     def read_value(self, request: Request) -> Any:
-        """The checked value. Raises BadRequest."""
+        """Read and check the value. Raises BadRequest."""
         given = [request.path_params[self.name]] if self.in_path else request.query_params.getlist(self.name)
         if self.many:
             if len(given) > self.many:
@@ -192,18 +182,14 @@ class Parameter(NamedTuple):
 
     def _convert_value(self, text: str) -> Any:
         try:
-            return msgspec.convert(text, self.type, strict=False)  # a number may be written as a text
+            return msgspec.convert(text, self.type, strict=False)  # numbers arrive as text
         except msgspec.ValidationError as error:
             raise BadRequest(f"{self.name}: {error}") from None
 
 
 class Endpoint(NamedTuple):
-    """One route of the HTTP interface: path, parameters and answer type.
-
-    Attributes:
-        answer: type of the answer in JSON, or a content type.
-        refusals: statuses that it may answer with, besides those that all may.
-    """
+    """One route of the HTTP interface. `answer`: type of the JSON answer, or a content type. `refusals`: error statuses
+    besides those that every endpoint may return."""
 
     path: str
     summary: str
@@ -230,7 +216,7 @@ ALWAYS = (400, 401, 403, 404, 414, 421, 503)
 
 
 def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The document, OpenAPI 3.1."""
+    """The OpenAPI 3.1 document."""
     endpoints = tuple(endpoints)
     types = [*(each.answer for each in endpoints if not _has_text_answer(each)), Failure]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")

@@ -1,9 +1,7 @@
-"""Completions that peers shared, read from the rollouts in the blob store, which are untrusted.
+"""Completions that peers shared, read from untrusted rollouts in the blob store.
 
-Question, truth and reward are added later, once this node's trainer has generated the questions again and scored them.
+Question, truth and reward are added once this node's trainer has generated the questions again and scored them.
 """
-
-from __future__ import annotations
 
 import hashlib
 import math
@@ -27,14 +25,14 @@ from swarmd.web.moments import redact_and_cut
 from swarmd.web.shapes import GOSSIP_CHARACTERS_MAX, GOSSIP_KEPT, Message
 from swarmd.web.swarm import PeerLedger
 
-BODIES_WAITING_MAX = 64  # not read yet, and as many stages' scores; the oldest are dropped
-PEERS_PER_STAGE = 20  # of those gathered at once, chosen by their digests
+BODIES_WAITING_MAX = 64  # bodies not read yet, and likewise digests of scores; beyond that the oldest are dropped
+PEERS_PER_STAGE = 20  # peers whose bodies are read per gathering, chosen by digest
 MESSAGES_PER_BODY = 4
 ID_CHARACTERS = 32
 
 
 class UnreadBody(NamedTuple):
-    """A body that the log names and that was not read yet."""
+    """A body that an event names and that has not been read yet."""
 
     ref: RolloutsRef
     seq: int  # of the event that names it
@@ -43,7 +41,7 @@ class UnreadBody(NamedTuple):
 
 
 class MessageEntry:
-    """A message, and the key by which its scores are found."""
+    """A message with the key under which its scores are found."""
 
     __slots__ = ("key", "message")
 
@@ -52,12 +50,8 @@ class MessageEntry:
 
 
 class GossipFeed:
-    """A follower of the fold; bodies are read only when messages are asked for.
-
-    Args:
-        blobs: the node's.
-        ledger: for names.
-    """
+    """A follower of the fold that reads bodies only when messages are asked for. `blobs`: the node's. `ledger`: for
+    names."""
 
     def __init__(self, blobs: BlobStore, ledger: PeerLedger) -> None:
         self._blobs = blobs
@@ -69,11 +63,11 @@ class GossipFeed:
         with self._lock:
             self._waiting: deque[UnreadBody] = deque(maxlen=BODIES_WAITING_MAX)
             self._kept: FIFOCache[str, MessageEntry] = FIFOCache(GOSSIP_KEPT)  # by the message's id
-            self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of the messages that came, or were scored, last
+            self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of messages that came or were scored, newest last
             self._count = 0  # of all news so far
             self._scores: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # digests not read yet
-            self._named: deque[UnreadBody] = deque(maxlen=BODIES_WAITING_MAX)  # the last that waited, read or not
-            self._scored: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # the same of scores
+            self._named: deque[UnreadBody] = deque(maxlen=BODIES_WAITING_MAX)  # latest bodies, read or not
+            self._scored: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # latest digests of scores, read or not
             self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
 
     def apply(self, applied: AppliedEvent) -> None:
@@ -101,7 +95,7 @@ class GossipFeed:
     def restore(self, kept: bytes | memoryview) -> None:
         named, scored, seen = msgspec.msgpack.decode(kept, type=tuple[list[UnreadBody], list[str], list[str]])
         self.restart(FoldBase())
-        with self._lock:  # bodies and scores are looked at as if nobody had asked yet
+        with self._lock:  # bodies and scores are read again from the start
             for bodies in (self._waiting, self._named):
                 bodies.extend(named)
             for scores in (self._scores, self._scored):
@@ -109,14 +103,14 @@ class GossipFeed:
             self._seen.extend(seen)
 
     def has_newer_than(self, count: int) -> bool:
-        """Whether `since` may have more than the first `count`."""
+        """Whether `messages_since(count)` may return anything."""
         return bool(self._waiting or self._scores) or self._count != count
 
     def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """Messages beyond the first `count` news, oldest first, as far as they are kept, and how many news there were.
+        """Return the kept messages beyond the first `count` news, oldest first, and the number of news.
 
-        A message is news when it comes, and once more when it was scored, with the same id. With -1 nothing is new.
-        Reads files: not for an event loop.
+        A message is news when it comes, and again, with the same id, when it is scored. With -1 nothing is new. Reads
+        files: not for an event loop.
         """
         with self._lock:
             while self._waiting:
@@ -129,7 +123,7 @@ class GossipFeed:
             return [self._kept[each].message for each in ids if each in self._kept], self._count
 
     def latest(self, since_round: int) -> tuple[Message, ...]:
-        """Messages of this round and later, newest first. Reads files."""
+        """Messages of this round and later, newest first. Reads files: not for an event loop."""
         self.messages_since(-1)
         with self._lock:
             messages = (kept.message for kept in reversed([*self._kept.values()]))
@@ -137,7 +131,7 @@ class GossipFeed:
 
     def _add_message(self, kept: MessageEntry) -> None:
         if kept.message.id in self._kept:
-            return  # named in the middle of a stage, and again at its end
+            return  # an event names a body during a stage, and another again at its end
         self._kept[kept.message.id] = kept
         self._append_news(kept)
 
@@ -146,7 +140,7 @@ class GossipFeed:
         self._count += 1
 
     def _add_scores(self, digest: str) -> None:
-        """Add the scores of this node's trainer to the messages."""
+        """Add the trainer's scores, stored under `digest`, to the messages."""
         try:
             scored = {group.key: group for group in decode_scored_groups(self._blobs.get(digest))}
         except (NotFoundError, BlobError, RecordRejected):
@@ -163,7 +157,7 @@ class GossipFeed:
             rollouts = read_rollouts_body(ref, self._blobs)
             check_origin(rollouts, ref, waiting.swarm)
         except (NotFoundError, BlobError, RecordRejected):
-            return  # pruned, or refused: the node counts it among its rejections
+            return  # pruned, or refused: the node counts it as rejected
         account = self._ledger.accounts.get(ref.peer)
         name = account.name if account else ""
         for group in rollouts.groups[:MESSAGES_PER_BODY]:
@@ -172,14 +166,14 @@ class GossipFeed:
 
 
 def read_rollouts_body(ref: RolloutsRef, blobs: BlobStore) -> Rollouts:
-    """The rollouts that a reference names. Raises NotFoundError, BlobError, RecordRejected."""
+    """Decode the rollouts that a reference names. Raises NotFoundError, BlobError, RecordRejected."""
     if ref.size_bytes > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
     return decode_rollouts(blobs.get(ref.digest))
 
 
 def add_scores_to_message(message: Message, group: ScoredGroup) -> Message:
-    """The message with question, truth and rewards as this node has them."""
+    """The message with the question, truth and rewards that this node's trainer found."""
     rewards = [reward for reward in group.rewards if math.isfinite(reward)]
     return msgspec.structs.replace(
         message,

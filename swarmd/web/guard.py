@@ -1,11 +1,10 @@
-"""Checks that every request passes before the application sees it, headers of every answer, and the login form.
+"""Checks on every request before the application sees it, headers of every answer, and the login form.
 
-- The Host header must name this server, or a page of another name could read it through the browser (DNS rebinding).
+- The Host header must name this server; otherwise a page of another name could read it through the browser (DNS
+  rebinding).
 - Requests that a browser sends from another site's page are refused.
-- If there is a token, `/api/`, `/metrics` and the health probes answer only to those who have it.
+- If there is a token, `/api/`, `/metrics` and the health probes answer only to clients that present it.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -28,14 +27,14 @@ from swarmd.uvicorn_server import RESERVED, close_connection, read_body
 from swarmd.web.endpoints import BadRequest, refusal, request_origin
 
 TARGET_BYTES_MAX = 4096  # path and query
-REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
-LAST_WORD_S = 1.0  # for saying that a request took longer, to a client that may not read
+REQUEST_S = 15.0  # longest request, including body and answer; the stream has no limit
+LAST_WORD_S = 1.0  # time for saying that a request took too long, to a client that may not read
 STREAM = "/api/v1/stream"
 PROBES = ("/livez", "/readyz", "/productivez")
-BUSY_S = 2  # retry-after while all connections are taken
+BUSY_S = 2  # retry-after header while all connections are taken
 METHODS = ("GET", "HEAD", "POST")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-MAPPED = "::ffff:"  # before an IPv4 address, if one socket accepts both kinds
+MAPPED = "::ffff:"  # prefix of an IPv4 address on a socket that accepts IPv6, too
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -65,11 +64,8 @@ class AccessRules(NamedTuple):
 
 
 class RequestGuard:
-    """ASGI middleware that checks every request before the application sees it.
-
-    Attributes:
-        end_streams: ends the streams, so that a server that stops does not wait for their clients.
-    """
+    """ASGI middleware that checks every request before the application sees it. `end_streams`: called when the server
+    stops, so that it need not wait for the streams' clients."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules, end_streams: Callable[[], None] = lambda: None) -> None:
         self.end_streams = end_streams
@@ -101,7 +97,7 @@ class RequestGuard:
             await answer.replace_or_close(None)
 
     def _find_refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """The refusal of a request, or None if it may pass."""
+        """Return the refusal of a request, or None if it may pass."""
         path = scope["path"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
             return refusal(414, f"the address is longer than {TARGET_BYTES_MAX} bytes", {"connection": "close"})
@@ -116,7 +112,7 @@ class RequestGuard:
             )
         if scope["method"] not in METHODS:
             return refusal(405, "only GET, HEAD and POST", {"allow": ", ".join(METHODS)})
-        fetched_elsewhere = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")  # says the browser
+        fetched_elsewhere = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")  # the browser says so
         if is_cross_origin(headers) or (fetched_elsewhere and not is_page_visit(scope, headers)):
             return refusal(403, "the request comes from a page of another site")
         is_closed = path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
@@ -135,7 +131,7 @@ class RequestGuard:
 
 
 def known_hosts(rules: AccessRules) -> Collection[str]:
-    """Names of the server, besides the address that a connection came in at."""
+    """Host names of the server, besides the address that a connection came in at."""
     named = {bracket_ipv6_host(rules.listen.host), *(host_of(host) for host in rules.hosts)}
     if is_loopback(rules.listen.host) or rules.listen.host in ("0.0.0.0", "::"):
         named.update(LOOPBACK_NAMES)
@@ -143,12 +139,12 @@ def known_hosts(rules: AccessRules) -> Collection[str]:
 
 
 def bracket_ipv6_host(host: str) -> str:
-    """A host as it stands in a URL."""
+    """A host as written in a URL: lower case, IPv6 addresses in brackets."""
     return f"[{host}]".lower() if ":" in host and not host.startswith("[") else host.lower()
 
 
 def host_of(text: str) -> str:
-    """The host of HOST[:PORT], in lower case and without a final dot; empty if the text is not one."""
+    """The host of HOST[:PORT], in lower case and without a final dot; empty if the text is malformed."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or text.rstrip().endswith("]"):
         host, port = text.strip(), "0"
@@ -168,17 +164,13 @@ def is_cross_origin(headers: Headers) -> bool:
 
 
 def is_page_visit(scope: Scope, headers: Headers) -> bool:
-    """Whether the browser opens one of the pages: links on other sites may lead there."""
+    """Whether the browser opens a page, which links on other sites may lead to."""
     navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return scope["method"] == "GET" and navigates and not scope["path"].startswith("/api/")
 
 
 class _ResponseSender:
-    """Sends an answer with the headers that all answers have.
-
-    Attributes:
-        ended: all of it was sent.
-    """
+    """Sends an answer with the common headers. `ended`: all of it was sent."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
@@ -197,7 +189,7 @@ class _ResponseSender:
         await self._send(message)
 
     async def replace_or_close(self, instead: Response | None) -> None:
-        """Send another answer instead; if one has begun, or the client does not read, close the connection."""
+        """Send `instead`; if an answer has begun, or the client does not read, close the connection."""
         if not self._begun and instead is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORD_S):
@@ -210,17 +202,17 @@ async def _receive_disconnect() -> Message:
     return {"type": "http.disconnect"}
 
 
-COOKIE = "swarmd_pass"  # all servers of a host share it: cookies do not distinguish ports
-PASSES_MAX = 8  # in a cookie, of as many servers; the oldest are dropped
+COOKIE = "swarmd_pass"  # shared by all servers of a host, because cookies do not distinguish ports
+PASSES_MAX = 8  # passes in a cookie, one for each server; beyond that the oldest are dropped
 FORM_BYTES_MAX = 4096
 NEXT_CHARACTERS_MAX = 512
-FAILURES_MAX = 10  # wrong tokens of an address within FAILURES_S; more are refused, the right one never is
+FAILURES_MAX = 10  # wrong tokens per address within FAILURES_S; more are refused, but the right token never is
 FAILURES_S = 60.0
 _PASS = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def is_authorized(headers: Headers, token: str) -> bool:
-    """Whether the request carries the token, or the cookie that it is exchanged for."""
+    """Whether the request carries the token, or a cookie with the token's pass."""
     if not token or bears_token(headers.get("authorization", ""), token):
         return True
     wanted = derive_cookie_pass(token).encode()
@@ -228,12 +220,12 @@ def is_authorized(headers: Headers, token: str) -> bool:
 
 
 def _read_cookie_passes(headers: Headers) -> list[str]:
-    """The passes in a request's cookie, the oldest first."""
+    """The passes in a request's cookie, oldest first."""
     return _PASS.findall(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""))[-PASSES_MAX:]
 
 
 def derive_cookie_pass(token: str) -> str:
-    """The pass that a cookie holds: it is valid while the token is the same, and does not reveal the token."""
+    """The pass that a cookie holds: valid as long as the token stays the same, and does not reveal it."""
     return hmac.new(token.encode(), b"swarmd dashboard", hashlib.sha256).hexdigest()
 
 

@@ -1,11 +1,9 @@
-"""Pings a URL while the node is well, so that a service elsewhere can tell when the whole machine is gone.
+"""Pings a URL while the node is well, so that an external service notices when the whole machine is gone.
 
-Whoever is dead sends nothing, so somebody else must raise the alarm: healthchecks.io and similar services expect a ping
-at an interval, and raise one when it is missing. A node that is unwell says so itself, by a ping to `<url>/fail` with
-the reason as its body. A ping that fails is logged and counted, and the next one is sent at its time.
+healthchecks.io and similar services expect a ping at an interval, and raise an alarm when it is missing. A node that is
+unwell pings `<url>/fail` with the reason as the body. A failed ping is logged and counted; the next one is sent on
+time.
 """
-
-from __future__ import annotations
 
 import asyncio
 import concurrent.futures
@@ -23,7 +21,7 @@ from swarmd.logger import get_logger
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.redaction import REDACTED, find_url_secrets, redact_text
 
-PING_S = 60.0  # between pings; the service's grace time should be a few times as long
+PING_S = 60.0  # between pings; the service's grace time should be a few times longer
 ANSWER_S = 15.0  # longest wait for an answer
 ANSWER_BYTES_MAX = 64 * 1024
 FAIL = "/fail"  # as healthchecks.io and Better Stack name it
@@ -49,11 +47,7 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class Heartbeat:
-    """Pings one URL: every PING_S, and at once when the node becomes unwell or well again.
-
-    Args:
-        url: of the check; secret.
-    """
+    """Pings one URL: every PING_S, and at once when the node's health changes. `url`: secret."""
 
     name = "heartbeat"
     shown = "notify.heartbeat_url"
@@ -68,12 +62,8 @@ class Heartbeat:
         self._due = asyncio.Event()
 
     def set_health(self, reason: str, now: float) -> None:
-        """Note how the node is; makes a ping due if it is time, or if that changed.
-
-        Args:
-            reason: why it is unwell; empty while it is well.
-            now: POSIX seconds.
-        """
+        """Record the node's health; makes a ping due if it is time, or if health changed. `reason`: why it is unwell;
+        empty while it is well. `now`: POSIX seconds."""
         changed = bool(reason) != bool(self._reason)
         self._reason = reason
         if changed or not 0 < self._due_at - now <= PING_S:  # also after the clock was set back
@@ -88,7 +78,7 @@ class Heartbeat:
             try:
                 await self.ping(self._reason)
             except NotifyFailed as error:
-                if not self._failing:  # once: an outage of an hour is not sixty warnings
+                if not self._failing:  # only once: an outage of an hour should not log sixty warnings
                     log.warning("the heartbeat did not get out: %s", error)
                 self._failing = True
             else:
@@ -96,7 +86,7 @@ class Heartbeat:
             self._metrics.count_notification(self.name, not self._failing)
 
     async def ping(self, reason: str) -> None:
-        """Ping once; with a reason, as a failure. Raises NotifyFailed."""
+        """Ping once; if `reason` is not empty, report a failure. Raises NotifyFailed."""
         parts = urlsplit(self._url)
         url = parts._replace(path=parts.path.rstrip("/") + FAIL).geturl() if reason else self._url
         request = HttpRequest("POST", url, reason.encode())

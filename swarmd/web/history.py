@@ -1,11 +1,9 @@
-"""The fold of a log in bounded memory, with keyframes from which any earlier event is folded again at once.
+"""The fold of a log in bounded memory, with keyframes from which any earlier state can be folded quickly.
 
-- Commits are read from a known place on, without reading what lies before.
+- Commits are read from a known position on, without reading what lies before.
 - Some states are kept, compressed, as keyframes. A keyframe and the events after it give any other state.
-- What a page has made of a log is kept beside the log, so that the next page reads only what came since.
+- A snapshot of the fold is saved beside the log, so that the next process reads only what came since.
 """
-
-from __future__ import annotations
 
 import threading
 import zlib
@@ -37,17 +35,17 @@ READ_BYTES = 64 * 1024
 
 
 class EventsRemoved(NotFoundError):
-    """The log does not hold these events any more: old segments were removed."""
+    """The log no longer holds these events: old segments were removed."""
 
 
 def find_first_seq(directory: Path) -> int:
-    """The first event that the log still has; 0 for a log without segments."""
+    """Sequence number of the first event that the log still has; 0 for a log without segments."""
     segments = list_segments(directory)
     return first_seq_of(segments[0]) if segments else 0
 
 
 def read_commits_from(directory: Path, place: LogPosition | None, seq: int) -> Iterator[tuple[Commit, LogPosition]]:
-    """Commits in order up to the log's present end, each with the place after it.
+    """Iterate over commits up to the log's present end, each with the position after it.
 
     Args:
         directory: of the segments.
@@ -55,8 +53,8 @@ def read_commits_from(directory: Path, place: LogPosition | None, seq: int) -> I
         seq: the first event wanted; earlier ones come first if reading begins before it.
 
     Raises:
-        Gone: the log begins later.
-        LogDamaged: a segment cannot be read, or a commit is not the one that follows.
+        EventsRemoved: the log begins later.
+        LogDamaged: a segment cannot be read, or a commit does not follow the one before.
     """
     segments = list_segments(directory)
     firsts = [first_seq_of(path) for path in segments]
@@ -80,7 +78,7 @@ def read_commits_from(directory: Path, place: LogPosition | None, seq: int) -> I
 
 
 def _read_frames(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
-    """Valid frames of one segment from `offset` on (0: its start), and the offset after each."""
+    """Iterate over the valid frames of one segment from `offset` on (0: its start), each with the offset after it."""
     try:
         with _SmallReadFile(open_regular_descriptor(path)) as file:
             opening = read_header(file, path)
@@ -93,29 +91,29 @@ def _read_frames(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
 
 
 class _SmallReadFile(FileIO):
-    """A file that is read in small pieces: mostly one event is new, and a segment ends in a megabyte of zeros."""
+    """A file read in small pieces: usually only one event is new, and a segment ends in a megabyte of zeros."""
 
     def read(self, size: int | None = -1) -> bytes:
         return super().read(READ_BYTES if size is None or size < 0 else min(size, READ_BYTES)) or b""
 
 
-KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
-KEYFRAME_BYTES_MAX = 32 * 1024 * 1024  # of all of them, compressed
+KEYFRAME_EVENTS = 256  # between two keyframes; doubled whenever they outgrow KEYFRAME_BYTES_MAX
+KEYFRAME_BYTES_MAX = 32 * 1024 * 1024  # of all keyframes together, compressed
 STATE_BYTES_MAX = 256 * 1024 * 1024  # of one state, unpacked
-WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
+WINDOW_EVENTS = 64  # folded events cached around one that was asked for
 WINDOWS_KEPT = 16
 
 
 class LogFollower(Projection, Summary, Protocol):
-    """A projection of a log that is kept beside it, and begins again if what was kept does not fit the log."""
+    """A projection of a log that is saved beside it, and restarts if the saved state does not fit the log."""
 
 
 class Keyframe(msgspec.Struct, array_like=True, gc=False):
-    """A state to fold from.
+    """A saved state from which to fold.
 
     Attributes:
-        seq: the event that follows on the state.
-        place: where its commit begins; None if that is not known.
+        seq: the first event to apply to the state.
+        place: where that event's commit begins; None if unknown.
         packed: the state, compressed.
     """
 
@@ -124,12 +122,11 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
     packed: bytes
 
     @classmethod
-    def pack(cls, seq: int, place: LogPosition | None, state: State) -> Keyframe:
-        """Pack a state."""
+    def pack(cls, seq: int, place: LogPosition | None, state: State) -> "Keyframe":
         return cls(seq, place, zlib.compress(encode_state(state), 1))
 
     def unpack_state(self) -> State:
-        """Unpack the state. Raises LogDamaged if what was kept beside the log cannot be unpacked."""
+        """Unpack the state. Raises LogDamaged if it cannot be unpacked."""
         stream = zlib.decompressobj()
         try:
             plain = stream.decompress(self.packed, STATE_BYTES_MAX)
@@ -142,12 +139,12 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
 
 
 class HistorySnapshot(msgspec.Struct, array_like=True):
-    """What is kept of a `LogHistory`, without its keyframes.
+    """The saved form of a `LogHistory`, without its keyframes.
 
     Attributes:
-        state: encoded; the one before event `next_seq`.
-        at: time of the event before.
-        distance: between two keyframes.
+        state: encoded, before event `next_seq`.
+        at: time of the last event before `next_seq`.
+        distance: events between two keyframes.
     """
 
     state: bytes
@@ -165,11 +162,11 @@ class Keyframes:
         self._due_seq = kept[-1].seq + distance if kept else 0
 
     def is_due(self, seq: int) -> bool:
-        """Whether the state before this event is worth keeping."""
+        """Whether the state before this event should become a keyframe."""
         return seq >= self._due_seq
 
     def add_keyframe(self, seq: int, place: LogPosition | None, state: State) -> None:
-        """Keep a state; at the bound every second one is dropped, and the distance doubles."""
+        """Add a keyframe; at the size limit drop every second one and double the distance."""
         self.kept.append(Keyframe.pack(seq, place, state))
         if sum(len(each.packed) for each in self.kept) > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
             self.distance *= 2
@@ -177,24 +174,24 @@ class Keyframes:
         self._due_seq = seq + self.distance
 
     def find_before(self, seq: int) -> Keyframe | None:
-        """The nearest keyframe at or before an event."""
+        """The latest keyframe at or before an event."""
         index = bisect_right(self.kept, seq, key=lambda keyframe: keyframe.seq) - 1
         return self.kept[index] if index >= 0 else None
 
     def drop_before(self, seq: int, state: State) -> None:
-        """Forget what lies before an event."""
+        """Drop keyframes before an event; `state` is the one before that event."""
         later = [keyframe for keyframe in self.kept if keyframe.seq > seq]
         self.kept = [Keyframe.pack(seq, None, state), *later]
 
 
 class LogHistory:
-    """The fold so far, and access to all events before. One thread writes; any thread reads.
+    """The fold so far, and access to all earlier events. One thread writes; any thread reads.
 
     Attributes:
-        state: after the last event taken.
-        next_seq: of the event that comes next.
+        state: after the last event applied.
+        next_seq: sequence number of the next event.
         at: time of the last event, POSIX seconds; 0 before any.
-        generation: how often it began again; what was made before may be of another log.
+        generation: number of restarts; results from an earlier generation may be from another log.
     """
 
     def __init__(self, directory: Path, followers: Sequence[LogFollower] = ()) -> None:
@@ -211,7 +208,7 @@ class LogHistory:
 
     @property
     def end_position(self) -> LogPosition | None:
-        """The place after the last commit that was applied."""
+        """The position after the last commit that was applied."""
         return self._place
 
     def restart(self, base: FoldBase) -> None:
@@ -224,7 +221,7 @@ class LogHistory:
                 follower.restart(base)
 
     def make_snapshot(self) -> tuple[LogPosition, list[bytes]] | None:
-        """The place that was reached and all that was made of the log, in parts; None before the first commit."""
+        """The position reached and the encoded history, in parts; None before the first commit."""
         with self.lock:
             if self._place is None:
                 return None
@@ -234,11 +231,8 @@ class LogHistory:
             return self._place, [msgspec.msgpack.encode(own), keyframes, *followers]
 
     def restore_snapshot(self, place: LogPosition, kept: Sequence[bytes | memoryview]) -> None:
-        """Go on from what `keep` gave.
-
-        Raises:
-            msgspec.DecodeError, ValueError, LookupError: it is not what `keep` gave; only `begin` makes sense then.
-        """
+        """Resume from the result of `make_snapshot`. Raises msgspec.DecodeError, ValueError, LookupError: `kept` is not
+        valid; call `restart` then."""
         own, keyframes, *followers = kept
         read = msgspec.msgpack.decode(own, type=HistorySnapshot)
         if read.next_seq != place.seq or read.distance < KEYFRAME_EVENTS:
@@ -251,7 +245,7 @@ class LogHistory:
                 follower.restore(followed)
 
     def apply(self, commit: Commit, end: LogPosition) -> list[AppliedEvent]:
-        """Fold the next commit; `end` is the place after it."""
+        """Apply the next commit; `end` is the position after it. Returns its events with the states around them."""
         with self.lock:
             if self._keyframes.is_due(self.next_seq):
                 self._keyframes.add_keyframe(self.next_seq, self._place, self.state)
@@ -263,7 +257,7 @@ class LogHistory:
             return done
 
     def drop_before(self, base: FoldBase) -> None:
-        """The log begins at `base` now."""
+        """Drop what lies before `base`, because the log begins there now."""
         with self.lock:
             self._keyframes.drop_before(base.seq, base.state)
             self._windows = [window for window in self._windows if window[0].seq >= base.seq]
@@ -271,12 +265,8 @@ class LogHistory:
     # --- earlier events ---
 
     def fold_events(self, first: int, count: int) -> list[AppliedEvent]:
-        """Events `first` to `first + count - 1` with the states around them; fewer at the log's end.
-
-        Raises:
-            Gone: the log begins later.
-            LogDamaged: it cannot be read there.
-        """
+        """Events `first` to `first + count - 1` with the states around them; fewer at the log's end. Raises
+        EventsRemoved: the log begins later; LogDamaged: it cannot be read there."""
         found = self._find_in_windows(first, count)
         if found is not None:
             return found
@@ -295,12 +285,8 @@ class LogHistory:
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
 
     def fold_event(self, seq: int) -> AppliedEvent:
-        """One event with the states around it; its neighbours are kept for the next call.
-
-        Raises:
-            NotFoundError: there is no such event (`EventsRemoved`: not any more).
-            LogDamaged: the log cannot be read there.
-        """
+        """One event with the states around it; its neighbours are cached. Raises NotFoundError: there is no such event
+        (`EventsRemoved`: no longer); LogDamaged: the log cannot be read there."""
         found = self._find_in_windows(seq, 1)
         if found is None:
             first = max(seq - WINDOW_EVENTS // 2, self.first_seq)
@@ -314,12 +300,12 @@ class LogHistory:
 
     @property
     def first_seq(self) -> int:
-        """The first event that can be shown."""
+        """Sequence number of the first event that can be folded."""
         with self.lock:
             return self._keyframes.kept[0].seq if self._keyframes.kept else self.next_seq
 
     def seq_before_round(self, round_: int) -> int:
-        """An event before the swarm reached a round, by the keyframes; `first` if none is that old."""
+        """Sequence number of a keyframe before the swarm reached a round; `first_seq` if none is that old."""
         with self.lock:
             kept = self._keyframes.kept
             index = bisect_left(kept, round_, key=lambda keyframe: highest_known_round(keyframe.unpack_state()))
@@ -335,21 +321,18 @@ class LogHistory:
 
 
 KIND = "page"
-FORM = 5  # raised when the same events give other bytes within one version of swarmd
+FORM = 5  # increased when the same events give other bytes within one version of swarmd
 VERSION = f"{__version__}, rules {RULES}, form {FORM}"
-KEEP_EVENTS = 100_000  # read since it was kept last; reading them takes some ten seconds
-KEEP_SHARE = 4  # and a fourth of all, until the log's end was reached: a long log is not kept over and over
-WORTH_EVENTS = 20_000  # read when the log's end is reached for the first time; below, nothing is kept
+KEEP_EVENTS = 100_000  # events between two saves; reading them takes some ten seconds
+KEEP_SHARE = 4  # before the log's end is reached, save after a fourth of all events read at the earliest
+WORTH_EVENTS = 20_000  # at the log's end reached for the first time, save only if this many were read
 
 log = get_logger("swarmd.web")
 
 
 class HistorySaver:
-    """Writes a history beside its log from time to time, and reads it back at the start.
-
-    Attributes:
-        anew: why what was kept cannot be used, as the end of a sentence; empty if it can, or if nothing was kept.
-    """
+    """Saves a history beside its log from time to time, and restores it at the start. `anew`: why the saved one cannot
+    be used, as the end of a sentence; empty if it can, or if there is none."""
 
     def __init__(self, history: LogHistory) -> None:
         self.anew = ""
@@ -358,7 +341,7 @@ class HistorySaver:
         self._refused = ""
 
     def restore(self) -> bool:
-        """Have the history go on from what was kept. False if that is impossible: it has to begin again."""
+        """Restore the saved history. Returns False if that is impossible, so that the history has to restart."""
         directory = self._history.directory
         self._kept_seq = 0
         try:
@@ -377,17 +360,13 @@ class HistorySaver:
         return True
 
     def save_if_due(self, at_end: bool) -> None:
-        """Keep it if enough was read since the last time.
-
-        Args:
-            at_end: the log's end was reached before.
-        """
+        """Save if enough was read since the last time. `at_end`: whether the log's end was reached before."""
         read = self._history.next_seq - self._kept_seq
         if read >= (KEEP_EVENTS if at_end else max(KEEP_EVENTS, self._history.next_seq // KEEP_SHARE)):
             self._save()
 
     def save_at_first_end(self) -> None:
-        """Keep it if reading up to here took a while."""
+        """Save if reading up to here took a while."""
         if self._history.next_seq - self._kept_seq >= WORTH_EVENTS:
             self._save()
 
@@ -399,7 +378,7 @@ class HistorySaver:
                 return
             write_bookmark(self._history.directory, KIND, VERSION, *kept)
             self._refused = ""
-        except (SwarmdError, OSError, OverflowError) as error:  # the latter: a sum beyond what msgpack can hold
+        except (SwarmdError, OSError, OverflowError) as error:  # OverflowError: a sum is too large for msgpack
             if str(error) != self._refused:
                 self._refused = str(error)
                 log.warning("WARNING the next page of this log will take longer to read it: %s", error)

@@ -1,10 +1,8 @@
 """The page of the timeline over nodes, `swarmd timeline --page`: lanes by node, arrows, one scrubber over rounds.
 
-Logs are read on whenever somebody asks, so the page follows running nodes of this machine. The newest rounds are kept,
-and all answers are about them.
+Each request first reads what the logs have got since, so the page follows running nodes of this machine. Only the
+newest rounds are kept and served.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Sequence
@@ -29,20 +27,16 @@ from swarmd.web.app import REFUSALS, answer_unknown_address, serve_file, serve_s
 from swarmd.web.endpoints import Endpoint, Parameter, WorkPool, integer_type
 from swarmd.web.guard import AccessRules, Login, RequestGuard
 
-ROUNDS_MAX = 256  # the newest, that are kept of few logs
-PLACES_MAX = 4096  # rounds times logs that are kept
-REREAD_S = 1.0  # logs are read on no more often
+ROUNDS_MAX = 256  # newest rounds kept, if there are few logs
+PLACES_MAX = 4096  # rounds times logs kept
+REREAD_S = 1.0  # least time between two reads of the logs
 PAGES = {"/login": "login.html"}
 START = "lanes.html"
 
 
 class TimelineView(msgspec.Struct, frozen=True):
-    """`GET /api/v1/timeline`: what there is to see.
-
-    Attributes:
-        clocks: how far they are apart, in sentences.
-        first, last: rounds that can be asked for; -1 before any has opened.
-    """
+    """`GET /api/v1/timeline`: nodes and rounds. `clocks`: how far clocks are apart, in sentences. `first` and `last`:
+    rounds that can be asked for; -1 before any has opened."""
 
     swarm: str
     nodes: tuple[TimelineNode, ...]
@@ -59,20 +53,16 @@ class TimelineRound(msgspec.Struct, frozen=True):
 
 
 def rounds_kept(logs: int) -> int:
-    """How many rounds of so many logs a page can show."""
+    """The number of rounds that a page keeps of each of this many logs."""
     return max(1, min(ROUNDS_MAX, PLACES_MAX // max(logs, 1)))
 
 
 class LanesSource:
-    """The logs behind the page.
-
-    Args:
-        logs: of nodes of one swarm, each keeping the newest `rounds_kept` rounds.
-    """
+    """The source of the page. `logs`: of different nodes of one swarm, each keeping the newest `rounds_kept` rounds."""
 
     def __init__(self, logs: Sequence[NodeLog]) -> None:
         self._logs = logs
-        self._answers = WorkPool("timeline", 1)  # one thread: a timeline is made anew while nobody looks at the last
+        self._answers = WorkPool("timeline", 1)  # one thread, because requests replace the timeline that others read
         self._timeline: Timeline | None = None
         self._read_at = 0.0
 
@@ -80,11 +70,11 @@ class LanesSource:
         return await self._answers.run_call(self._view)
 
     async def round(self, round: int) -> TimelineRound:
-        """Raises NotFoundError for a round that is not kept."""
+        """The events of a round. Raises NotFoundError if it is not kept."""
         return await self._answers.run_call(self._round, round)
 
     def _read(self) -> Timeline:
-        """All logs up to now."""
+        """Read all logs up to now."""
         if self._timeline is not None and time.monotonic() < self._read_at + REREAD_S:
             return self._timeline
         before = [log.next_seq for log in self._logs]
@@ -113,7 +103,7 @@ class LanesSource:
 
 
 def make_lanes_app(source: LanesSource, rules: AccessRules) -> RequestGuard:
-    """The application as a server runs it."""
+    """Build the application, ready for a server."""
     round_ = Parameter("round", integer_type(), "The round's number.", required=True, in_path=True)
     endpoints = (
         Endpoint("/api/v1/timeline", "Which nodes and rounds there are.", TimelineView, source.view),
@@ -131,5 +121,5 @@ def make_lanes_app(source: LanesSource, rules: AccessRules) -> RequestGuard:
 
 
 async def serve_page(request: Request) -> Response:
-    """The page, or the form that asks for the token."""
+    """Serve the page, or the form that asks for the token."""
     return serve_file(request, PAGES.get(request.url.path.rstrip("/"), START), "no-store")

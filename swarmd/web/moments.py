@@ -1,9 +1,7 @@
-"""What the page shows of single events: their words, what each changed and caused, the charts, the recipe.
+"""What the page shows of single events: their text, what each changed and caused, the charts, the recipe.
 
-Everything is cut to a length, and whatever looks like a secret is covered.
+Everything is cut to a length, and whatever looks like a secret is redacted.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
@@ -40,13 +38,13 @@ TEXT_CHARACTERS_MAX = 2000  # of one text
 ITEMS_MAX = 256  # of one list; a state of a large swarm has longer ones
 ROW_CHARACTERS_MAX = 500  # of an event's text
 CACHED_TEXTS = 2048
-INTEGER_MAX = 2**53  # beyond, JSON's readers lose digits
+INTEGER_MAX = 2**53  # beyond, JSON readers lose digits
 
-_covered: list[str] = []  # secrets known by their text, the longest first
+_covered: list[str] = []  # secrets known by their text, longest first
 
 
 def add_covered_secrets(secrets: Iterable[str]) -> None:
-    """Cover these texts, the secrets of this process's node, in everything that is shown from now on."""
+    """Redact these texts, secrets of this process's node, in everything that is shown from now on."""
     _covered[:] = sorted({*_covered, *secrets}, key=len, reverse=True)
     _redact_and_cut_cached.cache_clear()
 
@@ -68,7 +66,7 @@ def event_row(applied: AppliedEvent) -> EventRow:
 
 
 def moment_of(applied: AppliedEvent) -> Moment:
-    """An event with all that came of it."""
+    """An event with the changes and commands that it caused."""
     before, after = applied.before, applied.after
     fields = to_json_value(applied.event)
     fields.pop("type", None)
@@ -91,13 +89,12 @@ def moment_of(applied: AppliedEvent) -> Moment:
 
 
 def command_row(command: Command) -> CommandRow:
-    """A command and its fields."""
     fields = to_json_value(command)
     return CommandRow(str(fields.pop("id")), str(fields.pop("type")), fields)
 
 
 def chart_states(state: State) -> dict[str, str]:
-    """The state of each chart that this node has."""
+    """The state of each chart that this node has, by the chart's name."""
     charts: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination is not None:
         charts["coordinator"] = state.coordination.chart
@@ -111,7 +108,7 @@ def chart_states(state: State) -> dict[str, str]:
 
 
 def to_json_value(value: Any) -> Any:
-    """Any value made of Structs as dicts, lists and scalars that JSON has, short enough to be shown."""
+    """Convert Structs to dicts, lists and scalars that JSON has, cut to what a page can show."""
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         fields = {name: to_json_value(getattr(value, name)) for name in value.__struct_fields__}
@@ -138,8 +135,8 @@ def _scalar_to_json(value: Any) -> Any:
 
 
 def redact_and_cut(text: str, characters_max: int) -> str:
-    """A text cut to a length and without secrets; half of a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
-    # the rest is neither looked through nor remembered
+    """Cut a text to a length and redact secrets; half of a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
+    # no more than this is searched for secrets or cached
     return _redact_and_cut_cached(text[: 2 * characters_max], characters_max)
 
 
@@ -157,7 +154,7 @@ def finite_or_none(value: float) -> float | None:
 
 
 def charts_view(state: State) -> ChartsView:
-    """The charts that this node has, and the state of each; DHT and chain share the chart of a link."""
+    """The charts that this node has, and the state of each; the DHT and the chain both have the chart of a link."""
     charts = default_charts()
     views = [chart_view("round", charts.round), chart_view("link", charts.link)]
     if state.chain is not None:
@@ -169,7 +166,7 @@ def charts_view(state: State) -> ChartsView:
 
 
 def chart_view(name: str, chart: AnyChart) -> ChartView:
-    """One chart, under the name that its instance has."""
+    """One chart under the given name."""
     source = chart.source
     edges = tuple(
         ChartEdge(str(item["trigger"]), str(place), str(item["dest"]))
@@ -188,7 +185,7 @@ def _list_chart_states(states: list[Any], parent: str) -> Iterator[ChartState]:
             yield from _list_chart_states(state.get("children", []), name)
 
 
-# Keys of [training] that decide what is learnt and what is shared, in the order in which they are shown.
+# Keys of [training] that decide what is learnt and what is shared, in the order shown.
 SETTINGS = (
     "steps",
     "questions",
@@ -215,7 +212,7 @@ SETTINGS = (
 
 
 def recipe_view(state: State, trainer: Trainer, config: Config | None) -> RecipeView:
-    """What is trained and how; `trainer` is the one that was ready last."""
+    """What is trained and how; `trainer` is the last one that was ready."""
     settings = state.settings
     return RecipeView(
         swarm=settings.swarm if settings else config.swarm.id if config else "",

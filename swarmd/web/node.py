@@ -1,6 +1,4 @@
-"""A node's log as the source of both pages: the swarm as the node knows it, and all that the node did."""
-
-from __future__ import annotations
+"""A node's log as the source of both pages: the swarm as the node sees it, and the node itself."""
 
 import asyncio
 import contextlib
@@ -41,9 +39,9 @@ from swarmd.web.shapes import (
 from swarmd.web.source import SwarmSource
 from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 
-FOLDING_THREADS = 2  # for questions about the log's past
-THREADS = 2  # for all others that take time
-STATUS_FRESH_S = 0.4  # a status this young is given again
+FOLDING_THREADS = 2  # for requests about earlier events
+THREADS = 2  # for other slow requests
+STATUS_FRESH_S = 0.4  # a status this young is returned again
 ASK_S = 2.0  # longest wait for the daemon
 
 
@@ -52,11 +50,11 @@ class NodeLogSource(SwarmSource):
 
     Args:
         paths: its data directory; the daemon may be up or down.
-        config: the node's; None if it is not known.
-        archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
+        config: the node's; None if unknown.
+        archive: a log that does not grow, read instead of the directory's own; no daemon is asked.
 
     Attributes:
-        told: called in the event loop with each batch of new events; None for nobody.
+        told: called in the event loop with each batch of new events; None for no call.
     """
 
     def __init__(
@@ -87,23 +85,23 @@ class NodeLogSource(SwarmSource):
         self._loop: asyncio.AbstractEventLoop
 
     async def start(self) -> None:
-        """Begin to read; returns at once."""
+        """Start reading in a thread; returns at once."""
         self._loop = asyncio.get_running_loop()
         self.changes = ChangeSignal()
         self._reading.tail.start()
 
     async def stop(self) -> None:
-        """End the reading threads."""
+        """Stop the threads."""
         await asyncio.to_thread(self._reading.tail.stop)
         for work in (self._folds, self._answers, self._watch):
             work.stop()
 
     def _on_batch(self, batch: list[AppliedEvent]) -> None:
-        """Called in the thread that reads the log."""
+        """Publish a batch in the event loop; called in the thread that reads the log."""
         self._loop.call_soon_threadsafe(self._publish_batch, batch)
 
     def _publish_batch(self, batch: list[AppliedEvent]) -> None:
-        """Pass on the events that were read."""
+        """Notify listeners of the events that were read."""
         if batch and self.told is not None:
             self.told(batch)
         self.changes.notify()
@@ -132,7 +130,7 @@ class NodeLogSource(SwarmSource):
             return swarm_view(history.state, self._reading.ledger, around, peers_max)
 
     def _adopt_coordinator_sums(self) -> None:
-        """Take over the coordinator's sums if the network worker has read newer ones."""
+        """Adopt the coordinator's sums if the network worker has read newer ones."""
         settings = self._reading.history.state.settings
         if (
             not self._live
@@ -162,21 +160,18 @@ class NodeLogSource(SwarmSource):
 
     @property
     def state(self) -> State:
-        """The state after the last event read."""
         return self._reading.history.state
 
     @property
     def next_seq(self) -> int:
-        """Sequence number of the next event."""
         return self._reading.history.next_seq
 
     @property
     def read_generation(self) -> int:
-        """How often reading began again; another number means that it may be another log."""
+        """Number of restarts of reading; after a restart it may be another log."""
         return self._reading.history.generation
 
     def describe_source(self) -> PageSource:
-        """What this server shows: version, node, directory, how much was read."""
         settings = self.state.settings
         return PageSource(
             version=__version__,
@@ -192,7 +187,7 @@ class NodeLogSource(SwarmSource):
         )
 
     async def events(self, first: int, count: int) -> EventPage:
-        """Events from `first` on; a negative one counts from the end. Raises NotFoundError, LogDamaged."""
+        """`count` events from `first` on; a negative `first` counts from the end. Raises NotFoundError, LogDamaged."""
         return await self._folds.run_call(self._events, first, count)
 
     def _events(self, first: int, count: int) -> EventPage:
@@ -203,32 +198,30 @@ class NodeLogSource(SwarmSource):
         return EventPage(begin, end, rows)
 
     async def moment(self, seq: int) -> Moment:
-        """An event and all that came of it. Raises NotFoundError, LogDamaged."""
+        """An event and what it changed and caused. Raises NotFoundError, LogDamaged."""
         return await self._folds.run_call(self._moment, seq)
 
     def _moment(self, seq: int) -> Moment:
         return moment_of(self._reading.history.fold_event(seq))
 
     def charts(self) -> ChartsView:
-        """The charts and the state of each."""
         return charts_view(self.state)
 
     def stages(self) -> StagesView:
-        """What was done of each stage."""
+        """What this node did of each stage."""
         with self._reading.history.lock:
             return self._reading.stages.view()
 
     def training(self) -> TrainingView:
-        """What each trained stage gave."""
+        """The results of each trained stage."""
         with self._reading.history.lock:
             return self._reading.trained.view()
 
     def recipe(self) -> RecipeView:
-        """What is trained, and how."""
         return recipe_view(self.state, self._reading.trained.trainer, self._config)
 
     async def story(self, round_: int) -> dict[str, Any]:
-        """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
+        """The story of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
         status = await self.status()
         now = time.time() if status.source == "daemon" or status.process.state == "mute" else None
         shown = to_json_value(await self._folds.run_call(self._reading.stories.story, round_, now))
@@ -236,7 +229,7 @@ class NodeLogSource(SwarmSource):
         return shown
 
     async def overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
-        """Counts of events over time."""
+        """The number of events over time, in buckets."""
         return await self._answers.run_call(self._overview, since, until, buckets)
 
     def _overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
@@ -244,7 +237,7 @@ class NodeLogSource(SwarmSource):
             return self._reading.timeline.overview(since, until, buckets, self._reading.history.first_seq)
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        """Body and content type of the metrics."""
+        """The metrics' body and content type."""
         return await self._answers.run_call(self._render_metrics, accept)
 
     def _render_metrics(self, accept: str) -> tuple[bytes, str]:
@@ -255,22 +248,22 @@ class NodeLogSource(SwarmSource):
 
     @property
     def latest_status(self) -> Status | None:
-        """The status that was asked for last; `keep_status_fresh` keeps it fresh."""
+        """The last status that was read; `keep_status_fresh` keeps it fresh."""
         return self._status
 
     async def keep_status_fresh(self, every_s: float) -> None:
-        """Ask for the status again and again until cancelled."""
+        """Read the status again and again until cancelled."""
         while True:
             with contextlib.suppress(SwarmdError):
                 await self.status()
             await asyncio.sleep(every_s)
 
     async def status(self) -> Status:
-        """How the node is: from its daemon, or from its log. Raises Unavailable if neither can be read."""
+        """The node's status, from its daemon or from its log. Raises Unavailable if neither can be read."""
         return await self._watch.run_call(self._fresh_status)
 
     async def redacted_status(self) -> dict[str, Any]:
-        """The status for anybody to see: without what looks like a secret."""
+        """The status with everything that looks like a secret redacted."""
         shown = to_json_value(await self.status())
         assert isinstance(shown, dict)
         return shown
@@ -280,7 +273,7 @@ class NodeLogSource(SwarmSource):
             if self._status is None or not 0 <= time.time() - self._status.at < STATUS_FRESH_S:
                 before, self._status = self._status, self._ask_for_status()
                 if before is not None and before.process.state != self._status.process.state:
-                    # No event tells that a node has died: the views of the swarm are made again.
+                    # No event says that a node has died, so the views of the swarm must be made again.
                     self._loop.call_soon_threadsafe(self.changes.notify)
             return self._status
 

@@ -1,13 +1,12 @@
-"""The page of several nodes, `swarmd dashboard A B host:port`: each in a row, what it earns and what wants attention.
+"""The page of several nodes, `swarmd dashboard A B host:port`: a row for each with its rewards and what needs
+attention.
 
-- A node of this machine is asked through its daemon's control socket; if none answers, its log is folded, and again
-  only when the log has grown. A node elsewhere is asked for its status over HTTP.
-- Nodes are asked only while somebody looks, at most every `REREAD_S`, each in a thread of its own. An answer waits
-  `FIRST_S` for them: one that is slow is shown as it was before, or as being asked.
-- Nothing is changed or configured here: each row links to the node's own page.
+- A node of this machine is asked through its daemon's control socket; if no daemon answers, its log is folded, and
+  again only when the log has grown. A node elsewhere is asked for its status over HTTP.
+- Nodes are asked only while somebody looks, at most every `REREAD_S`, each in its own thread. An answer waits `FIRST_S`
+  for them; the row of a slower node shows its last status, or that it is being asked.
+- The page is read-only: each row links to the node's own page.
 """
-
-from __future__ import annotations
 
 import asyncio
 import math
@@ -33,11 +32,11 @@ from swarmd.web.endpoints import Endpoint
 from swarmd.web.guard import AccessRules, Login, RequestGuard
 
 NODES_MAX = 64
-REREAD_S = 5.0  # a node is asked no more often
-FIRST_S = 0.5  # longest that an answer waits for nodes
-ASK_S = 5.0  # longest that a node is waited for
+REREAD_S = 5.0  # least time between two requests to a node
+FIRST_S = 0.5  # longest time that an answer waits for nodes
+ASK_S = 5.0  # longest wait for one node
 STATUS_BYTES_MAX = 4 * 1024 * 1024
-ATTENTION_MAX = 4  # sentences of one node
+ATTENTION_MAX = 4  # sentences per node
 PAGES = {"/login": "login.html"}
 START = "nodes.html"
 
@@ -68,9 +67,9 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     reward_total: float = 0.0
     attention: tuple[str, ...] = ()  # what is wrong, and what to do
     points: tuple[StagePoint, ...] = ()  # its latest stages, the oldest first
-    taught_by: dict[str, int] = {}  # tokens of the other nodes that it was trained on, by peer id
+    taught_by: dict[str, int] = {}  # by peer id, tokens of other nodes that this one was trained on
     generated: int = 0  # tokens
-    trained: int = 0  # of these, trained on
+    trained: int = 0  # of `generated`, those trained on
 
 
 class NodesView(msgspec.Struct, frozen=True):
@@ -81,12 +80,8 @@ class NodesView(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class LocalNode:
-    """A node of this machine.
-
-    Args:
-        read: its status, from its log if no daemon answers.
-        url: of its own page, if the daemon serves one.
-    """
+    """A node of this machine. `read`: returns its status, from its log if no daemon answers. `url`: of its own page, if
+    the daemon serves one."""
 
     paths: NodeDirectory
     read: Callable[[], Status]
@@ -98,7 +93,7 @@ class LocalNode:
         return str(self.paths.root)
 
     def ask(self) -> tuple[Status, str]:
-        """Its status, and the address of its page. Raises SwarmdError, OSError."""
+        """Return its status and the URL of its page. Raises SwarmdError, OSError."""
         reply = ask_status(self.paths.control, ASK_S)
         if reply.status is not None:
             return reply.status, self.url
@@ -111,7 +106,7 @@ class LocalNode:
 
 @dataclass(eq=False)
 class RemoteNode:
-    """A node whose page is elsewhere, at `url`."""
+    """A node on another machine with its page at `url`."""
 
     url: str
     token: str = ""
@@ -121,7 +116,7 @@ class RemoteNode:
         return self.url.removeprefix("http://")
 
     def ask(self) -> tuple[Status, str]:
-        """See `LocalNode.ask`. Raises ControlError."""
+        """As `LocalNode.ask`. Raises ControlError."""
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         request = HttpRequest("GET", f"{self.url}/api/v1/node/status", headers=headers)
         try:
@@ -137,7 +132,7 @@ class RemoteNode:
 
 
 def describe_row(place: str, url: str, status: Status) -> NodeRow:
-    """A node's row, made of its status."""
+    """Make a node's row from its status."""
     tokens = status.tokens
     return NodeRow(
         place=place,
@@ -161,7 +156,7 @@ def describe_row(place: str, url: str, status: Status) -> NodeRow:
 
 
 def list_attention(status: Status) -> tuple[str, ...]:
-    """What somebody should look at; of a node that does not run, only that."""
+    """The problems that need attention; if the node does not run, only that."""
     if not status.process.healthy:
         return (describe_layer_problem("process", status.process),)
     found = [describe_layer_problem(name, layer) for name, layer in status.layers.items() if not layer.healthy]
@@ -173,7 +168,7 @@ def list_attention(status: Status) -> tuple[str, ...]:
 
 
 class NodesSource:
-    """The nodes behind the page; see this module."""
+    """Asks the nodes behind the page; see the module's docstring."""
 
     def __init__(self, nodes: Sequence[LocalNode | RemoteNode]) -> None:
         self._nodes = nodes
@@ -183,7 +178,7 @@ class NodesSource:
         self._threads = ThreadPoolExecutor(min(len(nodes), NODES_MAX), "nodes")
 
     async def view(self) -> NodesView:
-        """All rows, as fresh as they come in time."""
+        """All rows, including answers that come within `FIRST_S`."""
         loop, now = asyncio.get_running_loop(), time.monotonic()
         for number in range(len(self._nodes)):
             if number not in self._asking and now >= self._asked_at[number] + REREAD_S:
@@ -195,7 +190,7 @@ class NodesSource:
         return NodesView(tuple(self._rows))
 
     def _ask(self, number: int) -> None:
-        """Ask one node. What it was before stays to be seen if it does not answer."""
+        """Ask one node. If it does not answer, its row keeps the last values."""
         node = self._nodes[number]
         try:
             status, url = node.ask()
@@ -208,7 +203,7 @@ class NodesSource:
 
 
 def make_nodes_app(source: NodesSource, rules: AccessRules) -> RequestGuard:
-    """The application as a server runs it."""
+    """Build the application, ready for a server."""
     endpoint = Endpoint("/api/v1/nodes", "How each node is, and what it earns.", NodesView, source.view)
     routes = [
         endpoint.to_route(),
@@ -222,5 +217,5 @@ def make_nodes_app(source: NodesSource, rules: AccessRules) -> RequestGuard:
 
 
 async def serve_page(request: Request) -> Response:
-    """The page, or the form that asks for the token."""
+    """Serve the page, or the form that asks for the token."""
     return serve_file(request, PAGES.get(request.url.path.rstrip("/"), START), "no-store")

@@ -1,16 +1,16 @@
 """Sends a node's operator a message about each change of its health.
 
-- `HealthChanges` is pure. It reports a layer once it has been unwell for `after_s`, with the reason, and once more when
-  it has been well again for as long. A layer that flaps is reported once. There is at most one message about a layer in
-  `quiet_s`; the next message sums up what came and went meanwhile.
-- The task runs in the web process, so it can report that the daemon died. Its failures are logged and counted, and end
+- `HealthChanges` is pure. It reports a layer once it has been unwell for `after_s`, with the reason, and again when it
+  has been well for as long. A flapping layer is reported once. There is at most one message about a layer in `quiet_s`;
+  the next message sums up the changes meanwhile.
+- The task runs in the web process, so it can report that the daemon died. Its failures are logged and counted, but end
   nothing. What was sent is kept in `run/notify.json`. Each run of a daemon has a web process of its own; the one that
   holds the lock sends, and the next one only watches until the lock is free.
-- Each sender (a URL of any service that Apprise knows, or a program) has a bounded queue of its own. Each attempt ends
-  in bounded time and raises nothing but NotifyFailed, whose text holds no secret.
+- Each sender (a URL of any service that Apprise knows, or a program) has its own bounded queue. Each attempt ends in
+  bounded time and raises only NotifyFailed, whose text holds no secret.
 - Apprise sends synchronously, so it runs in a daemon thread, which cannot delay the event loop or the end of this
-  process. It says only in its log why a service refused a message. Its records are collected and go nowhere else,
-  because some hold a URL.
+  process. It says only in its log why a service refused a message. These log records are collected and go nowhere else,
+  because some contain the secret URL.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from swarmd.worker.runtime import TimeSource
 
 SEND_S = 45.0  # longest wait for a service, with Apprise's own retries
 COMMAND_S = 30.0  # longest run of a program; then its group is killed
-ANSWER_BYTES_MAX = 4096  # of a failed program's stderr
+ANSWER_BYTES_MAX = 4096  # read from a failed program's stderr
 SAID_CHARACTERS_MAX = 200
 SECRET_BYTES_MAX = 4096
 FILE = "file:"
-PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XDG_RUNTIME_DIR")  # to a program
+PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XDG_RUNTIME_DIR")  # variables for a program
 
 SECRET = SecretKind("notification secret", ConfigError, SECRET_BYTES_MAX, "Write it there, one URL a line, mode 0600")
 
@@ -65,18 +65,12 @@ class NotificationSender(Protocol):
     shown: str
 
     async def send(self, note: HealthMessage) -> None:
-        """Send it. Raises NotifyFailed."""
+        """Send a message. Raises NotifyFailed."""
 
 
 def make_senders(config: NotifyConfig, root: Path) -> list[NotificationSender]:
-    """The senders that a configuration asks for.
-
-    Args:
-        root: the data directory, which files are relative to.
-
-    Raises:
-        ConfigError: a secret cannot be read, or a URL is not one that Apprise knows.
-    """
+    """Make the senders that a configuration names. `root`: the data directory, which files are relative to. Raises
+    ConfigError: a secret cannot be read, or a URL is not one that Apprise knows."""
     senders: list[NotificationSender] = []
     for number, named in enumerate(config.urls, 1):
         senders += [UrlSender(url, f"notify.urls, entry {number}") for url in _read_sender_urls(named, root)]
@@ -97,17 +91,12 @@ def _read_sender_urls(named: str, root: Path) -> list[str]:
 
 
 def heartbeat_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Heartbeat | None:
-    """The heartbeat that a configuration asks for, None without one. Raises ConfigError as `make_senders`."""
+    """Make the heartbeat that a configuration names, None without one. Raises ConfigError: as `make_senders`."""
     return Heartbeat(_read_sender_urls(config.heartbeat_url, root)[0], metrics) if config.heartbeat_url else None
 
 
 class UrlSender:
-    """A service that Apprise knows by its URL.
-
-    Args:
-        url: secret.
-        key: its place in the configuration, for errors.
-    """
+    """A service that Apprise knows by its URL. `url`: secret. `key`: its configuration key, for errors."""
 
     name = "url"
 
@@ -130,7 +119,7 @@ class UrlSender:
             raise NotifyFailed(f"{self.shown} did not take the message: {words}")
 
     def _notify_service(self, note: HealthMessage) -> str:
-        """Why the service did not take the message, empty if it did."""
+        """Send a message; returns why the service refused it, empty if it did not."""
         kind = "success" if note.well else "warning"
         with _collect_apprise_logs() as said:
             sent = self._service.notify(body=note.text, title=f"swarmd: {note.node}", notify_type=kind)
@@ -156,9 +145,9 @@ def _collect_apprise_logs() -> Iterator[list[str]]:
 
 
 class ProgramSender:
-    """Runs a program with the message on its stdin; it may take `COMMAND_S`, and is not run again if it fails.
+    """Runs a program with the message on its stdin, for `COMMAND_S` at most; a failed program is not run again.
 
-    Its environment holds nothing of this process but SWARMD_NOTE_LAYER and SWARMD_NOTE_STATE ("well" or "unwell").
+    Its environment has SWARMD_NOTE_LAYER, SWARMD_NOTE_STATE ("well" or "unwell") and those in PASSED_ON, nothing else.
     """
 
     name = "command"
@@ -171,7 +160,7 @@ class ProgramSender:
     async def send(self, note: HealthMessage) -> None:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment |= {"SWARMD_NOTE_LAYER": note.layer, "SWARMD_NOTE_STATE": "well" if note.well else "unwell"}
-        # a file instead of a pipe, which a process that the program started may hold open
+        # a file, because a process that the program started may hold a pipe open
         with tempfile.TemporaryFile() as said:
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -204,12 +193,12 @@ REASON_CHARACTERS_MAX = 400
 
 
 class HealthMessage(msgspec.Struct, frozen=True):
-    """One message about one layer."""
+    """One message about one layer of a node."""
 
     node: str  # its name, else the end of its peer id
     layer: str
     well: bool
-    text: str  # all of it in one line
+    text: str  # the whole message in one line
 
 
 class HealthChanges:
@@ -220,8 +209,8 @@ class HealthChanges:
         quiet_s: the least time between two messages about one layer.
 
     Attributes:
-        past: what is known so far, also by an earlier process.
-        unwell: what has been unwell for `after_s`, with the reason, a layer a line.
+        past: what earlier calls, and earlier processes, have recorded.
+        unwell: layers that have been unwell for `after_s`, each with its reason on a line.
     """
 
     def __init__(self, after_s: float, quiet_s: float) -> None:
@@ -231,12 +220,7 @@ class HealthChanges:
         self.unwell = ""
 
     def messages_due(self, status: Status, now: float) -> list[HealthMessage]:
-        """The messages that are due now. Call it more often than `after_s`.
-
-        Args:
-            status: the node's.
-            now: POSIX seconds.
-        """
+        """The messages due now. Call it more often than every `after_s`. `now`: POSIX seconds."""
         notes: list[HealthMessage] = []
         run = self.past.run
         if run and status.process.run != run and status.source == "daemon":
@@ -252,7 +236,8 @@ class HealthChanges:
         return notes
 
     def stop_messages(self, status: Status, now: float) -> list[HealthMessage]:
-        """The message to send before this process ends, if its daemon has stopped: no other process will send it."""
+        """The message to send before this process ends if its daemon has stopped, because no other process will send
+        it."""
         process = status.process
         return (
             [] if process.healthy else self._update_layer(status, "process", False, unhealthy_reason(process), now, 0.0)
@@ -281,12 +266,12 @@ def _describe_change(layer: LayerName, told: _LayerReport) -> str:
 
 
 def layers_to_judge(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
-    """The layers to judge now. While a daemon is down or has just started, that is its process alone; if the status is
-    too old, as on a disk that cannot be read, it is a process layer that says so."""
+    """The layers to judge now: only the process while a daemon is down or has just started; if the status is too old,
+    as when a disk cannot be read, a process layer that says so."""
     if now - status.at > STALE_S:
         reason = f"neither its daemon nor its log says anything, for {format_duration(now - status.at)} so far"
         return [("process", Layer(state="mute", healthy=False, age_s=now - status.at, reason=reason))]
-    starts = 0 <= status.process.age_s < START_S  # below 0, the clock was set back since it started
+    starts = 0 <= status.process.age_s < START_S  # negative if the clock was set back since the start
     if status.source != "daemon" or not status.process.healthy or starts:
         return [("process", status.process)]
     layers = status.layers
@@ -296,7 +281,7 @@ def layers_to_judge(status: Status, now: float) -> list[tuple[LayerName, Layer]]
 
 
 def unhealthy_reason(layer: Layer) -> str:
-    """Why a layer is not well, in one line without secrets; for a daemon that ended, with its exit code."""
+    """Why a layer is unwell, in one line without secrets; for a daemon that ended, with its exit code."""
     reason = redact_text(first_line(layer.reason) or layer.state)
     if isinstance(layer, ProcessStatus) and layer.exit_code is not None:
         reason = f"stopped in order, exit code {layer.exit_code}: {reason}"
@@ -305,22 +290,22 @@ def unhealthy_reason(layer: Layer) -> str:
 
 class _LayerReport(msgspec.Struct, frozen=True):
     well: bool
-    reason: str  # why it is not well, or was not
+    reason: str  # why it is, or was, unwell
     lasted_s: float  # since it became unwell
-    changes: int  # how often it changed meanwhile without a message
+    changes: int  # unreported changes meanwhile
 
 
 class LayerState(msgspec.Struct):
     """One layer: its health, and what was reported last. Times are POSIX seconds."""
 
-    since: float  # when `well` changed last
+    since: float  # when `well` last changed
     well: bool = True
     told_well: bool = True
     told_at: float | None = None
-    ill_from: float | None = None  # when the present illness began
-    due: bool = False  # the illness has lasted long enough to be reported
-    relapses: int = 0  # times it became ill since the last message
-    missed_s: float = 0.0  # how long the last illness took that was not reported
+    ill_from: float | None = None  # when the present unwell period began
+    due: bool = False  # that period has lasted long enough to be reported
+    relapses: int = 0  # unwell periods since the last message
+    missed_s: float = 0.0  # length of the last unreported unwell period
     reason: str = ""
 
     def update(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _LayerReport | None:
@@ -341,7 +326,8 @@ class LayerState(msgspec.Struct):
         return self._make_report(True, now, self.ill_from, self.since) if over and not quiet else None
 
     def _update_due(self, now: float, after_s: float) -> None:
-        """While it was last reported as well: note that an illness is over, or has lasted long enough."""
+        """While last reported as well: end an unwell period that is over, or mark one as due that has lasted long
+        enough."""
         if self.ill_from is None:
             return
         if self.well and now - self.since >= after_s:
@@ -366,35 +352,31 @@ class LayerState(msgspec.Struct):
         return told
 
     def _clamp_future_times(self, now: float) -> None:
-        """After the clock was set back, times that lie in the future now count as now."""
+        """Set times that lie in the future, because the clock was set back, to `now`."""
         self.since = min(self.since, now)
         self.told_at = None if self.told_at is None else min(self.told_at, now)
         self.ill_from = None if self.ill_from is None else min(self.ill_from, now)
 
 
 class NodeHealthState(msgspec.Struct):
-    """What is remembered of a node, also from process to process."""
+    """What is remembered of a node, across processes."""
 
     run: str = ""  # id of the daemon's run
     tracks: dict[LayerName, LayerState] = {}
 
 
-QUIET_S = 900.0  # between messages about one layer; the next one sums up
-POLL_S = 2.0  # between two readings of the status
+QUIET_S = 900.0  # least time between two messages about one layer; the next one sums up
+POLL_S = 2.0  # between two polls of the status
 STOP_POLL_S = 0.1
-STOP_REPORT_S = 2.5  # longest time for reporting the daemon's stop; the daemon waits a little longer for this process
-QUEUED_MAX = 64  # messages that wait for one sender; the oldest is dropped at the bound
+STOP_REPORT_S = 2.5  # longest time for reporting the daemon's stop; the daemon waits slightly longer for this process
+QUEUED_MAX = 64  # messages waiting for one sender; beyond that the oldest is dropped
 MEMORY_BYTES_MAX = 64 * 1024
 
 log = get_logger("swarmd.notify")
 
 
 class NotifierStateFile:
-    """What was reported, in a file, and the lock that allows to send.
-
-    Args:
-        directory: made if it is missing.
-    """
+    """The file of what was reported, and the lock that a sending process holds. `directory`: made if it is missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -403,8 +385,8 @@ class NotifierStateFile:
         self._kept = b""
 
     def acquire_lock(self) -> bool:
-        """Whether this process may send. If no lock can be made (a directory that cannot be written to, a file system
-        without locks), it may."""
+        """Try to lock; returns whether this process may send, which it also may if locking is impossible (a directory
+        without write permission, a file system without locks)."""
         if self._lock is None:
             try:
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -424,7 +406,7 @@ class NotifierStateFile:
         return True
 
     def load(self) -> NodeHealthState:
-        """What was saved last; an empty state if that cannot be decoded."""
+        """Load the saved state; an empty one if there is none or it cannot be decoded."""
         try:
             with self._file.open("rb") as file:
                 return msgspec.json.decode(file.read(MEMORY_BYTES_MAX), type=NodeHealthState)
@@ -459,9 +441,9 @@ class HealthNotifier:
         changes: decides what is sent.
         senders: through which it is sent.
         metrics: counts messages sent and failed.
-        memory: what was sent before; None to start with nothing.
-        clock: POSIX seconds.
-        heartbeat: pinged besides, if there is one.
+        memory: where earlier processes saved what was sent; None for no memory.
+        clock: returns POSIX seconds.
+        heartbeat: pinged in addition, if there is one.
     """
 
     def __init__(
@@ -489,9 +471,9 @@ class HealthNotifier:
         """Watch until cancelled.
 
         Args:
-            latest: gives the newest status that is known, None while there is none, and does not wait.
-            every_s: seconds between two readings.
-            last: gives the status when this ends; with it, the stop of the daemon is reported first.
+            latest: returns the newest known status, None while there is none; must not block.
+            every_s: seconds between two polls.
+            last: reads the status at the end; if given, the stop of the daemon is reported before this returns.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -515,9 +497,7 @@ class HealthNotifier:
         try:
             async with asyncio.timeout(STOP_REPORT_S):
                 status = await last()
-                while (
-                    status.process.healthy
-                ):  # asked a moment too soon: the daemon that ends this process is about to stop
+                while status.process.healthy:  # asked too early: the daemon is about to stop
                     await asyncio.sleep(STOP_POLL_S)
                     status = await last()
                 self._queue_messages(self._changes.stop_messages(status, self._clock()))
@@ -528,7 +508,7 @@ class HealthNotifier:
             log.warning("the end of the node may not have been told: %s", error)
 
     def handle_status(self, status: Status | None) -> list[HealthMessage]:
-        """Take a status into account; gives the messages that were queued."""
+        """Queue the messages that a status makes due, and return them."""
         if status is None or not self._acquire_notification_lock():
             return []
         notes = self._queue_messages(self._changes.messages_due(status, self._clock()))
@@ -546,7 +526,7 @@ class HealthNotifier:
         return notes
 
     def _acquire_notification_lock(self) -> bool:
-        """Acquire the lock on this node's notifications; on success, resume from the last process's state."""
+        """Try to acquire the lock on this node's notifications; on success, resume from the last process's state."""
         if not self._leads and self._memory is not None and self._memory.acquire_lock():
             self._changes.past = self._memory.load()
             self._leads = True
@@ -554,8 +534,6 @@ class HealthNotifier:
 
 
 class _SenderQueue:
-    """A sender and its queue."""
-
     def __init__(self, sender: NotificationSender, metrics: Metrics) -> None:
         self._sender = sender
         self._metrics = metrics
@@ -576,11 +554,11 @@ class _SenderQueue:
             self._more.clear()
 
     async def drain(self) -> None:
-        """Send what is queued; a message that is being sent when this is cancelled stays in the queue."""
+        """Send what is queued. On cancellation, the message being sent stays in the queue."""
         while self._waiting:
             note = self._waiting[0]
             await self._send(note)
-            if self._waiting and self._waiting[0] is note:  # else the queue was full meanwhile and dropped it
+            if self._waiting and self._waiting[0] is note:  # else the full queue dropped it meanwhile
                 self._waiting.popleft()
 
     async def _send(self, note: HealthMessage) -> None:
@@ -588,7 +566,7 @@ class _SenderQueue:
             await self._sender.send(note)
         except NotifyFailed as error:
             self._record_failure(str(error))
-        except Exception as error:  # a defect here must not end the page or the other senders
+        except Exception as error:  # a bug here must not end the page or the other senders
             log.exception("a sender broke")
             self._record_failure(f"{self._sender.shown} broke: {type(error).__name__}")
         else:
@@ -600,14 +578,8 @@ class _SenderQueue:
 
 
 def make_notifier(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
-    """The notifier that a node's configuration asks for, None if it names neither a sender nor a heartbeat.
-
-    Args:
-        root: the data directory, which files are relative to.
-
-    Raises:
-        ConfigError: as `make_senders`.
-    """
+    """Make the notifier that a node's configuration names, None if it names neither a sender nor a heartbeat. `root`:
+    the data directory, which files are relative to. Raises ConfigError: as `make_senders`."""
     senders, heartbeat = make_senders(config, root), heartbeat_of(config, root, metrics)
     if not senders and heartbeat is None:
         return None

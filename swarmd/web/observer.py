@@ -1,13 +1,11 @@
 """Observes a swarm without taking part in it: in the DHT, and in the contract if one keeps the rounds.
 
-- It uses the parts of a node's network and chain workers, without membership record and account. They report the same
+- It uses parts of a node's network and chain workers, without a membership record or an account. They report the same
   events as in a node's log, which go into the same ledger.
-- What happened before the observer came is known only from the last round's leaderboard; on a chain, from the
-  contract's own sums minus the blocks that were read.
+- Earlier rewards are known only from the last round's leaderboard; on a chain, from the contract's own sums minus the
+  blocks that were read.
 - The contract takes precedence over the DHT, which gives members and what they share.
 """
-
-from __future__ import annotations
 
 import asyncio
 import math
@@ -79,7 +77,7 @@ from swarmd.web.source import SwarmSource
 from swarmd.web.swarm import PeerLedger, ViewContext, describe_isolation, swarm_view
 from swarmd.worker.messages import EventSink
 
-PEERS_A_LOOK = 16 * PEERS_A_CALL  # sums that are asked for at one block
+PEERS_A_LOOK = 16 * PEERS_A_CALL  # peers whose sums are read at one block
 RETRY = Backoff(5.0, 600.0)
 FAILURES_TOLD = 3  # failures in a row before the page says so
 
@@ -87,7 +85,7 @@ log = get_logger(__name__)
 
 
 class OpeningBalances:
-    """Adds to the ledger, once for each peer, what it had earned before the first block that is read.
+    """Adds to the ledger, once for each peer, the rewards from before the first block that is read.
 
     Args:
         ledger: has the rewards of the blocks that were read.
@@ -102,13 +100,13 @@ class OpeningBalances:
         self._ledger = ledger
         self._scale = scale
         self._done: set[str] = set()
-        self._asked: tuple[BlockRef, dict[str, float]] | None = None  # the tip, and the ledger's rewards at that time
+        self._asked: tuple[BlockRef, dict[str, float]] | None = None  # the block, and the ledger's rewards up to it
         self._due = asyncio.Event()
         self._failures = 0
-        self._seeded = False  # the contract's own board has been read
+        self._seeded = False  # the contract's own leaderboard has been read
 
     def describe_state(self) -> str:
-        """A sentence about the rewards."""
+        """A sentence for the page on how complete the rewards are."""
         if self._failures >= FAILURES_TOLD:
             return "Rewards as well: the contract's own sums cannot be read."
         if not self._seeded:
@@ -116,18 +114,18 @@ class OpeningBalances:
         return "Rewards are the contract's own sums; peers that were not heard of since may be missing."
 
     def request_update(self, tip: BlockRef) -> None:
-        """Ask for peers not asked for yet, unless a call is under way. The ledger has all blocks up to `tip`."""
+        """Ask for the sums of new peers, unless a call is under way. The ledger has all blocks up to `tip`."""
         if not self.needed or self._asked is not None:
             return
         accounts = self._ledger.accounts
-        self._done &= accounts.keys()  # whom the ledger has forgotten
+        self._done &= accounts.keys()  # drops peers that the ledger has forgotten
         fresh = [peer for peer in accounts if peer not in self._done and is_text_peer_id(peer)][:PEERS_A_LOOK]
         if fresh or not self._seeded:
             self._asked = tip, {peer: accounts[peer].reward for peer in fresh}
             self._due.set()
 
     async def run(self, coordinator: CoordinatorContract) -> None:
-        """Read opening balances until cancelled."""
+        """Read opening balances whenever they are due, until cancelled."""
         self._asked = None  # left over from an earlier run
         self._due.clear()
         while True:
@@ -158,10 +156,10 @@ class OpeningBalances:
         self._seeded = True
 
 
-HISTORY_BLOCKS = 50_000  # before the head that an observer reads; for earlier blocks it asks for sums
+HISTORY_BLOCKS = 50_000  # blocks before the head that an observer reads; for earlier ones it asks for sums
 POLL_S = 2.0  # between two polls of an endpoint without subscriptions
-RETRY_S = 5.0  # before the chain is tried again after the watcher gave up
-REASON_CHARACTERS_MAX = 500  # of what went wrong
+RETRY_S = 5.0  # delay before the chain is tried again after the watcher gave up
+REASON_CHARACTERS_MAX = 500  # of an error's text
 ContractEvent = ChainUp | ChainBlock | ChainReorged | ChainDegraded
 
 
@@ -170,9 +168,9 @@ class ContractFeed:
 
     Args:
         manifest: of a swarm whose rounds a contract keeps.
-        urls: endpoints, best first; checked already.
+        urls: endpoints, best first; already checked.
         peer: the observer's peer id, which is registered nowhere.
-        ledger: gets what peers had before the first block that is read.
+        ledger: gets what peers had earned before the first block that is read.
         emit: called in the event loop with each event; must have it in the ledger when it returns.
         on_head: called when the newest block has been read.
     """
@@ -193,13 +191,13 @@ class ContractFeed:
         self._emit = emit
         self._on_head = on_head
         self._sums = OpeningBalances(ledger, manifest.chain.reward_scale)
-        self._anchor: BlockRef | None = None  # the blocks after it are read
-        self._recent: tuple[BlockRef, ...] = ()  # the latest blocks that were reported
+        self._anchor: BlockRef | None = None  # only blocks after it are read
+        self._recent: tuple[BlockRef, ...] = ()  # the latest blocks reported
         self._genesis = ""
         self._reach: ReadProgress | None = None
 
     async def run(self) -> None:
-        """Follow the contract until cancelled; when called again, from where it was left."""
+        """Follow the contract until cancelled; a further call continues where the last one ended."""
         config = self._config
         rpc = RpcPool(config.rpc, config.chain_id)
         coordinator = CoordinatorContract(rpc, config.contract, config.from_block)
@@ -234,7 +232,7 @@ class ContractFeed:
             await anyio.sleep(RETRY_S)
 
     async def _make_watch_command(self, coordinator: CoordinatorContract) -> WatchChain:
-        """Where to begin. Raises ChainError, ChainMismatch."""
+        """Find the block to begin after. Raises ChainError, ChainMismatch."""
         if self._anchor is None:
             head = await coordinator.blocks.get_head()
             created = max(self._config.from_block - 1, 0)
@@ -253,7 +251,7 @@ class ContractFeed:
         self._emit(event)
 
     def notes(self, chain: ChainState) -> tuple[str, ...]:
-        """What is not known of the contract, and why, in sentences."""
+        """What is unknown of the contract, and why, in sentences."""
         notes = []
         if chain.chart == "degraded":
             reason = redact_and_cut(chain.reason, REASON_CHARACTERS_MAX)
@@ -270,7 +268,7 @@ class ContractFeed:
 
 
 def _block_after_event(event: Event) -> BlockRef | None:
-    """The latest block that the chain has after an event; None if the event does not name one."""
+    """The chain's latest block after an event; None if the event does not name one."""
     if isinstance(event, ChainBlock):
         return event.block
     if isinstance(event, ChainUp):
@@ -279,7 +277,7 @@ def _block_after_event(event: Event) -> BlockRef | None:
 
 
 def make_chain_config(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
-    """How an observer reads the contract: without an account."""
+    """The configuration for reading the contract without an account."""
     chain = manifest.chain
     assert chain is not None
     return ChainConfig(
@@ -294,7 +292,7 @@ def make_chain_config(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
 
 
 def apply_contract_event(chain: ChainState, event: ContractEvent, ledger: PeerLedger) -> ChainState:
-    """The contract after an event that the ledger has applied."""
+    """The contract's state after an event that the ledger has already applied."""
     if isinstance(event, ChainDegraded):
         return replace(chain, chart="degraded", reason=event.reason)
     if isinstance(event, ChainUp):
@@ -304,7 +302,7 @@ def apply_contract_event(chain: ChainState, event: ContractEvent, ledger: PeerLe
     else:
         chain = replace(chain, recent=(event.fork,))
     if isinstance(event, ChainBlock) and not (event.logs and chain.chart == "up"):
-        return chain  # nothing new, or read to catch up
+        return chain  # nothing new, or an old block read to catch up
     return replace(chain, reporters=ledger.find_reporters(chain.round, chain.stage))
 
 
@@ -335,24 +333,24 @@ def _apply_block(chain: ChainState, event: ChainBlock) -> ChainState:
 
 
 THREADS = 1  # for answers, each of which takes a tenth of a second in a large swarm
-GATHER_S = 20.0  # for the rollouts of a stage
-AGAIN_S = 5.0  # before the DHT is tried again after an error
-BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk; the oldest are removed
+GATHER_S = 20.0  # for gathering the rollouts of a stage
+AGAIN_S = 5.0  # delay before the DHT is tried again after an error
+BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk; beyond that the oldest are removed
 IN_LEDGER = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
-OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say which stage a peer is at
+OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they show which stage a peer is at
 
 
 @contextmanager
-def open_observer(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> Iterator[DhtSwarmSource]:
-    """An observer of a manifest's swarm, with a scratch directory that goes with it.
+def open_observer(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> "Iterator[DhtSwarmSource]":
+    """Open an observer of a manifest's swarm, with a scratch directory that is removed afterwards.
 
     Args:
-        bootstrap: addresses of nodes beyond the manifest's.
-        rpc: endpoints in place of the manifest's.
+        bootstrap: addresses of nodes besides the manifest's.
+        rpc: endpoints that replace the manifest's.
 
     Raises:
-        NotFoundError, ManifestError: the manifest is not there, or not sound.
-        ConfigError: an endpoint is not an URL, or the swarm has no chain.
+        NotFoundError, ManifestError: the manifest is missing or invalid.
+        ConfigError: an endpoint is not a URL, or the swarm has no chain.
     """
     read = read_manifest(manifest)
     if rpc and read.chain is None:
@@ -364,13 +362,13 @@ def open_observer(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[s
 
 
 class DhtSwarmSource(SwarmSource):
-    """Follows a swarm.
+    """Follows a swarm in the DHT and, if it has one, in its contract.
 
     Args:
         manifest: of the swarm.
         place: a scratch directory for its own key, sockets and rollouts.
-        bootstrap: addresses beyond the manifest's.
-        rpc: endpoints of the chain, best first and checked already, in place of the manifest's.
+        bootstrap: addresses besides the manifest's.
+        rpc: endpoints of the chain that replace the manifest's, best first and already checked.
     """
 
     def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
@@ -387,7 +385,7 @@ class DhtSwarmSource(SwarmSource):
         self._gossip = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_make_settings(manifest))
         self._link = "no node of the swarm has answered yet"
-        self._isolated = ""  # why nothing is heard of the coordinator although nodes answer
+        self._isolated = ""  # why the coordinator is not heard although nodes answer
         self._seq = 0
         self._begun_at = time.time()
         self._lock = threading.RLock()  # held while the event loop writes what the answers' thread reads
@@ -396,7 +394,7 @@ class DhtSwarmSource(SwarmSource):
         self._members: Members
         self._reports: ReportCollector
         self._standings: LeaderboardFetcher
-        self._dials = False  # the session runs
+        self._dials = False  # whether the session runs
         self._contract: ContractFeed | None = None
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
             books = (self._ledger, self.observe, self._go_to_contract_stage)
@@ -406,7 +404,6 @@ class DhtSwarmSource(SwarmSource):
             self._state = replace(self._state, chain=unread)
 
     def describe_source(self) -> PageSource:
-        """What a server that shows this says of itself."""
         return PageSource(
             __version__,
             node=False,
@@ -417,14 +414,13 @@ class DhtSwarmSource(SwarmSource):
         )
 
     async def run(self) -> None:
-        """Follow the swarm until cancelled."""
         async with anyio.create_task_group() as tasks:
             if self._contract is not None:
                 tasks.start_soon(self._contract.run)
             tasks.start_soon(self._follow_dht)
 
     async def _follow_dht(self) -> None:
-        """Follow the swarm in the DHT; on errors, try again while the contract is followed."""
+        """Follow the swarm in the DHT; after an error, try again while the contract is followed."""
         use_hivemind_log_handler("nowhere")
         while True:
             try:
@@ -447,21 +443,21 @@ class DhtSwarmSource(SwarmSource):
         self._clock.watch_clock()
         self._members.watch_others()
         self._dials = True
-        if self._state.clock is not None:  # the contract was read first
+        if self._state.clock is not None:  # the contract was read before the DHT
             self._read_stage(self._state.clock, fresh=True)
         await asyncio.Event().wait()
 
-    # --- what happens ---
+    # --- events ---
 
     def observe(self, event: Event) -> None:
-        """Apply an event of the session. Called in the event loop."""
+        """Apply an event of the session, in the event loop."""
         with self._lock:
             noted = self._apply_event(event)
         if noted:
             self.changes.notify()
 
     def _apply_event(self, event: Event) -> bool:
-        """Apply an event. Returns whether anything that is shown may have changed."""
+        """Apply an event. Returns whether the page may have changed."""
         if isinstance(event, RoundAnnounced):
             self._on_clock(event)
         elif isinstance(event, ContractEvent):
@@ -484,13 +480,11 @@ class DhtSwarmSource(SwarmSource):
         applied = AppliedEvent(Envelope(self._seq, time.time(), event), self._state, self._state, ())
         chain = self._state.chain
         if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
-            self._ledger.apply(
-                applied
-            )  # after a later stage, rounds of blocks that are still to be read would not count
+            self._ledger.apply(applied)  # if a later stage were set, rounds of blocks still to be read would not count
         self._gossip.apply(applied)
 
     def _on_clock(self, event: RoundAnnounced) -> None:
-        """Go to the stage that the coordinator announces, unless a contract can be read, which takes precedence."""
+        """Go to the stage that the coordinator announces, unless the contract can be read, which takes precedence."""
         chain, clock = self._state.chain, self._state.clock
         if chain is not None and clock is not None:
             older = (event.round, event.stage) < (clock.round, clock.stage)
@@ -505,16 +499,16 @@ class DhtSwarmSource(SwarmSource):
         self._state = replace(self._state, chain=chain)
 
     def _go_to_contract_stage(self) -> None:
-        """Go to the contract's stage once the newest block has been read; earlier stages are left out."""
+        """Go to the contract's stage once the newest block has been read; stages before are not shown."""
         chain = self._state.chain
         if chain is not None and chain.chart == "up":
-            # The time when anybody may end the stage by the policy; never if it sets no time.
+            # From then on the policy lets anybody end the stage; infinity if it sets no time.
             deadline_at = chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
             self._go_to_stage(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
             self.changes.notify()
 
     def _go_to_stage(self, event: RoundAnnounced) -> None:
-        """Take note of the stage that the swarm is at, and read it if it is another one than before."""
+        """Record the stage that the swarm is at, and read it if it is new."""
         before = self._state.clock
         clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
         self._state = replace(self._state, clock=clock)
@@ -524,7 +518,8 @@ class DhtSwarmSource(SwarmSource):
             self._read_stage(clock, before is None or before.round != clock.round)
 
     def _read_stage(self, clock: Clock, fresh: bool) -> None:
-        """Collect the reports of a stage that opened, and the rollouts of the one before. `fresh`: its round is new."""
+        """Collect the reports of a stage that opened, and the rollouts of the one before. `fresh`: whether its round is
+        new."""
         view = self._session.view
         view.policy.set_round(clock.round)
         if not clock.final:
@@ -541,26 +536,26 @@ class DhtSwarmSource(SwarmSource):
             self._standings.watch_previous_leaderboard(clock.round)
 
     async def _fetch_rollouts(self, command: Gather) -> None:
-        """Fetch what peers shared, within a bound on disk."""
+        """Fetch the rollouts that peers shared, and prune the blob store."""
         parts = (self._session.view, self._session.store, self._session.gossip, self._session.bodies)
         await Gathering(*parts, self._wait_policy, self._members.require_member, command).run()
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
     async def _await_or_skip(self, reading: object) -> None:
-        """Await a reading; if it fails it is left out, and the next stage brings more."""
+        """Await a read; log and skip it if it fails, because the next stage brings more."""
         try:
             await reading  # type: ignore[misc]
         except SwarmdError as error:
             log.info("%s", error.message)
 
     def _adopt_coordinator_sums(self, board: LeaderboardBody) -> None:
-        """Take over the coordinator's sums."""
+        """Adopt the coordinator's sums in the ledger."""
         with self._lock:
             self._ledger.adopt_coordinator_sums(board.round, board.standings, time.time())
         self._session.gossip.comparison.compare_quoted_reports(board.reports)
         self.changes.notify()
 
-    # --- what is asked ---
+    # --- requests ---
 
     @contextmanager
     def _lock_state_and_ledger(self) -> Iterator[tuple[State, PeerLedger]]:
@@ -598,11 +593,8 @@ class DhtSwarmSource(SwarmSource):
 
 
 def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:
-    """How an observer takes part in the DHT: it dials only, and registers nowhere.
-
-    Raises:
-        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is not an address.
-    """
+    """The configuration of an observer's DHT node: it only dials, and registers nowhere. Raises ConfigError: one of
+    `bootstrap`, addresses besides the manifest's, is invalid."""
     check_bootstrap(bootstrap, "further bootnodes")
     return Config(
         swarm=SwarmConfig(manifest.id, manifest.creator, manifest.recipe.kind, manifest.recipe.stages),
@@ -618,14 +610,14 @@ def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config
 
 
 def _make_settings(manifest: Manifest) -> Settings:
-    """Settings without a peer id, because the observer has no account in the ledger."""
+    """Settings without a peer id: the observer has no account in the ledger."""
     chain = manifest.chain
     settings = ChainSettings(sends=False, drive="never", reward_scale=chain.reward_scale) if chain else None
     return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages, chain=settings)
 
 
 def _unread_contract_notes(manifest: Manifest) -> tuple[str, ...]:
-    """A note on what is missing if a contract keeps the rounds and no endpoint is known."""
+    """A note on what is missing if a contract keeps the rounds but no endpoint is known."""
     chain = manifest.chain
     if chain is None:
         return ()

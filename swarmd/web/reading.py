@@ -1,11 +1,9 @@
 """Reads a node's log for the page: the thread that follows the log, the followers that it feeds, and stories of rounds.
 
 - The thread folds what is there, then what is appended, and notifies its listener; it costs little while idle.
-- A story begins with the third last stage that was trained before its round, because what held the round up may lie
-  there. It is told up to the log's end, and continued with what is new when it is asked for again.
+- A story begins with the third last stage trained before its round, because what held the round up may lie there. It is
+  read up to the log's end, and continued from there at the next request.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib
@@ -31,48 +29,49 @@ from swarmd.web.history import EventsRemoved, HistorySaver, LogFollower, LogHist
 from swarmd.web.stages import StageFollower, Timeline, TrainedStages
 from swarmd.web.swarm import PeerLedger
 
-POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
-SUSPECT_POLLS = 40  # after this many looks, bytes that are not a whole frame are judged: still being written, or damage
-AGAIN_S = 5.0  # after trouble, before the log is looked at again
-BATCH_EVENTS = 64  # told at once while there is much to read
-ALMOST = 0.999  # the largest share that is shown before the log's end was reached
-MARK_BYTES = 4096  # of what was read last, by which a log is recognised; they hold the times of its commits
+POLL_S = 0.15  # between two polls of the log's end; waking up is most of the cost of following
+SUSPECT_POLLS = 40  # polls after which an incomplete frame is checked: still being written, or damaged
+AGAIN_S = 5.0  # delay after an error before the log is read again
+BATCH_EVENTS = 64  # events published at once while there is much to read
+ALMOST = 0.999  # largest share shown before the log's end is reached
+MARK_BYTES = 4096  # last bytes read, by which a log is recognised; they contain commit times
 
 log = get_logger("swarmd.web")
 
 
 class LogFingerprint:
-    """Recognises a log by the bytes before the place up to which it was read."""
+    """Recognises a log by the bytes before the position up to which it was read."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._known: tuple[LogPosition, bytes] | None = None
 
     def remember_position(self, place: LogPosition | None) -> None:
-        """Remember the place that was reached."""
+        """Remember the position reached."""
         if place is not None and (self._known is None or self._known[0] != place):
-            with contextlib.suppress(OSError):  # removed since: the next segment's first commit brings a mark
+            with contextlib.suppress(OSError):  # removed since; the next segment's first commit gives another position
                 self._known = (place, digest_bytes_before(self._directory, place))
 
     def is_log_replaced(self) -> bool:
-        """Whether another log lies there, for example after a restore from a backup. Raises NotFoundError, OSError."""
+        """Whether the directory now holds another log, for example after a restore from a backup. Raises NotFoundError,
+        OSError."""
         if self._known is None:
             return False
         place, known = self._known
         try:
             return digest_bytes_before(self._directory, place) != known
-        except FileNotFoundError:  # old segments go, and the log begins later then
+        except FileNotFoundError:  # old segments were removed if the log now begins later
             return find_first_seq(self._directory) <= place.segment
 
 
 def digest_bytes_before(directory: Path, place: LogPosition) -> bytes:
-    """A digest of the last bytes before a place. Raises OSError."""
+    """A digest of the last MARK_BYTES before a position. Raises OSError."""
     first = max(0, place.offset - MARK_BYTES)
     with open_regular(place.segment_path(directory)) as file:
         return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
 
 
-# Called in the tail's thread with the events of a commit, or with none if trouble came or went. Raises nothing.
+# Called in the tail's thread with the events of a commit, or with none if an error came or went. Must not raise.
 JournalListener = Callable[[list[AppliedEvent]], None]
 
 
@@ -82,13 +81,13 @@ class LogTail:
     Args:
         history: to be fed.
         told: called with the events of each commit once the log's end was reached.
-        grows: False for an archive: it is read once.
-        keeping: gives the history to begin from, and keeps it from time to time.
+        grows: False for an archive, which is read once.
+        keeping: restores the history at the start, and saves it from time to time.
 
     Attributes:
-        stopping: once set, the thread ends after the commit it is at.
-        caught_up: set when the log's end was reached, or trouble met, for the first time.
-        trouble: why the log cannot be read (further), empty while it can.
+        stopping: once set, the thread ends after its current commit.
+        caught_up: set when the log's end was reached, or an error met, for the first time.
+        trouble: why the log cannot be read (further); None while it can.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class LogTail:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; waits for the commit it is at."""
+        """Stop the thread after its current commit."""
         self.stopping.set()
         self._thread.join()
 
@@ -130,7 +129,7 @@ class LogTail:
             return 0.0
         place = self._history.end_position
         done = sum(size for path, size in sizes.items() if place is not None and first_seq_of(path) < place.segment)
-        # Not all followers may have applied yet what was read last.
+        # Followers may not have applied the last commit yet.
         return min(ALMOST, (done + (place.offset if place else 0)) / max(1, sum(sizes.values())))
 
     def _run(self) -> None:
@@ -144,20 +143,20 @@ class LogTail:
                     started = True
                 self._read_until_stopped()
                 return
-            except Exception as error:  # no log yet, segments gone, damage, a disk that does not read, a fault of ours
+            except Exception as error:  # no log yet, segments removed, damage, a failing disk, or a bug
                 trouble = to_swarmd_error(error, self._history.directory)
                 if trouble is not error and str(trouble) != str(self.trouble):
                     log.warning("WARNING the event log is not read on", exc_info=error)
                 self._record_trouble(trouble)
                 started = started and not isinstance(
                     error, EventsRemoved
-                )  # what comes next is gone: begin at the log's beginning
+                )  # the next events are gone: restart at the log's beginning
                 if not self._grows:
                     return
                 self.stopping.wait(POLL_S if isinstance(error, EventsRemoved) else AGAIN_S)
 
     def _read_until_stopped(self) -> None:
-        """Read until stopped, or to the end of a log that does not grow."""
+        """Read until stopped, or to the end of an archive."""
         while not self.stopping.is_set():
             if self._check_for_more():
                 self._read_new_commits()
@@ -203,13 +202,11 @@ class LogTail:
         if error is not None:
             self.caught_up.set()
 
-    # --- is there more? ---
+    # --- checking for more ---
 
     def _check_for_more(self) -> bool:
-        """Look after the place that was reached, and notice segments that came or went.
-
-        Returns whether there is something to read.
-        """
+        """Check for bytes after the position reached, and for segments added or removed. Returns whether there is more
+        to read."""
         directory = self._history.directory
         stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
         if stamp != self._directory_stamp:
@@ -228,7 +225,7 @@ class LogTail:
             return True
         if not head.strip(b"\0"):
             self._suspect = 0
-            # When the next segment came to the directory it may have had no commit yet.
+            # The next segment may have had no commit yet when it appeared in the directory.
             return (directory / segment_name(place.seq)).exists()
         self._suspect += 1
         if self._suspect == SUSPECT_POLLS:
@@ -236,7 +233,7 @@ class LogTail:
         return True
 
     def _raise_if_damaged(self) -> None:
-        """Raise LogDamaged if the bytes after the place that was reached are damaged, not just incomplete."""
+        """Raise LogDamaged if the bytes after the position reached are damaged, not just incomplete."""
         place, self._suspect = self._history.end_position, 0
         path = place.segment_path(self._history.directory) if place is not None else None
         if place is None or path is None or not path.exists():
@@ -244,11 +241,11 @@ class LogTail:
         with open_regular(path) as file:
             opening = read_header(file, path)
             if classify_tail(file, place.offset, opening.seed).verdict == "damaged":
-                self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
+                self._suspect = SUSPECT_POLLS - 1  # check again at the next poll: until then it counts as damaged
                 raise LogDamaged(f"{path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
     def _drop_removed_events(self, directory: Path) -> None:
-        """Forget what was removed at the log's front."""
+        """Drop what was removed at the log's beginning."""
         begin = find_first_seq(directory)
         if begin > self._history.first_seq:
             base = oldest_base(directory)
@@ -257,7 +254,7 @@ class LogTail:
 
 
 def to_swarmd_error(error: Exception, directory: Path) -> SwarmdError:
-    """An error as the page shows it."""
+    """Turn any error into one that the page can show."""
     if isinstance(error, SwarmdError):
         return error
     if isinstance(error, OSError):
@@ -265,26 +262,26 @@ def to_swarmd_error(error: Exception, directory: Path) -> SwarmdError:
     return SwarmdError(f"{directory} cannot be folded: {type(error).__name__}", "See `swarmd replay --verify`")
 
 
-TELLERS_KEPT = 8  # rounds asked for last
-STORY_EVENTS_MAX = 20_000  # read before the round opens, and as many after; a story says what was not read
+TELLERS_KEPT = 8  # rounds most recently asked for
+STORY_EVENTS_MAX = 20_000  # events read before the round opens, and as many after; a story says what was not read
 STEP_EVENTS = 1000  # folded at once
 STAGES_BEFORE = 3
 
 
 class _StoryProgress:
-    """A story as far as it was read."""
+    """A story as far as it has been read."""
 
     def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False, cut: bool = False) -> None:
         self.round = round_
         self.ahead = ahead  # the round has not been reached
-        self.cut = cut  # the log begins earlier than what is read of it
+        self.cut = cut  # the log begins later than the story should
         self.teller = StoryTeller(round_)
         self.first, self.next, self.end = first, first, last
-        self.wanted = wanted  # event from which on it would be told, were there no bound
+        self.wanted = wanted  # the event that the story would begin with if there were no limit
 
     def current_story(self, now: float | None, next_seq: int) -> Story:
-        """The story so far, for a log that ends before `next_seq`; it says which part is unread if that may change the
-        story."""
+        """The story so far, for a log that ends before `next_seq`; it says which part is unread if that part may change
+        the story."""
         story, all_of_it = self.teller.story(now), f"`swarmd explain DIR {self.round}` reads all."
         if not self.ahead and self.end < next_seq and self.teller.may_continue:
             unread = f"It goes on beyond event {self.end - 1}, up to which it is read here. {all_of_it}"
@@ -302,12 +299,8 @@ class _StoryProgress:
 
 
 class Stories:
-    """Tells the stories of rounds.
-
-    Args:
-        history: the fold.
-        stages, timeline: followers of it, which know where a round begins.
-    """
+    """Tells the stories of rounds. `history`: the fold. `stages` and `timeline`: followers of it, which know where a
+    round begins."""
 
     def __init__(self, history: LogHistory, stages: StageFollower, timeline: Timeline) -> None:
         self._history, self._stages, self._timeline = history, stages, timeline
@@ -316,15 +309,8 @@ class Stories:
         self._generation = history.generation
 
     def story(self, round_: int, now: float | None) -> Story:
-        """The story of a round so far; reads the log.
-
-        Args:
-            round_: which.
-            now: POSIX seconds if the node's daemon runs; else None.
-
-        Raises:
-            NotFoundError, LogDamaged: the log cannot be read there.
-        """
+        """The story of a round so far; reads the log. `now`: POSIX seconds if the node's daemon runs; else None. Raises
+        NotFoundError, LogDamaged: the log cannot be read there."""
         with self._lock:
             if self._generation != self._history.generation:
                 self._generation = self._history.generation
@@ -347,7 +333,7 @@ class Stories:
         with self._history.lock:
             opened = self._timeline.find_round_opening(round_)
             first, next_seq = self._history.first_seq, self._history.next_seq
-            if opened is None:  # not reached: the last event says which round the swarm is in
+            if opened is None:  # the last event shows which round the swarm is in
                 return _StoryProgress(round_, last := max(first, next_seq - 1), next_seq, last, ahead=True)
             before = self._stages.find_join_before(round_, STAGES_BEFORE)
             if self._timeline.has_forgotten_round(round_):
@@ -390,6 +376,6 @@ class LogReading:
 
     @property
     def reread_reason(self) -> str:
-        """Why the log is read whole although something was kept, as the end of a sentence; else empty."""
+        """Why the whole log is read although a history was saved, as the end of a sentence; else empty."""
         anew = self.keeping.anew if self.keeping is not None else ""
         return f"; what was kept of it is made again: {anew}" if anew else ""

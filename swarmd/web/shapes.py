@@ -1,10 +1,8 @@
 """The answers of the HTTP interface, as Structs, from which the OpenAPI document is made.
 
-Times are POSIX seconds (float, UTC), durations seconds; rounds and stages count from 0, and are -1 if none is known.
-Texts of peers are as they came, cut to a length: show them as text, never as markup.
+Times are POSIX seconds (float, UTC), durations seconds; rounds and stages count from 0, and are -1 if unknown. Peers'
+texts are only cut and redacted: show them as text, never as markup.
 """
-
-from __future__ import annotations
 
 import asyncio
 from typing import Any, Literal
@@ -22,7 +20,7 @@ GOSSIP_CHARACTERS_MAX = 2000  # of one message's text
 CURVE_POINTS_MAX = 512  # of one peer; older ones are thinned
 CURVES_MAX = 20  # peers in one answer
 OVERVIEW_BUCKETS_MAX = 2048  # in one overview
-OVERVIEW_ROUNDS_MAX = 512  # marks of rounds in one overview; if there are more, every second, third, ... is given
+OVERVIEW_ROUNDS_MAX = 512  # round marks in one overview; if there are more, only every second, third, ... is given
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -41,25 +39,25 @@ class PeerRow(msgspec.Struct, frozen=True):
     id: str
     name: str
     rank: int  # 1 is first
-    reward: float  # in all rounds known
-    rounds: int  # with a report
+    reward: float  # in all known rounds
+    rounds: int  # number of rounds with a report
     last_round: int
     last_stage: int
-    last_reward: float | None  # of that stage; null: not known here
-    seen_at: float | None = None  # when something of it was seen last
+    last_reward: float | None  # reward of `last_stage`; null if unknown
+    seen_at: float | None = None  # time of the last sign of life
     present: bool = True  # False: it left, or its membership expired, up to dht.record_s after it died
     votes: int | None = None  # received on the chain; None in a swarm without one
-    known: bool = True  # False: no reward of it is known here, and `reward` says nothing
-    admitted: bool = True  # by proof of work or an invitation; those that are not come after those that are
-    barred_until: int | None = None  # it signed two reports of one stage: nothing of it counts before this round
+    known: bool = True  # False: none of its rewards is known here, and `reward` is meaningless
+    admitted: bool = True  # by proof of work or an invitation; peers that are not admitted come last
+    barred_until: int | None = None  # it signed two reports for one stage: nothing of it counts before this round
 
 
 class PeerPage(msgspec.Struct, frozen=True):
-    """`GET /api/v1/swarm/peers?first=N&count=N&find=TEXT`: part of the leaderboard, or of those who were looked for."""
+    """`GET /api/v1/swarm/peers?first=N&count=N&find=TEXT`: part of the leaderboard, or of the peers that match TEXT."""
 
-    total: int  # peers in all
-    found: int  # that were looked for; without `find` all of them
-    peers: tuple[PeerRow, ...]  # by rank; those who are called exactly so come first
+    total: int  # number of all peers
+    found: int  # number of peers that match; without `find` all of them
+    peers: tuple[PeerRow, ...]  # by rank; exact matches first
 
 
 class ChainView(msgspec.Struct, frozen=True):
@@ -71,8 +69,8 @@ class ChainView(msgspec.Struct, frozen=True):
     stage: int
     head: int  # block number
     account: str = ""  # this node's
-    votes: tuple[tuple[str, int, tuple[str, ...]], ...] = ()  # latest: (voter, round, the first winners, how many more)
-    submissions: tuple[tuple[str, str, str], ...] = ()  # own latest: (id, chart state, transaction hash)
+    votes: tuple[tuple[str, int, tuple[str, ...]], ...] = ()  # latest: (voter, round, first winners and how many more)
+    submissions: tuple[tuple[str, str, str], ...] = ()  # this node's latest: (id, chart state, transaction hash)
 
 
 class SwarmView(msgspec.Struct, frozen=True):
@@ -80,8 +78,8 @@ class SwarmView(msgspec.Struct, frozen=True):
 
     swarm: str
     kind: str
-    source: str  # "log": a node's event log; "dht": read as an observer, in the DHT and in the contract
-    at: float  # when this was known
+    source: str  # "log": a node's event log; "dht": an observer's reading of the DHT and the contract
+    at: float  # the time that the view describes
     round: int
     stage: int
     stages: int  # in a round
@@ -90,14 +88,15 @@ class SwarmView(msgspec.Struct, frozen=True):
     final: bool
     coordinator: str  # peer id, empty if a contract keeps the rounds
     reports: int  # for the open stage, as far as known
-    expected: int | None  # reports that the coordinator waits for; only it knows
+    expected: int | None  # number of reports that the coordinator waits for; only the coordinator knows it
     peers: tuple[PeerRow, ...] = ()  # by rank
     total: int = 0  # number of all peers; `peers` may be cut
     chain: ChainView | None = None
-    # Of the node whose log is read: what a "dead" or "stopped" one says was true when its log ended. Empty of the DHT.
+    # Process of the node whose log is read; if "dead" or "stopped", the view was true when the log ended. Empty for the
+    # DHT.
     process: ProcessState | Literal[""] = ""
     notes: tuple[str, ...] = ()  # what is unknown here and why, in sentences
-    out_of_reach: bool = False  # an observer reaches nobody of the swarm
+    out_of_reach: bool = False  # the observer reaches no node of the swarm
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -118,13 +117,13 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Curves(msgspec.Struct, frozen=True):
-    """`GET /api/v1/swarm/curves?peer=ID&peer=ID`: those asked for, by default the first ten."""
+    """`GET /api/v1/swarm/curves?peer=ID&peer=ID`: of the peers asked for, by default the first ten."""
 
     curves: tuple[Curve, ...]
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One completion that a peer shared. What this node's trainer alone knows of it is there once it has scored it."""
+    """One completion that a peer shared. `truth` and rewards are set once this node's trainer has scored it."""
 
     id: str
     peer: str
@@ -132,15 +131,15 @@ class Message(msgspec.Struct, frozen=True):
     round: int
     stage: int
     task: str
-    question: str  # empty if only its reference is known
+    question: str  # empty if only a reference to the question is known
     text: str
     at: float
-    seq: int | None = None  # event of the node's log that brought it
-    completions: int = 1  # of the same peer to the same question; this is one of them
-    truth: str | None = None  # the expected answer; empty: there is none; null: not known here
-    reward: float | None = None  # of this completion, as this node scores it; null: not scored here
+    seq: int | None = None  # event of the node's log that named it
+    completions: int = 1  # number of completions by the same peer to the same question, of which this is one
+    truth: str | None = None  # the expected answer; empty: there is none; null: unknown here
+    reward: float | None = None  # of this completion, as scored by this node; null: not scored here
     right: bool | None = None  # whether its answer counts as correct
-    mean_reward: float | None = None  # of all its `completions`
+    mean_reward: float | None = None  # mean over all `completions`
 
 
 class Gossip(msgspec.Struct, frozen=True):
@@ -169,12 +168,12 @@ class EventPage(msgspec.Struct, frozen=True):
     """`GET /api/v1/node/events?first=SEQ&count=N`: N events from `first` on; a negative `first` counts from the end."""
 
     begin: int  # first event that the log still has
-    end: int  # the next event's number
+    end: int  # number of the next event
     events: tuple[EventRow, ...]
 
 
 class RoundMark(msgspec.Struct, frozen=True, array_like=True):
-    """Where a round begins: [round, event, time]. The event announces it, or is the first to name it."""
+    """The beginning of a round: [round, event, time]. The event announces the round, or is the first to name it."""
 
     round: int
     seq: int
@@ -184,20 +183,20 @@ class RoundMark(msgspec.Struct, frozen=True, array_like=True):
 class Overview(msgspec.Struct, frozen=True):
     """`GET /api/v1/node/overview?since=T&until=T&buckets=N`: the number of events over time, for drawing them.
 
-    Without `since` and `until` it is the whole log. Buckets are equally long parts of that time. An event whose time is
-    earlier than that of the one before it (a clock was set back) counts at the time of the one before.
+    Without `since` and `until` it covers the whole log. Buckets divide that time equally. An event with a time earlier
+    than the event before it (a clock was set back) counts at the time of the event before.
     """
 
     begin: int  # first event that the log still has
-    end: int  # the next event's number
+    end: int  # number of the next event
     since: float
     until: float
     lanes: tuple[str, ...]  # rounds, network, training, chain, workers, stops
-    types: dict[str, str]  # event type -> lane; every type there is
-    firsts: tuple[int, ...]  # number of the first event at or after a bucket's start; one more, for `until`
+    types: dict[str, str]  # lane of each event type
+    firsts: tuple[int, ...]  # number of the first event at or after each bucket's start, and finally at `until`
     counts: tuple[tuple[int, ...], ...]  # by lane, then bucket
     warnings: tuple[int, ...]  # by bucket: events of level warning or error
-    rounds: tuple[RoundMark, ...]  # that begin in this time
+    rounds: tuple[RoundMark, ...]  # rounds that begin in this time
 
 
 class ChangeRow(msgspec.Struct, frozen=True):
@@ -221,11 +220,11 @@ class Moment(msgspec.Struct, frozen=True):
 
     event: EventRow
     fields: dict[str, Any]  # of the event
-    charts: dict[str, str]  # chart's name (round, link, chain, trainer, coordinator) -> state it is in
+    charts: dict[str, str]  # state of each chart (round, link, chain, trainer, coordinator)
     before: dict[str, str]  # the same, before the event
     changes: tuple[ChangeRow, ...]
     commands: tuple[CommandRow, ...]
-    pending: tuple[CommandRow, ...]  # not yet answered
+    pending: tuple[CommandRow, ...]  # commands not yet answered
     deadlines: tuple[tuple[str, float], ...]  # (name, due at)
     state: dict[str, Any]
 
@@ -259,7 +258,7 @@ class ChartsView(msgspec.Struct, frozen=True):
     """`GET /api/v1/node/charts`."""
 
     charts: tuple[ChartView, ...]
-    now: dict[str, str]  # as in `Moment.charts`, for the log's end
+    now: dict[str, str]  # as in `Moment.charts`, at the log's end
 
 
 class StageRow(msgspec.Struct, frozen=True):
@@ -276,11 +275,11 @@ class StageRow(msgspec.Struct, frozen=True):
     reward: float | None = None
     held_out: float | None = None
     outcome: str = "open"  # open, done, abandoned
-    set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from
+    set_aside: tuple[SetAside, ...] = ()  # what was not learnt from peers' rollouts
 
 
 class SkipRow(msgspec.Struct, frozen=True):
-    """Rounds that were skipped as one."""
+    """Rounds that were skipped together."""
 
     first: int
     last: int
@@ -294,8 +293,8 @@ class StagesView(msgspec.Struct, frozen=True):
 
     stages: tuple[StageRow, ...]
     skips: tuple[SkipRow, ...]
-    set_aside: str = ""  # how much of peers' rollouts the last stages did not learn from, in words; empty: nothing
-    example: str = ""  # of it, with a peer's own words
+    set_aside: str = ""  # how much of peers' rollouts the latest stages did not learn from, in words; empty: nothing
+    example: str = ""  # an example of it, in the peer's own words
 
 
 class TrainedStage(msgspec.Struct, frozen=True):
@@ -303,7 +302,7 @@ class TrainedStage(msgspec.Struct, frozen=True):
 
     round: int
     stage: int
-    seq: int  # of the event that reports it
+    seq: int  # number of the event that reports it
     at: float
     reward: float | None  # mean of the node's own completions
     held_out: float | None  # accuracy on held-out questions, if it was measured
@@ -315,13 +314,14 @@ class TrainedStage(msgspec.Struct, frozen=True):
 
 
 class TrainingView(msgspec.Struct, frozen=True):
-    """`GET /api/v1/node/training`: what each stage gave, oldest first; of many, the older half is thinned."""
+    """`GET /api/v1/node/training`: the results of each stage, oldest first; if there are many, the older half is
+    thinned."""
 
     stages: tuple[TrainedStage, ...]
-    total: int  # stages trained, as far as the log reaches back
+    total: int  # stages trained, as far back as the log reaches
     held_out_before: float | None = None  # accuracy before the node's very first step
-    skills: tuple[SkillCurve, ...] = ()  # held-out accuracy by task, after those stages that it was measured after
-    reward_max: float | None = None  # the most that a completion can be worth, if the plan says so
+    skills: tuple[SkillCurve, ...] = ()  # held-out accuracy by task, after those of the stages at which it was measured
+    reward_max: float | None = None  # highest reward of a completion, if the plan says so
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -333,60 +333,46 @@ class TaskRow(msgspec.Struct, frozen=True):
 
 
 class RecipeView(msgspec.Struct, frozen=True):
-    """`GET /api/v1/node/recipe`: what this node trains and how. From the log; tasks and settings from its
+    """`GET /api/v1/node/recipe`: what this node trains and how, from its log; tasks and settings from its
     configuration."""
 
     swarm: str
-    kind: str  # empty: neither log nor configuration says
+    kind: str  # empty if neither log nor configuration says
     role: str
     stages: int  # in a round
-    model: str  # as the trainer loaded it; before that as configured
+    model: str  # as the trainer loaded it; before that, as configured
     revision: str
     device: str
     parameters: int
-    numbers: str  # that the model is held and trained in
+    numbers: str  # dtype in which the model is held and trained
     configured: bool  # whether the configuration is known here
-    tasks: tuple[TaskRow, ...] = ()  # none: the kind's own mixture
+    tasks: tuple[TaskRow, ...] = ()  # empty: the kind's default mixture
     settings: tuple[tuple[str, Any], ...] = ()  # (key of [training], value)
 
 
 class PageSource(msgspec.Struct, frozen=True):
-    """`GET /api/v1/here`: what this server shows; the page asks it first."""
+    """`GET /api/v1/here`: what this server shows; the page asks for it first."""
 
     version: str
     node: bool  # a node's log: the node page works
     swarm: bool  # the swarm page works
-    live: bool  # the log grows, or the DHT is followed; False for an archive
+    live: bool  # whether the log grows or the DHT is followed; False for an archive
     peer: str = ""
     name: str = ""
     swarm_id: str = ""
-    data: str = ""  # last part of the directory that is read
-    trouble: str = ""  # why the log cannot be read, or not to its end: what is shown is what lies before
-    read: float = 1.0  # share of the log that has been read; below 1 right after the start on a long log
+    data: str = ""  # last part of the path of the directory
+    trouble: str = ""  # why the log cannot be read to its end; what is shown is what lies before
+    read: float = 1.0  # share of the log that has been read; below 1 right after starting on a long log
 
 
 # `GET /api/v1/node/status` answers with `swarmd.observe.status.Status`.
-#
-# `GET /api/v1/stream` is a stream of server-sent events:
-#   event: event   data: EventRow          id: its seq; a client that comes again with Last-Event-ID gets what it missed
-#   event: charts  data: {chart: state}    after each commit that changed any
-#   event: status  data: Status            at most twice a second, when it changed, and every 5 s
-#   event: swarm   data: SwarmView         at most once a second, when it changed
-#   event: gossip  data: Message           as they come
-#
-# Pages: `/` is static/swarm.html, `/node` static/node.html, `/login` static/login.html; `/static/NAME` is any other
-# file of that folder. Pages and what is in static/ are served to anybody: they hold nothing of the node. Where a token
-# is asked for, /api/ answers 401 without it, and the page goes to `/login?next=PATH`. Its form POSTs `token` and `next`
-# (form-urlencoded) to `/login`: 303 to `next`, a path of this server, with a cookie (HttpOnly, SameSite=Strict), or,
-# for a wrong token, 303 to `/login?failed=1&next=PATH`.
-# Every answer has a Date header: the page's countdowns go by it.
 
 
-PEERS_ANSWERED_MAX = 2000  # of one view or page; `total` says how many there are
+PEERS_ANSWERED_MAX = 2000  # peers in one view or page; `total` counts all
 
 
 class Unavailable(SwarmdError):
-    """What was asked for is not available now; the message says why."""
+    """What was asked for is unavailable now; the message says why."""
 
 
 class ChangeSignal:
@@ -397,7 +383,7 @@ class ChangeSignal:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake all waiters: something changed. Call it in the loop's thread."""
+        """Wake all waiters. Call it in the event loop's thread."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,6 +1,4 @@
-"""Where the swarm page's figures come from: a node's log, or the DHT."""
-
-from __future__ import annotations
+"""The interface through which the swarm page reads a node's log or the DHT."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -23,12 +21,8 @@ from swarmd.web.swarm import PeerLedger, peer_curves, peer_page
 
 
 class SwarmSource(ABC):
-    """A swarm, seen from somewhere. What is asked is answered in threads, and raises SwarmdError if it cannot be told
-    at present.
-
-    Attributes:
-        changes: notified whenever a view, a curve or the gossip may have changed.
-    """
+    """A source of swarm views. Its methods answer in threads, and raise SwarmdError if there is no answer at present.
+    `changes`: notified whenever a view, a curve or the gossip may have changed."""
 
     changes: ChangeSignal
 
@@ -37,7 +31,7 @@ class SwarmSource(ABC):
 
     @abstractmethod
     def describe_source(self) -> PageSource:
-        """What a server that shows this says of itself."""
+        """Version, name and kind of the source, for the page's first request."""
 
     @abstractmethod
     def _lock_state_and_ledger(self) -> AbstractContextManager[tuple[State, PeerLedger]]:
@@ -46,18 +40,18 @@ class SwarmSource(ABC):
     @property
     @abstractmethod
     def _gossip_feed(self) -> GossipFeed:
-        """The newest gossip."""
+        """The feed of messages that peers shared."""
 
     @abstractmethod
     def _view(self, peers_max: int) -> SwarmView:
-        """As `view`. Reads files and waits for locks."""
+        """As `view`, but synchronous: reads files and waits for locks."""
 
     async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
         """Where the swarm is and who takes part, the first `peers_max` by rank."""
         return await self._answers.run_call(self._view, peers_max)
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        """`count` peers behind the `first` by rank, of all or of those with a text in name or id."""
+        """`count` peers after the `first` by rank, of all or of those with `find` in name or id."""
         return await self._answers.run_call(self._peers, first, count, find)
 
     def _peers(self, first: int, count: int, find: str) -> PeerPage:
@@ -65,7 +59,7 @@ class SwarmSource(ABC):
             return peer_page(state, ledger, first, count, find)
 
     async def curves(self, peers: Sequence[str]) -> Curves:
-        """Rewards of these peers, by default (none named) of the first ten by rank; unknown ones are left out."""
+        """Rewards of these peers, or, if none are named, of the first ten by rank; unknown ones are left out."""
         return await self._answers.run_call(self._curves, tuple(peers))
 
     def _curves(self, peers: tuple[str, ...]) -> Curves:
@@ -73,10 +67,10 @@ class SwarmSource(ABC):
             return peer_curves(state, ledger, peers)
 
     async def gossip(self, since_round: int = -1) -> Gossip:
-        """What peers shared in this round and later, newest first."""
+        """Messages that peers shared in this round and later, newest first."""
         return Gossip(await self._answers.run_call(self._gossip_feed.latest, since_round))
 
     async def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
+        """Messages beyond the first `count`, oldest first, and the number of all; nothing for -1."""
         feed = self._gossip_feed
         return await self._answers.run_call(feed.messages_since, count) if feed.has_newer_than(count) else ([], count)

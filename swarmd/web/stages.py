@@ -1,6 +1,4 @@
-"""Followers of a log that keep, in bounded memory, how long each stage took, what it gave, and a timeline of events."""
-
-from __future__ import annotations
+"""Followers of a log that keep, in bounded memory, each stage's times and results, and a timeline of events."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -37,7 +35,7 @@ from swarmd.web.shapes import (
 
 STAGES_KEPT = 500
 SKIPS_KEPT = 500
-# The field of a row that holds the time of each part of a stage. A part is done once its state was left.
+# The field of a row for the duration of each part of a stage. A part is done once its state is left.
 _TIMES: dict[RoundState, str] = {
     "round.gathering": "gathered_s",
     "round.training": "trained_s",
@@ -48,7 +46,7 @@ _ORDER: tuple[RoundState, ...] = (*_TIMES, "round.settling")
 
 
 class StageFollower:
-    """Follows the fold and keeps when each stage's parts began and ended."""
+    """Follows the fold and records when each stage's parts began and ended."""
 
     def __init__(self) -> None:
         self.restart(FoldBase())
@@ -78,12 +76,12 @@ class StageFollower:
         self._entered_at = entered_at
 
     def view(self) -> StagesView:
-        """The stages as the HTTP interface answers them."""
+        """The stages as an answer of the HTTP interface."""
         trained = [row for row in self._rows if row.reward is not None][-STAGES_COUNTED:]
         told = (
             f"at round {row.round} stage {row.stage} {describe_masked_peer(each)}"
             for row in reversed(trained)
-            for each in row.set_aside  # those with a mark come first
+            for each in row.set_aside  # those with a marker come first
             if each.text
         )
         return StagesView(
@@ -114,11 +112,11 @@ class StageFollower:
                 self._record_part_end("round.gathering", after.chart, applied.at)
 
     def _close_last_row(self) -> None:
-        """Close the last row: the stage is done if it was trained, even if its report is still on its way."""
+        """Close the last row: a trained stage is done, even if its report is still on its way."""
         self._rows[-1] = replace(self._rows[-1], outcome="abandoned" if self._rows[-1].reward is None else "done")
 
     def _record_part_end(self, left: RoundState, entered: RoundState, at: float) -> None:
-        """Record how long the part took that was left; parts that were passed over took no time."""
+        """Record how long the part lasted that the node left; parts that were skipped took no time."""
         if left not in _ORDER or entered not in _ORDER or _ORDER.index(entered) < _ORDER.index(left):
             if entered == "waiting" and self._rows[-1].outcome == "open":
                 self._close_last_row()
@@ -139,7 +137,7 @@ class StageFollower:
         for index in range(len(self._rows) - 1, max(-1, len(self._rows) - 4), -1):
             row = self._rows[index]
             if (row.round, row.stage) == (event.round, event.stage):
-                outcome = "done" if row.outcome == "abandoned" else row.outcome  # given up, and trained all the same
+                outcome = "done" if row.outcome == "abandoned" else row.outcome  # given up, but trained anyway
                 self._rows[index] = replace(
                     row, reward=event.reward, held_out=event.held_out, outcome=outcome, set_aside=event.set_aside
                 )
@@ -151,15 +149,12 @@ def _current_stage(state: State) -> tuple[int, int] | None:
 
 
 KeptTrained = tuple[list[tuple[TrainedStage, tuple[Skill, ...]]], int, Trainer, float | None]
-STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
+STAGES_MAX = 1024  # kept; beyond that every second one of the older half is dropped
 
 
 class TrainedStages:
-    """Follows the fold and keeps what each trained stage gave.
-
-    Attributes:
-        trainer: the last one that was ready, even if it is down now.
-    """
+    """Follows the fold and keeps the results of each trained stage. `trainer`: the last one that was ready, even if it
+    is down now."""
 
     def __init__(self) -> None:
         self.restart(FoldBase())
@@ -210,39 +205,39 @@ class TrainedStages:
         self._stages = {(row.round, row.stage): (row, skills) for row, skills in stages}
 
     def view(self) -> TrainingView:
-        """The trained stages as the HTTP interface answers them."""
+        """The trained stages as an answer of the HTTP interface."""
         stages = sorted(self._stages.items(), key=itemgetter(0))
         curves = curves_of((*place, skills) for place, (_, skills) in stages)
         most = finite_or_none(self.trainer.reward_max) if self.trainer.reward_max is not None else None
         return TrainingView(tuple(row for _, (row, _) in stages), self._total, self._before, curves, most)
 
 
-EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each
+EVENTS_MAX = 1_000_000  # nine bytes each; of a longer log the newest are kept
 ROUNDS_MAX = 65_536
-DROP_SHARE = 8  # at the bound an eighth is dropped at once
+DROP_SHARE = 8  # at the limit one eighth is dropped at once
 LANES: tuple[Lane, ...] = ("rounds", "network", "training", "chain", "workers", "stops")
-WARNS = 8  # bit of a code
+WARNS = 8  # bit of a code: the event is a warning
 
 TYPES: dict[str, str] = dict(LANE_OF)
 _CODES = {kind: LANES.index(each.lane) for kind, each in WORDS.items()}
 
 
 class Timeline:
-    """Follows the fold and counts events by kind and time."""
+    """Follows the fold and counts events by lane and time."""
 
     def __init__(self) -> None:
         self.restart(FoldBase())
 
     def restart(self, base: FoldBase) -> None:
         self._first = base.seq
-        self._times = array("d")  # never falling
-        self._codes = bytearray()  # index of the lane, and WARNS
+        self._times = array("d")  # never decreasing
+        self._codes = bytearray()  # index of the lane, and the bit WARNS
         self._rounds: list[RoundMark] = []
 
     def apply(self, applied: AppliedEvent) -> None:
         at = max(applied.at, self._times[-1]) if self._times else applied.at
         self._times.append(at)
-        # Routine events are frequent and never warnings, so they are not put into words.
+        # Routine events are frequent and never warnings, so they are not described.
         warns = tag_of(applied.event) not in ROUTINE and describe(applied).level in WARNINGS
         self._codes.append(_CODES[type(applied.event)] | (WARNS if warns else 0))
         round_ = getattr(applied.event, "round", None)
@@ -269,12 +264,12 @@ class Timeline:
             del self._rounds[: ROUNDS_MAX // DROP_SHARE]
 
     def find_round_opening(self, round_: int) -> int | None:
-        """The event with which the swarm was first seen at a round or beyond it; None if it has not got that far."""
+        """The event with which the swarm was first seen at a round or later; None if it has not got that far."""
         index = bisect_left(self._rounds, round_, key=lambda mark: mark.round)
         return self._rounds[index].seq if index < len(self._rounds) else None
 
     def has_forgotten_round(self, round_: int) -> bool:
-        """Whether a round is older than all whose first event is known."""
+        """Whether a round is older than all rounds whose first event is known."""
         return bool(self._rounds) and round_ < self._rounds[0].round
 
     def overview(self, since: float | None, until: float | None, buckets: int, begin: int) -> Overview:

@@ -1,4 +1,4 @@
-"""Server-sent events. Each client has a small queue of its own; a client that does not read is disconnected."""
+"""Server-sent events. Each client has its own small queue; a client that does not read is disconnected."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CLIENTS_MAX = 32
 
 
 class ClientSlots:
-    """The clients of the stream. At the bound, the newest client of the address that has most makes room for an address
-    that has fewer."""
+    """The clients of the stream. At the limit, an address with fewer clients displaces the newest client of the address
+    that has most."""
 
     def __init__(self) -> None:
-        self._origins: dict[Client, str] = {}  # the oldest first
+        self._origins: dict[Client, str] = {}  # oldest first
 
     def __iter__(self) -> Iterator[Client]:
         return iter(self._origins)
@@ -39,11 +39,11 @@ class ClientSlots:
         return len(self._origins)
 
     def has_room(self, origin: str) -> bool:
-        """Whether a client of this address would be let in."""
+        """Whether a client of this address would be admitted."""
         return len(self._origins) < CLIENTS_MAX or self._find_client_to_end(origin) is not None
 
     def admit_client(self, listener: Client, origin: str) -> bool:
-        """Let a client in, if there is room; the client that makes room for it is ended."""
+        """Admit a client if there is room, disconnecting the one that it displaces. Returns whether it was admitted."""
         if len(self._origins) >= CLIENTS_MAX:
             leaves = self._find_client_to_end(origin)
             if leaves is None:
@@ -58,7 +58,7 @@ class ClientSlots:
         self._origins.pop(listener, None)
 
     def _find_client_to_end(self, origin: str) -> Client | None:
-        """The client that makes room; None if no other address would be left with as many as this one then has."""
+        """The client to displace; None if no address has at least two more clients than this one."""
         held = Counter(self._origins.values())
         crowd, most = held.most_common(1)[0]
         if most < held[origin] + 2:
@@ -66,22 +66,18 @@ class ClientSlots:
         return next(each for each, of in reversed(self._origins.items()) if of == crowd)
 
 
-EVENTS_WAITING_MAX = 4096  # of one client; one that lets more wait is disconnected, and may come again
+EVENTS_WAITING_MAX = 4096  # per client; with more waiting, a client is disconnected, and may reconnect
 HEARTBEAT_S = 15.0
-SEND_S = 10.0  # longest wait for a client to take what was sent
-RETRY_MS = 2000  # how long clients should wait before they connect again
-STATUS_LEAST_S = 2.0  # charts and events are told at once
+SEND_S = 10.0  # longest wait for a client to read what was sent
+RETRY_MS = 2000  # delay after which clients should reconnect
+STATUS_LEAST_S = 2.0  # least time between two status messages; charts and events are sent at once
 STATUS_EVERY_S = 5.0
 SWARM_LEAST_S = 1.0
 SWARM_S_A_PEER = 0.002  # added for each peer: a view of many is large, and changes all the time
 
 
 class Client:
-    """The queue of one client.
-
-    Args:
-        generation: `NodeLogSource.read_generation` at the time when the client came.
-    """
+    """The queue of one client. `generation`: `NodeLogSource.read_generation` when the client connected."""
 
     def __init__(self, generation: int = 0) -> None:
         self.generation = generation
@@ -92,7 +88,7 @@ class Client:
         self._wake = asyncio.Event()
 
     def put_event(self, seq: int, chunk: bytes) -> None:
-        """Queue an event of the log. At the bound the client is lost."""
+        """Queue an event of the log. At the limit the client is disconnected."""
         if len(self._events) >= EVENTS_WAITING_MAX:
             self.lost = True
         else:
@@ -100,17 +96,16 @@ class Client:
         self._wake.set()
 
     def put_latest(self, kind: str, chunk: bytes) -> None:
-        """Queue what replaces an earlier one of its kind."""
+        """Queue data that replaces earlier data of its kind."""
         self._latest[kind] = chunk
         self._wake.set()
 
     def put_message(self, chunk: bytes) -> None:
-        """Queue a message of the gossip; at the bound the oldest is dropped."""
+        """Queue a gossip message; at the limit the oldest is dropped."""
         self._messages.append(chunk)
         self._wake.set()
 
     def end(self) -> None:
-        """End this client's stream."""
         self.lost = True
         self._wake.set()
 
@@ -135,12 +130,8 @@ def encode_sse_event(kind: str, content: Any, seq: int | None = None) -> bytes:
 
 
 class Stream:
-    """Sends what happens to all clients; does nothing while there are none.
-
-    Args:
-        swarm: gives the views.
-        node: the node's log; None for an observer.
-    """
+    """Sends changes to all clients; does nothing while there are none. `swarm`: source of the views. `node`: the node's
+    log; None for an observer."""
 
     def __init__(self, swarm: SwarmSource, node: NodeLogSource | None) -> None:
         self._swarm = swarm
@@ -153,7 +144,6 @@ class Stream:
 
     @property
     def client_count(self) -> int:
-        """How many listen."""
         return len(self._clients)
 
     async def run(self) -> None:
@@ -168,11 +158,10 @@ class Stream:
             self.end()
 
     def end(self) -> None:
-        """End the streams of all clients."""
         for client in self._clients:
             client.end()
 
-    # --- what happens ---
+    # --- changes ---
 
     def _send_events(self, batch: Sequence[AppliedEvent]) -> None:
         charts = chart_states(batch[-1].after)
@@ -181,7 +170,7 @@ class Stream:
             return
         for client in self._clients:
             if self._node is not None and client.generation != self._node.read_generation:
-                client.end()  # reading began again since: it may be another log, with other events
+                client.end()  # reading restarted since: it may be another log, with other events
         for applied in batch:
             told = encode_sse_event("event", event_row(applied), applied.seq)
             for client in self._clients:
@@ -194,12 +183,12 @@ class Stream:
             client.put_latest(kind, told)
 
     async def _follow_swarm(self) -> None:
-        """Send a view when it changed, at most every `SWARM_LEAST_S`."""
+        """Send the swarm view when it has changed, at most every `SWARM_LEAST_S`."""
         version, last, peers = -1, b"", 0
         while True:
             await self._somebody.wait()
             newest = await self._swarm.changes.newer_than(version)
-            with contextlib.suppress(SwarmdError):  # too much is asked just now: try a moment later
+            with contextlib.suppress(SwarmdError):  # too many requests just now: try a moment later
                 view = await self._swarm.view()
                 version = newest
                 told, peers = encode_sse_event("swarm", view), len(view.peers)
@@ -235,14 +224,14 @@ class Stream:
     # --- clients ---
 
     async def open_stream(self, request: Request) -> Response:
-        """GET /api/v1/stream."""
+        """Handle GET /api/v1/stream."""
         if not self._clients.has_room(request_origin.get()):
             why = f"{CLIENTS_MAX} clients listen already, and no other address has more of them than yours"
             return refusal(503, why, {"retry-after": "10"})
         return _SseResponse(self, last_seq(request.headers.get("last-event-id", "")))
 
     async def feed_client(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
-        """What one client gets, from now on or after an event; nothing if there is no room for it any more."""
+        """Yield one client's data, from now on or after an event; nothing if there is no longer room for it."""
         client = Client(self._node.read_generation if self._node is not None else 0)
         if not self._clients.admit_client(client, request_origin.get()):
             return
@@ -271,7 +260,7 @@ class Stream:
         return b"".join(encode_sse_event("event", row, row.seq) for row in rows)
 
     async def _initial_chunks(self) -> Iterable[bytes]:
-        """The present charts, status and swarm view, for a client that has just come."""
+        """The present charts, status and swarm view, for a new client."""
         told = []
         if self._node is not None:
             told.append(encode_sse_event("charts", chart_states(self._node.state)))
@@ -283,15 +272,15 @@ class Stream:
 
 
 def last_seq(text: str) -> int | None:
-    """The sequence number in a Last-Event-ID header; None if it is not one of ours."""
+    """The sequence number in a Last-Event-ID header; None if it is malformed."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 class _SseResponse(Response):
-    """The answer, which goes on until the client leaves or the stream ends."""
+    """A response that goes on until the client leaves or the stream ends."""
 
     def __init__(self, stream: Stream, after_seq: int | None) -> None:
-        super().__init__(media_type="text/event-stream", headers={"x-accel-buffering": "no"})  # for nginx before it
+        super().__init__(media_type="text/event-stream", headers={"x-accel-buffering": "no"})  # for nginx
         del self.headers["content-length"]
         self._stream = stream
         self._after_seq = after_seq
@@ -310,7 +299,7 @@ class _SseResponse(Response):
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
-        await close_connection(scope)  # at once: there may be nobody left to read what is still to be written
+        await close_connection(scope)  # at once: nobody may be left to read what is still to be written
 
     async def _send_chunks(self, scope: Scope, send: Send) -> None:
         feed = self._stream.feed_client(self._after_seq)

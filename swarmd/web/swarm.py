@@ -1,8 +1,8 @@
-"""A ledger of the peers in one node's log (rewards, rounds, votes, last sign of life), and the swarm view made of it.
+"""A ledger of the peers in one node's log (rewards, rounds, votes, last sign of life), and the swarm view made from it.
 
-Identities cost nothing, so accounts have a bound. At the bound a newcomer replaces the peer without a known reward that
-was unseen for longest. If all have a known reward, and no contract has them pay for it, it replaces a peer that has
-been silent for more rounds than it took part in.
+Identities cost nothing, so the number of accounts is limited. At the limit a newcomer replaces the peer without a known
+reward that has been unseen for longest. If all have a known reward, and rewards are not on a chain, where they cost
+fees, it replaces a peer that has been silent for more rounds than it took part in.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from swarmd.web.shapes import (
 )
 
 PEERS_MAX = MEMBERS_MAX  # further ones replace others, or are not counted
-VOTED_MAX = PEERS_MAX // 2  # up to which votes make accounts: anyone who is registered may vote for any names
-POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
-POINTS_LEAST = 16  # of one peer
-BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may take back
+VOTED_MAX = PEERS_MAX // 2  # votes add accounts only up to this number: any registered peer may vote for any names
+POINTS_MAX = 98_304  # of all peers' curves together; beyond that each may have fewer than CURVE_POINTS_MAX
+POINTS_LEAST = 16  # guaranteed to each peer
+BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may undo
 VOTES_KEPT = 64
 TEXT_CHARACTERS_MAX = 128  # of an id or a name
-_PER_POINT = 4  # numbers: round, stage, reward, time
+_PER_POINT = 4  # floats per point: round, stage, reward, time
 
 if TYPE_CHECKING:
     Numbers = array[float]
 else:
-    Numbers = array  # which takes no parameter before Python 3.12
+    Numbers = array  # not subscriptable before Python 3.12
 
 
 class PeerAccount(msgspec.Struct, array_like=True, gc=False):
@@ -75,17 +75,17 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
     name: str
     reward: float = 0.0
     known: bool = False  # whether any reward of it is known
-    admitted: bool = True  # by proof of work or an invitation, as far as is known
+    admitted: bool = True  # by proof of work or an invitation, as far as known
     rounds: int = 0
     place: tuple[int, int] = (-1, -1)  # last round and stage
-    last_reward: float | None = None  # that of `place`; None if it is not known
+    last_reward: float | None = None  # reward at `place`; None if unknown
     seen_at: float | None = None
     left: bool = False
     votes: int = 0
     points: Numbers = msgspec.field(default_factory=lambda: array("d"))
 
     def credit_reward(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
-        """Add the reward of a stage later than all so far; NaN and infinities add nothing."""
+        """Add the reward of a stage later than all so far; NaN and infinities are ignored."""
         if not math.isfinite(reward):
             return
         self.reward += reward
@@ -96,22 +96,22 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
         self.thin_points(points_max)
 
     def record_presence(self, round_: int, stage: int, at: float) -> None:
-        """Record that it took part in a stage."""
+        """Record that the peer took part in a stage."""
         if (round_, stage) > self.place:
             self.rounds += round_ != self.place[0]
             self._move_to_stage((round_, stage))
         self.seen_at = at
 
     def is_silent(self, round_: int) -> bool:
-        """Whether it has been silent for more rounds than it took part in, up to this one."""
+        """Whether the peer, as of this round, has been silent for more rounds than it took part in."""
         return round_ - self.place[0] > self.rounds
 
     def _move_to_stage(self, place: tuple[int, int]) -> None:
-        """Move on to a later stage, whose reward is not known yet."""
+        """Move on to a later stage, whose reward is still unknown."""
         self.place, self.last_reward = place, None
 
     def replace_reward_sum(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
-        """Replace its sum up to a round by the coordinator's."""
+        """Replace the sum of rewards up to a round by the coordinator's."""
         later = [point for point in self.curve().points if point.round > round_]
         self.reward = reward + sum(point.reward for point in later)
         self.rounds = rounds + len({point.round for point in later})
@@ -121,7 +121,7 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
         self.seen_at = self.seen_at or at
 
     def thin_points(self, points_max: int) -> None:
-        """Drop every second point of the older half of the curve if there are too many."""
+        """Drop every second point of the older half of the curve if there are more than `points_max`."""
         if len(self.points) > points_max * _PER_POINT:
             count = len(self.points) // _PER_POINT
             kept = [*range(0, count // 2, 2), *range(count // 2, count)]
@@ -129,7 +129,7 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
             self.points = array("d", (points[i * _PER_POINT + k] for i in kept for k in range(_PER_POINT)))
 
     def curve(self) -> Curve:
-        """A peer's rewards as the HTTP interface answers them."""
+        """The rewards as an answer of the HTTP interface."""
         rows = zip(*[iter(self.points)] * _PER_POINT, strict=True)
         return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
 
@@ -147,8 +147,8 @@ class PeerLedger:
     Attributes:
         accounts: by peer id.
         votes: latest votes on the chain.
-        turned_away: peers beyond `PEERS_MAX`: those that got no account, and those that lost theirs.
-        settled_round: the last round of the coordinator's sums that were taken over, -1 for none.
+        turned_away: number of peers beyond `PEERS_MAX` that got no account or lost theirs.
+        settled_round: the last round in the coordinator's adopted sums, -1 for none.
         version: changes with every change.
     """
 
@@ -163,13 +163,13 @@ class PeerLedger:
         self.version = 0
         self._on_chain: deque[RewardEntry] = deque(maxlen=BLOCKS_OPEN)
         self._own = ""
-        self._unrewarded: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
-        self._silent: list[str] = []  # who may go in `_silent_in`, the longest silent last
+        self._unrewarded: dict[str, None] = {}  # peers without a known reward, longest unseen first
+        self._silent: list[str] = []  # peers that may be dropped in round `_silent_in`, longest silent last
         self._silent_in = self._round = -1
         self._add_initial_accounts(base.state)
 
     def _add_initial_accounts(self, state: State) -> None:
-        """Make accounts of what the first state knows of the time before the log."""
+        """Add accounts from what the first state knows of the time before the log."""
         if state.settings is not None:
             self._own = state.settings.peer
         if state.coordination is not None:
@@ -228,7 +228,7 @@ class PeerLedger:
         self._unrewarded = dict.fromkeys(each for each in unrewarded if each in self.accounts)
 
     def adopt_coordinator_sums(self, round_: int, standings: Sequence[Standing], at: float) -> None:
-        """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
+        """Adopt the coordinator's sums up to a round; later rewards are added to them."""
         for standing in standings:
             account = self._get_or_add_account(standing.peer)
             if account is not None and math.isfinite(standing.reward):
@@ -239,21 +239,21 @@ class PeerLedger:
         self.version += 1
 
     def add_opening_balance(self, peer: str, reward: float) -> None:
-        """Add what a peer had earned on the chain before the first block that is known."""
+        """Add what a peer had earned on the chain before the first block that was read."""
         if account := self._get_or_add_account(peer):
             account.reward += reward
             account.known = account.known or reward != 0
             self.version += 1
 
     def find_reporters(self, round_: int, stage: int) -> tuple[str, ...]:
-        """Peers whose rewards for a stage are on the chain, among the newest `BLOCKS_OPEN`."""
+        """Peers whose reward for a stage is among the newest `BLOCKS_OPEN` on the chain."""
         place = (round_, stage)
         return tuple({entry[1]: None for entry in self._on_chain if entry[2:4] == place})
 
-    # --- rules ---
+    # --- accounts ---
 
     def _get_or_add_account(self, peer: str) -> PeerAccount | None:
-        """The account of a peer that gave a sign of life; None if there is no room for it."""
+        """Get or add the account of a peer that gave a sign of life; None if there is no room for it."""
         account = self.accounts.get(peer)
         if account is None and peer:
             if len(self.accounts) >= PEERS_MAX:
@@ -267,7 +267,7 @@ class PeerLedger:
         return account
 
     def _forget_one_peer(self) -> bool:
-        """Forget one peer. Returns whether there was one that may be forgotten."""
+        """Drop one account to make room. Returns whether there was one that may be dropped."""
         while self._unrewarded:
             peer = next(iter(self._unrewarded))
             del self._unrewarded[peer]
@@ -319,14 +319,14 @@ class PeerLedger:
             if isinstance(entry, RewardLog) and (account := self._get_or_add_account(entry.peer)):
                 reward = _scale_reward(entry.reward, scale)
                 account.credit_reward(entry.round, entry.stage, reward, block.at, points_per_curve(len(self.accounts)))
-                if math.isfinite(reward):  # else nothing was added that could be taken back
+                if math.isfinite(reward):  # else nothing was added that a reorganisation would undo
                     self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
             elif isinstance(entry, VoteLog):
                 self.votes.append((block.number, entry.peer, entry.round, entry.winners))
                 self._count_votes(entry.winners, 1)
 
     def _count_votes(self, winners: tuple[str, ...], count: int) -> None:
-        for winner in winners:  # a vote is not a sign of life of its winners
+        for winner in winners:  # being voted for is not a sign of life
             account = self.accounts.get(winner)
             if account is None and count > 0 and len(self.accounts) < VOTED_MAX:
                 account = self._get_or_add_account(winner)
@@ -336,7 +336,7 @@ class PeerLedger:
                 self.turned_away += count > 0
 
     def _undo_blocks_after(self, fork: int) -> None:
-        """Take back the rewards and votes of blocks above the fork."""
+        """Undo the rewards and votes of blocks above the fork."""
         while self._on_chain and self._on_chain[-1][0] > fork:
             _, peer, round_, _, reward = self._on_chain.pop()
             account = self.accounts[peer]
@@ -349,17 +349,17 @@ class PeerLedger:
 
 
 def points_per_curve(accounts: int) -> int:
-    """How many points each curve may have if there are this many accounts."""
+    """The number of points that each curve may have if there are this many accounts."""
     return min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // accounts))
 
 
 def _redact_text(text: str) -> str:
-    """An id or a name."""
+    """Redact and cut an id or a name."""
     return redact_and_cut(text, TEXT_CHARACTERS_MAX)
 
 
 def _scale_reward(reward: str, scale: int) -> float:
-    """An int256 in decimal as a reward."""
+    """Convert an int256 in decimal to a reward; NaN if it is malformed."""
     try:
         return int(reward) / scale
     except (ValueError, OverflowError):
@@ -373,8 +373,8 @@ def _find_last_point(points: array[float]) -> tuple[tuple[int, int], float | Non
 
 
 SUBMISSIONS_SHOWN = 32
-CURVES_SHOWN = 10  # if none are asked for
-WINNERS_SHOWN = 16  # of one vote
+CURVES_SHOWN = 10  # if no peers are named
+WINNERS_SHOWN = 16  # per vote
 
 
 class ViewContext(NamedTuple):
@@ -418,7 +418,7 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
 
 
 def _daemon_stopped_notes(around: ViewContext) -> tuple[str, ...]:
-    """A note that nothing here is of the present, if the node's daemon does not run."""
+    """A note that the view is not of the present, if the node's daemon does not run."""
     endings: dict[ProcessState | Literal[""], str] = {
         "dead": "ended without a word: it was killed or crashed",
         "stopped": "was stopped",
@@ -436,7 +436,7 @@ def _find_coordinator(state: State) -> str:
 
 
 def _count_reports(state: State, ledger: PeerLedger) -> int:
-    """Reports of the open stage that this node knows of."""
+    """Number of reports for the open stage that this node knows of."""
     if state.coordination is not None:
         return len(state.coordination.reports)
     if state.chain is not None:
@@ -456,13 +456,13 @@ class _Ranked(NamedTuple):
 
 
 def peer_rows(state: State, ledger: PeerLedger, count: int) -> tuple[PeerRow, ...]:
-    """The first `count` peers by rank: highest reward first, ties by peer id; then those without an admission, last
-    those without a known reward."""
+    """The first `count` peers by rank: highest reward first, ties by peer id; then peers without admission, last those
+    without a known reward."""
     return _rows(state, _ranking(state, ledger)[:count])
 
 
 def peer_curves(state: State, ledger: PeerLedger, peers: Sequence[str]) -> Curves:
-    """Curves of these peers, as far as they are known; if none are named, of the first by rank that have a reward."""
+    """Curves of these peers, as far as known; if none are named, of the first by rank that have a reward."""
     accounts = ledger.accounts
     if not peers:
         first = peer_rows(state, ledger, count=CURVES_SHOWN)
@@ -471,12 +471,13 @@ def peer_curves(state: State, ledger: PeerLedger, peers: Sequence[str]) -> Curve
 
 
 def peer_page(state: State, ledger: PeerLedger, first: int, count: int, find: str) -> PeerPage:
-    """Part of the leaderboard; with `find`, part of those who have it in name or id, in any case: exact ones first."""
+    """Part of the leaderboard; with `find`, of the peers whose name or id contains it, ignoring case, exact matches
+    first."""
     ranked, wanted = _ranking(state, ledger), find.casefold()
     if wanted:
         texts = ((each, (each.account.name.casefold(), each.account.id.casefold())) for each in ranked)
         found = [(wanted not in both, each) for each, both in texts if any(wanted in text for text in both)]
-        ranked = [each for _, each in sorted(found, key=lambda pair: pair[0])]  # stable: by rank
+        ranked = [each for _, each in sorted(found, key=lambda pair: pair[0])]  # a stable sort: still by rank
     return PeerPage(len(ledger.accounts), len(ranked), _rows(state, ranked[first : first + count]))
 
 
@@ -493,7 +494,7 @@ def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
 
 
 def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
-    """Rows as the HTTP interface answers them."""
+    """Rows as the HTTP interface returns them."""
     chained, barred = state.chain is not None, banned_until(state)
     return tuple(
         PeerRow(
@@ -517,7 +518,8 @@ def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
 
 
 def _coordinator_sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
-    """The coordinator's sums and rounds by peer, with what the open stage will add: it counts only reports in time."""
+    """The coordinator's sums and rounds by peer, including what the open stage will add, which counts only reports in
+    time."""
     open_ = {report.peer: report.reward for report in coordination.reports}
     round_ = coordination.round
     return {
@@ -548,7 +550,7 @@ def _make_chain_view(state: State, ledger: PeerLedger) -> ChainView:
 
 
 def _list_shown_winners(winners: Sequence[str]) -> tuple[str, ...]:
-    """The winners that are shown of a vote, which may name anything and any number."""
+    """The winners of a vote to show: a vote may name anything and any number."""
     more = len(winners) - WINNERS_SHOWN
     return (*map(_redact_text, winners[:WINNERS_SHOWN]), *([f"… {more} more"] if more > 0 else []))
 

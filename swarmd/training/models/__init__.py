@@ -1,1 +1,1 @@
-"""The policy: which model is trained, on which device and in which dtype, and how much memory it takes."""
+"""The policy: which model is trained, on which device, in which dtype, and in how much memory."""

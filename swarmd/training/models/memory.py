@@ -1,4 +1,4 @@
-"""How much memory training a model takes, by arithmetic, and how much is free, by measurement.
+"""Estimates how much memory training a model takes, and measures how much is free.
 
 docs/MODELS.md explains the terms. What a transformer layer keeps for its backward pass is counted as in Korthikanti et
 al., "Reducing Activation Recomputation in Large Transformer Models" (2022), for layers with a gated linear unit and
@@ -15,31 +15,31 @@ from swarmd.config import Optimizer, TrainingConfig
 from swarmd.training.models.parallelism import find_parallelism
 
 GIB = 2**30
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # in a layer like Llama's
-SLACK = 1.1  # factor for what allocators lose on memory that comes and goes
-CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # beside the tensors
-PROCESS_BYTES = 475 * 2**20  # Python, torch, transformers and TRL, in the same memory as a processor's tensors
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # in a Llama layer
+SLACK = 1.1  # factor for what allocators waste on short-lived memory
+CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # per device, besides tensors
+PROCESS_BYTES = 475 * 2**20  # Python, torch, transformers and TRL, which share memory with a processor's tensors
 ADAPTER_LIBRARY_BYTES = 55 * 2**20  # PEFT, bitsandbytes, and the parts of torch that only they import
-# Factors for a pass's activations on a processor, where malloc leaves gaps: most under adapters, which free sums
-# between what stays. Passes of SmolLM2 under adapters took 633 MiB for 380 that they keep, and 2,690 for 1,637.
+# Factors for a pass's activations on a processor, where malloc leaves gaps: most under adapters, which free sums among
+# what stays. Passes of SmolLM2 under adapters took 633 MiB to keep 380, and 2,690 to keep 1,637.
 GAPS, ADAPTED_GAPS = 1.2, 1.6
-TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # of one pass: larger ones are hardly faster
+TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # per pass: larger ones are hardly faster
 LIGHT_TOKENS_MAX = 1 << 9  # on a processor, for a model so small that the fixed costs of a pass matter
 ACCELERATOR_TOKENS_MAX = 1 << 15
-FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may need some meanwhile
+FREE_SHARE = 0.5  # share of the free memory for a pass: other processes may need some meanwhile
 NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # of a weight, with its share of the scales
+QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # per weight, scales included
 MOMENT_BYTES: dict[Optimizer, float] = {
     "adamw_8bit": 1.02
-}  # of each of the two moments; AdamW's have the weights' own dtype
-LOGITS_TILE = 1 << 13  # logits of a token that are held at once
-WHOLE_LAYERS = 3  # gathered at a time of a sharded model: one in use, the next, and the gradients of one
+}  # per parameter, for each of the two moments; AdamW's have the weights' dtype
+LOGITS_TILE = 1 << 13  # logits held at once for each token
+WHOLE_LAYERS = 3  # layers of a sharded model gathered at once: one in use, the next, and the gradients of one
 VLLM_SPARE_BYTES = GIB  # for activations and graphs of a colocated vLLM
-VLLM_SHARE = (0.05, 0.9)  # bounds of its part of a device
+VLLM_SHARE = (0.05, 0.9)  # bounds of vLLM's share of a device
 
 
 class ModelShape(msgspec.Struct, frozen=True):
-    """What the arithmetic needs to know about a model."""
+    """The dimensions of a model from which memory is estimated."""
 
     parameters: int
     layers: int
@@ -50,15 +50,15 @@ class ModelShape(msgspec.Struct, frozen=True):
     keys: int  # width of all key heads together
     tied: bool  # whether the embedding is the output layer, too
     context: int = 0  # tokens; 0: unknown
-    quantized: str = ""  # "4bit" or "8bit" if the files themselves are
+    quantized: str = ""  # "4bit" or "8bit" if the files are quantised; else empty
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters that are not quantised."""
+        """Parameters of embedding and output layer, which are not quantised."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     def adapter_parameters(self, rank: int, targets: tuple[str, ...]) -> tuple[int, int]:
-        """Parameters of low-rank adapters on the named layers: those that are trained, and those that are not."""
+        """Numbers of trained and of frozen parameters of low-rank adapters on the named layers."""
         outputs = {"q_proj": self.queries, "k_proj": self.keys, "v_proj": self.keys}
         outputs |= dict.fromkeys(("gate_proj", "up_proj"), self.intermediate)
         inputs = {"o_proj": self.queries, "down_proj": self.intermediate}
@@ -69,24 +69,24 @@ class ModelShape(msgspec.Struct, frozen=True):
 class MemoryNeed(msgspec.Struct, frozen=True):
     """Bytes that training takes on one device, by purpose. Passes and drawing take turns unless they overlap."""
 
-    weights: int  # if ranks hold parts, those of one rank, as for gradients and optimizer
+    weights: int  # of one rank, if ranks hold parts; likewise gradients and optimizer
     optimizer: int
     reference: int  # a second copy of the weights, for the KL term
-    gradients: int  # made by a step's passes, freed at its end
+    gradients: int  # allocated by a step's passes, freed at its end
     passes: int  # activations and logits of one forward and backward pass of usual size
-    smallest_pass: int  # the same for one completion, with activations recomputed unless that is off
-    layers: int  # weights and gradients of the layers that a pass gathers at a time of a sharded model
+    smallest_pass: int  # the same for one completion, with activations recomputed unless configured off
+    layers: int  # weights and gradients of the layers that a pass gathers at once from a sharded model
     generation: int  # keys, values and logits of all completions drawn together
-    gathered: int  # the whole weights, while completions are drawn from a sharded model
-    drawing: int  # a copy from which completions are drawn, if there is room for it
+    gathered: int  # all weights, gathered while completions are drawn from a sharded model
+    drawing: int  # the copy from which completions are drawn, if it fits
     vllm: int  # what a colocated vLLM takes
-    context: int  # of the device, and what libraries keep
-    process: int  # what the process takes of the same memory before it loads anything
-    overlaps: bool = False  # completions are drawn while a step is trained, if there is room for the copy
+    context: int  # of the device, and memory that libraries hold
+    process: int  # held by the process in the same memory before it loads anything
+    overlaps: bool = False  # completions are drawn while a step is trained, if the copy fits
 
     @property
     def total(self) -> int:
-        """The whole process, at the peak of a stage."""
+        """Peak of the whole process in a stage."""
         held = self.weights + self.optimizer + self.reference + self.vllm + self.context + self.process
         return held + (
             self.training_bytes + self.generating_bytes
@@ -96,17 +96,17 @@ class MemoryNeed(msgspec.Struct, frozen=True):
 
     @property
     def training_bytes(self) -> int:
-        """While a step is trained, beside what is held throughout."""
+        """Additional bytes while a step is trained."""
         return self.gradients + int(SLACK * (self.passes + self.layers))
 
     @property
     def generating_bytes(self) -> int:
-        """While completions are drawn, beside what is held throughout."""
+        """Additional bytes while completions are drawn."""
         return self.drawing + int(SLACK * (self.generation + self.gathered))
 
     @property
     def minimum_bytes(self) -> int:
-        """What a process of this kind still needs: with the smallest passes, without the copy to draw from."""
+        """Least bytes that must be free: with the smallest passes, and without the copy to draw from."""
         return msgspec.structs.replace(self, passes=self.smallest_pass, drawing=0, process=0, overlaps=False).total
 
 
@@ -116,13 +116,13 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     device: str
     free: int
     total: int
-    limit: str = ""  # path of the control group that bounds it, if one does
+    limit: str = ""  # path of the control group that limits it, if one does
 
 
 def estimate_need(
     shape: ModelShape, training: TrainingConfig, device: str, weights: str, mixed: bool, free: int = 0
 ) -> MemoryNeed:
-    """Estimate what training takes.
+    """Estimate the memory that training takes.
 
     Args:
         weights: torch's name of the dtype in which the weights are held.
@@ -132,7 +132,7 @@ def estimate_need(
     Raises:
         ConfigError: `training.accelerate` names a file that cannot be used.
     """
-    from swarmd.training.models.device import (  # torch, which not every caller needs
+    from swarmd.training.models.device import (  # imports torch, which not every caller needs
         Precision,
         can_sample_in_bfloat16,
         choose_vllm,
@@ -197,15 +197,15 @@ def _weight_bytes(shape: ModelShape, quantization: str, size: float) -> float:
 
 
 def find_saturating_tokens(device: str, parameters: int) -> int:
-    """Tokens of one pass, beside its longest prompt, beyond which passes are hardly faster."""
-    from swarmd.training.models.device import LIGHT_PARAMETERS_MAX  # torch, which not every caller needs
+    """Tokens of a pass, besides its longest prompt, beyond which passes are hardly faster."""
+    from swarmd.training.models.device import LIGHT_PARAMETERS_MAX  # imports torch, which not every caller needs
 
     light = device == "cpu" and parameters <= LIGHT_PARAMETERS_MAX
     return LIGHT_TOKENS_MAX if light else TOKENS_MAX.get(device, ACCELERATOR_TOKENS_MAX)
 
 
 def _default_pass_tokens(shape: ModelShape, training: TrainingConfig, device: str) -> int:
-    """Tokens of a pass that memory does not bound: at most those of a step."""
+    """Tokens of a pass if memory does not limit it: at most those of a step."""
     questions = min(training.micro_questions or training.questions, training.questions)
     batch = questions * (training.prompt_tokens + training.generations * training.completion_tokens)
     return min(batch, find_saturating_tokens(device, shape.parameters) + training.prompt_tokens)
@@ -216,16 +216,16 @@ def activation_bytes_per_token(
 ) -> float:
     """Bytes of activations that a token of a packed pass keeps in all layers.
 
-    What a layer keeps: its input, normalised input and sum, twice (6 hidden widths); queries, attention and the same in
-    the row's order (3 query widths); keys and values, for each completion those of its prompt, too, and repeated for
-    all query heads; both halves of the gated unit, the activation and the product (4 MLP widths).
+    A layer keeps: its input, the normalised input and the sum, each twice (6 hidden widths); queries, attention output,
+    and that in the row's order (3 query widths); keys and values, which are repeated for all query heads, and for each
+    completion include those of its prompt; both halves of the gated unit, the activation and the product (4 MLP
+    widths).
 
     Args:
         size: bytes of a weight.
         mixed: whether passes are in bfloat16 over float32 weights.
         recompute: whether layers are computed again in the backward pass; then only one is held at a time.
-        keys: keys and values that attention reads for each token of the row; a prompt's count again for each
-            completion.
+        keys: keys and values that attention reads per token of the row; a prompt's count again for each completion.
     """
     size = 3.0 if mixed else size  # some in bfloat16, norms and sums in float32
     attention = 3 * shape.queries + 2 * shape.queries * keys
@@ -236,36 +236,33 @@ def activation_bytes_per_token(
 def _pass_bytes(
     shape: ModelShape, training: TrainingConfig, device: str, size: float, mixed: bool, tokens: int, recompute: bool
 ) -> float:
-    """Bytes of a pass with `tokens` tokens.
-
-    Activations, the logits of one tile with their gradients, and the gradient of the output layer, which TRL sums up in
-    float32 before it is added to the others.
-    """
+    """Bytes of a pass with `tokens` tokens: activations, the logits of one tile with their gradients, and the gradient
+    of the output layer, which TRL sums up in float32 before it is added to the others."""
     prompt, completion = training.prompt_tokens, training.completion_tokens
     keys = prompt + max((tokens - prompt) / completion, 1) * (prompt + completion)
     activations = tokens * activation_bytes_per_token(shape, size, mixed, recompute, keys / tokens)
     logits = 12.0 * tokens * min(shape.vocabulary, LOGITS_TILE)
     if device == "cpu":
         activations *= ADAPTED_GAPS if training.lora.rank else GAPS
-    if training.lora.rank:  # then the output layer has no gradient
-        # Quantised weights are dequantised a layer at a time.
+    if training.lora.rank:  # the output layer then has no gradient
+        # Quantised weights are dequantised layer by layer.
         quantized = (shape.quantized or training.quantization) != "none"
         whole = (shape.parameters - shape.embedding_parameters) / shape.layers * size if quantized else 0.0
         return activations + logits + whole
     head = 4.0 * shape.vocabulary * shape.hidden
     # The embedding's gradient is as large and comes last. On a processor it cannot reuse the memory of activations,
-    # which were freed in pieces that stay with the process.
+    # which was freed in small pieces.
     ends = 2 if device == "cpu" else 1
     return activations + logits + ends * head
 
 
 def _generation_bytes(shape: ModelShape, training: TrainingConfig, device: str, size: float, shorter: bool) -> float:
-    """Keys and values of all completions of a step, and the logits and probabilities of one token of each."""
+    """Bytes of the keys and values of a step's completions, and the logits and probabilities of one token of each."""
     sequences = training.questions * training.generations
     tokens = training.prompt_tokens + training.completion_tokens
     cache = 2.0 * shape.layers * shape.keys * tokens * sequences * (2.0 if shorter else size)
-    # A layer's cache grows by being copied. On a processor the freed pieces are too small for later ones, and half
-    # of the memory is lost.
+    # A layer's cache grows by copying. On a processor the freed pieces are too small for later ones, which wastes half
+    # of the memory.
     copies = 2.0 if device == "cpu" else 1 + 1 / shape.layers
     return cache * copies + 20.0 * sequences * shape.vocabulary
 
@@ -278,13 +275,13 @@ def vllm_bytes(shape: ModelShape, training: TrainingConfig) -> int:
 
 
 def vllm_share(shape: ModelShape, training: TrainingConfig, total: int) -> float:
-    """The share of a device of `total` bytes that a colocated vLLM gets."""
+    """The share of a device with `total` bytes that a colocated vLLM gets."""
     wanted = vllm_bytes(shape, training) / max(total, 1)
     return min(max(wanted, VLLM_SHARE[0]), VLLM_SHARE[1])
 
 
 def read_shape(config: Any, parameters: int) -> ModelShape:
-    """Read the shape from a transformers configuration; what it does not say is taken as in Llama."""
+    """Read the shape from a transformers configuration; missing values are as in Llama."""
     text = config.get_text_config()
     hidden = int(text.hidden_size)
     heads = int(getattr(text, "num_attention_heads", 1))
@@ -315,7 +312,7 @@ def measure_device_memory(device: str) -> DeviceMemory:
         free, total = getattr(torch, device).mem_get_info()
         return DeviceMemory(device, int(free), int(total))
     host = measure_host(device)
-    if device == "mps":  # shares the host's memory, up to its own bound
+    if device == "mps":  # shares the host's memory, up to its own limit
         import torch
 
         total = int(torch.mps.recommended_max_memory())
@@ -326,7 +323,7 @@ def measure_device_memory(device: str) -> DeviceMemory:
 def measure_host(
     device: str = "cpu", root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> DeviceMemory:
-    """Free memory of the machine, or what the tightest limit of a control group leaves."""
+    """Free memory of the machine, or within the tightest limit of a control group."""
     memory = psutil.virtual_memory()
     room = DeviceMemory(device, int(memory.available), int(memory.total))
     for group in _control_groups(root, own):
@@ -341,10 +338,10 @@ def measure_host(
 
 
 def _control_groups(root: Path, own: Path) -> list[Path]:
-    """Directories of this process's memory control groups of both versions, from its own up to the root."""
+    """Directories of this process's memory control groups, of both versions, from its own up to the root."""
     try:
         lines = own.read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return []
     found = []
     for line in lines:
@@ -358,7 +355,7 @@ def _control_groups(root: Path, own: Path) -> list[Path]:
 
 
 def _reclaimable_bytes(group: Path) -> int:
-    """Bytes of the group's page cache that the kernel drops when they are needed."""
+    """Bytes of the group's page cache that the kernel can reclaim."""
     try:
         rows = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
@@ -367,7 +364,7 @@ def _reclaimable_bytes(group: Path) -> int:
 
 
 def _read_number(path: Path) -> int | None:
-    """The number in a file of a control group; None if there is no file or it says "max"."""
+    """The number in a control group's file; None if there is no file, or it says "max"."""
     try:
         text = path.read_text().strip()
     except OSError:

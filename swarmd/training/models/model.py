@@ -1,8 +1,8 @@
-"""The policy: loading a model for a device and dtype, trying it out, and turning text into tokens for it.
+"""The policy: loads a model for a device and dtype, tries it out, and turns text into tokens for it.
 
-- Nothing is trained that was not tried out: generation, a loss and its gradients must be finite on this device. If
-  16-bit dtypes fail, float32 is used; of the attention implementations the first that works is.
-- Text that is not trusted cannot become control tokens.
+- A model is trained only after a trial: generation, a loss and its gradients must be finite on this device. If 16-bit
+  dtypes fail, float32 is used; the first attention implementation that works is used.
+- Untrusted text cannot become control tokens.
 """
 
 import contextlib
@@ -58,17 +58,17 @@ from swarmd.training.models.source import (
     require_model,
 )
 
-TOKENS = 4  # of the prompt on which a model is tried out
-_DRAWN = 2  # completion tokens in that trial, so that the key-value cache is used once
+TOKENS = 4  # length of the trial's prompt
+_DRAWN = 2  # completion tokens in the trial, enough to use the key-value cache once
 
-_QUESTION = "12"  # every tokenizer of a model that can be asked anything has these digits
+_QUESTION = "12"  # digits, which every chat model's tokenizer has
 _SHOWN_CHARACTERS = 160
 
 log = get_logger(__name__)
 
 
 class Policy(msgspec.Struct, eq=False):
-    """A loaded model with all that is needed to generate with it and to train it."""
+    """A loaded model with what is needed to generate with it and to train it."""
 
     name: str
     model: Any  # PreTrainedModel, or PeftModel under adapters; their own annotations are too loose for strict typing
@@ -78,43 +78,39 @@ class Policy(msgspec.Struct, eq=False):
     markers: tuple[str, ...]  # texts that the tokenizer would turn into control tokens
     precision: Precision = Precision("float32")
     attention: str = ""
-    frozen_digest: str = ""  # of the weights under adapters; empty without them
-    fixed: Mapping[str, torch.Tensor] = {}  # adapters' matrices that are not trained, by the names of PEFT
+    frozen_digest: str = ""  # digest of the weights under adapters; empty without adapters
+    fixed: Mapping[str, torch.Tensor] = {}  # adapters' frozen matrices, by PEFT's names
     size: int = 0  # parameters before quantisation and adapters; 0: count them
     revision: str = ""  # of the model on the Hub
-    other_weights: str = ""  # how the weights differ from those whose digest the recipe names, in words
-    sharding: Sharding = Sharding()  # how ranks hold it; weights are read and written by all of them together
-    loads: int = 0  # how often `load_weights` was called
+    other_weights: str = ""  # how the weights differ from those that the recipe names by digest; empty if not
+    sharding: Sharding = Sharding()  # how ranks hold the model; all of them read and write weights together
+    loads: int = 0  # number of calls of `load_weights`
 
     @property
     def parameter_count(self) -> int:
-        """Number of the model's parameters; quantised ones count as before quantisation, adapters do not count."""
+        """The model's number of parameters, as before quantisation and without adapters."""
         return self.size or int(sum(parameter.numel() for parameter in self.model.parameters()))
 
     @property
     def stop_ids(self) -> list[int]:
-        """Ids that end a completion: the tokenizer's, and those that the model itself declares."""
+        """Ids that end a completion: the tokenizer's, and those that the model declares."""
         declared = self.model.generation_config.eos_token_id
         declared = [declared] if isinstance(declared, int) else list(declared or [])
         return sorted({int(self.tokenizer.eos_token_id), *declared})
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Context for forward passes: bfloat16 over float32 weights, if that is how the model runs."""
+        """Context for forward passes: bfloat16 over float32 weights, if the model runs so."""
         return torch.autocast(self.device, torch.bfloat16) if self.precision.mixed else contextlib.nullcontext()
 
     def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a chat up to where the completion begins; text that is not trusted is escaped first.
-
-        Raises ModelUnfit if the chat template refuses it, as some do with system messages.
-        """
+        """Token ids of a chat, up to where the completion begins; untrusted text is escaped first. Raises ModelUnfit if
+        the chat template refuses it, as some refuse system messages."""
         ids = self._apply_template(messages, tokenize=True, return_dict=False)
         return [int(token) for token in ids]
 
     def encode_answer(self, answer: Message) -> list[int]:
-        """Token ids of a message that follows a turn of the model, up to where its next turn begins.
-
-        They begin behind the token that ended the turn before. Raises as `encode_prompt`.
-        """
+        """Token ids of a message that follows a turn of the model, from after the token that ended that turn to the
+        beginning of the next turn. Raises as `encode_prompt`."""
         place = "\N{WHITE SQUARE}turn\N{WHITE SQUARE}"
         before = (Message("user", "?"), Message("assistant", place))
         text = self._apply_template((*before, answer), tokenize=False).partition(place)[2]
@@ -152,26 +148,25 @@ class Policy(msgspec.Struct, eq=False):
         return [int(token) for token in self.tokenizer.encode(text, add_special_tokens=False)]
 
     def round_trip_text(self, text: str) -> str:
-        """The text as it comes back if the model writes it."""
+        """Encode and decode a text, to see it as the model can write it."""
         return self.decode_completion(self.encode_text(text))
 
     def decode_completion(self, tokens: Sequence[int]) -> str:
-        """Decode a completion without control tokens; answer tags stay."""
+        """Decode a completion without control tokens, but with answer tags."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """What training changes, by name: all weights, or the adapters' B under the names that PEFT uses to save them.
-
-        Tied weights have only their first name.
-        """
+        """The weights that training changes, by name: all, or adapters' B under PEFT's names. Tied weights have only
+        their first name."""
         return dict(self.walk_weights())
 
     def saved_weights(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds: what training changes, and of adapters what PEFT needs beside it."""
+        """The weights that a checkpoint holds: those that training changes, and the frozen parts of adapters that PEFT
+        needs."""
         return {**self.fixed, **self.trained_weights()}
 
     def walk_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """As `trained_weights`, one after another; of a sharded model one is gathered at a time."""
+        """Iterate over `trained_weights`, gathering one at a time from a sharded model."""
         seen: set[int] = set()
         for name, weight in self._trained_parameters().items():
             if id(weight) not in seen:
@@ -179,10 +174,8 @@ class Policy(msgspec.Struct, eq=False):
                 yield name, self.sharding.read_full_weight(weight)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Load what `trained_weights` or `saved_weights` gave; tied weights may be missing.
-
-        Raises ModelError for other names, shapes, or matrices that are not trained.
-        """
+        """Load the result of `trained_weights` or `saved_weights`; tied weights may be missing. Raises ModelError for
+        other names, shapes, or frozen matrices."""
         own, fixed = self._trained_parameters(), weights.keys() & self.fixed.keys()
         if other := sorted(name for name in fixed if not torch.equal(weights[name], self.fixed[name])):
             raise ModelError(f"the checkpoint was trained with other adapters than {self.name} has here: {other[:3]}")
@@ -214,16 +207,16 @@ class Policy(msgspec.Struct, eq=False):
 
     @property
     def context(self) -> int | None:
-        """How many tokens the model reads, if its configuration says so."""
+        """The model's context in tokens, if its configuration says so."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def is_small(self) -> bool:
-        """Whether the trained weights are small enough to keep a copy."""
+        """Whether the trained weights are small enough to keep a copy of them."""
         return self.precision.adapters or self.parameter_count <= LIGHT_PARAMETERS_MAX
 
     def write_model_files(self, directory: Path) -> None:
-        """Write what transformers, or PEFT on the base, needs to load the trained weights as a model."""
+        """Write the files that transformers, or PEFT on the base, needs to load the trained weights as a model."""
         if self.precision.adapters:
             settings = self.model.peft_config[adapters.ADAPTER]
             settings.base_model_name_or_path = self.name
@@ -237,7 +230,7 @@ class Policy(msgspec.Struct, eq=False):
         (directory / CHOICE).write_bytes(encode_choice(self.name))
 
     def digest_current_weights(self) -> str:
-        """SHA-256 of the weights as they are now; frozen ones under adapters count as they were loaded."""
+        """SHA-256 of the present weights; frozen ones under adapters count as loaded."""
         weights = sorted({**self.fixed, **self._trained_parameters()}.items())
         return _hash_weights(
             ((name, self.sharding.read_full_weight(weight)) for name, weight in weights), self.frozen_digest
@@ -245,23 +238,22 @@ class Policy(msgspec.Struct, eq=False):
 
     @property
     def fixed_digest(self) -> str:
-        """SHA-256 of all that adapters rest on: the frozen weights, and the matrices that are not trained."""
+        """SHA-256 of what adapters build on: the weights under them, and their frozen matrices."""
         return _hash_weights(sorted(self.fixed.items()), self.frozen_digest)
 
 
 def load_policy(training: TrainingConfig) -> Policy:
-    """Load the model that the configuration names, in a dtype and with an attention that were tried out.
-
-    If the chosen 16-bit dtype does not work on this device, float32 is used instead, and the log says so.
+    """Load the model that the configuration names, in a dtype and with an attention that were tried out. If the chosen
+    16-bit dtype does not work on this device, float32 is used, and the log says so.
 
     Raises:
         ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
-    require_model(training)  # asks the Hub once, while transformers would try for a minute
+    require_model(training)  # asks the Hub once, while transformers would retry for a minute
     source = prefer_cache(resolve_model_directory(locate_configured(training)), hub_revision_of(training))
     device = choose_device(training.device)
-    # cuDNN plans attention again for each shape (about 27 ms), and decoding has another one with each token.
+    # cuDNN plans attention anew for each shape (about 27 ms), and each decoded token has another shape.
     torch.backends.cuda.enable_cudnn_sdp(False)
     shape = read_model_shape(source, training.model, hub_revision_of(training))
     tokenizer = load_tokenizer(source, training.model, hub_revision_of(training))
@@ -306,7 +298,8 @@ def _try_load(
     attention: str,
     tokenizer: Any,
 ) -> Policy | str:
-    """Load and try the model. Returns it, or why it does not work this way. Raises ModelError if no other way helps."""
+    """Load and try out the model. Returns it, or why it does not work this way. Raises ModelError if no other way would
+    help."""
     remembered = DigestCache(find_directory(source, training.revision), name_device(device), precision)
     try:
         model = call_loader(training.model, lambda: _read_model(source, training, shape, device, precision, attention))
@@ -334,12 +327,12 @@ def _try_load(
         if reason:
             return reason
         remembered.put(trial, policy.digest)
-    policy.model.train()  # as `smoke_test_model` would leave it
+    policy.model.train()  # the state in which `smoke_test_model` would leave it
     return policy
 
 
 class FrozenModel(NamedTuple):
-    """A model that is not trained, in evaluation mode, in the dtype in which a trainer with its settings holds it."""
+    """An untrained model in evaluation mode, in the dtype in which a trainer with its settings holds it."""
 
     model: Any
     source: str  # its directory, or its id on the Hub
@@ -348,11 +341,11 @@ class FrozenModel(NamedTuple):
 
 
 def load_frozen(training: TrainingConfig) -> FrozenModel:
-    """Load the model that the configuration names, but not to train it. Raises ModelError: there is no such model, it
+    """Load the model that the configuration names, without training it. Raises ModelError: there is no such model, it
     cannot be loaded, or its weights take more memory than is free; ConfigError: there is no such device."""
     name, commit = training.model, hub_revision_of(training)
     if find_configured_model(training) is None:
-        fetch_commit(name, training.revision, list_embedded())  # once, while transformers would try for a minute
+        fetch_commit(name, training.revision, list_embedded())  # once, while transformers would retry for a minute
     source = prefer_cache(resolve_model_directory(locate_configured(training)), commit)
     device = choose_device(training.device)
     shape = read_model_shape(source, name, commit)
@@ -391,7 +384,7 @@ def _read_model(
 
 
 def read_base_weights(policy: Policy) -> dict[str, torch.Tensor]:
-    """Read all weights as they were when the policy was loaded from its files, into the machine's memory."""
+    """Read all weights from the policy's files again, into the machine's memory."""
     source = prefer_cache(resolve_model_directory(locate_model(policy.name)), policy.revision)
     dtype = policy.precision.dtype
     model = call_loader(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
@@ -399,7 +392,7 @@ def read_base_weights(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
-    """Check from the files of a model of this machine that it can be loaded. Its weights are read one by one.
+    """Check from its files that a model on this machine can be loaded. Its weights are read one by one.
 
     Args:
         has_system: whether questions have a system message.
@@ -407,7 +400,7 @@ def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
     Raises:
         ModelError: transformers does not know its architecture, it is not a language model, its files have other
             weights than its configuration describes, or it lacks a tokenizer.
-        ConfigError: it has no layers as `training.lora.targets` names them.
+        ConfigError: it lacks the layers that `training.lora.targets` names.
     """
     if training.model == AUTO or (source := find_configured_model(training)) is None or is_gguf(str(source)):
         return
@@ -423,7 +416,7 @@ def check_loadable(training: TrainingConfig, has_system: bool = False) -> None:
 
 
 def _require_finite_weights(name: str, directory: Path) -> None:
-    """Raise ModelUnfit for weights in safetensors that are not finite, as a trainer does after it has loaded them."""
+    """Raise ModelUnfit for non-finite weights in safetensors, as a trainer does after loading."""
     for path in list_weights(directory):
         if path.suffix != ".safetensors":
             continue
@@ -437,13 +430,13 @@ def _require_finite_weights(name: str, directory: Path) -> None:
 
 
 def read_model_shape(source: str, name: str, revision: str = "") -> ModelShape:
-    """The shape of a model from its configuration alone. Raises ModelError if that cannot be read."""
+    """The shape of a model, from its configuration alone. Raises ModelError if that cannot be read."""
     config, empty = _make_weightless_model(source, name, revision)
     return call_loader(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
 
 
 def _make_weightless_model(source: str, name: str, revision: str = "") -> tuple[Any, Any]:
-    """A model's configuration, and the model without its weights. Raises ModelError."""
+    """A model's configuration, and the model without weights. Raises ModelError."""
     make: Any = AutoModelForCausalLM
     if is_gguf(source):
         config = read_gguf_config(Path(source))
@@ -458,7 +451,8 @@ def _make_weightless_model(source: str, name: str, revision: str = "") -> tuple[
 
 
 def _check_architecture(name: str, config: Any) -> None:
-    """Raise ModelUnfit for an encoder, of which transformers makes a causal model that was never trained as one."""
+    """Raise ModelUnfit for an encoder, which transformers would load as a causal model that it was never trained to
+    be."""
     what = f"{name} cannot be trained here: its architecture, {config.model_type}, is"
     fix = "Take a model that continues texts: its config.json names a ...ForCausalLM, as those of Qwen, Llama and Gemma"
     if getattr(config, "is_encoder_decoder", False):
@@ -468,7 +462,7 @@ def _check_architecture(name: str, config: Any) -> None:
 
 
 def _check_config(name: str, config: Any) -> None:
-    """Raise ModelUnfit for settings that transformers accepts, though they fail later or make no sense."""
+    """Raise ModelUnfit for settings that transformers accepts though they fail later or make no sense."""
     check_quantization(name, getattr(config, "quantization_config", None) or {})
     vocabulary, pad = getattr(config, "vocab_size", 0), getattr(config, "pad_token_id", None)
     if pad is not None and pad >= vocabulary:
@@ -481,10 +475,8 @@ def _check_config(name: str, config: Any) -> None:
 
 
 def load_tokenizer(source: str, name: str, revision: str = "", chats: bool = True) -> Any:
-    """Load the model's tokenizer, padding on the left.
-
-    Raises ModelError if it lacks something that training needs; without `chats` it may lack a chat template.
-    """
+    """Load the model's tokenizer, padding on the left. Raises ModelError if it lacks something that training needs;
+    without `chats` it may lack a chat template."""
     load: Any = AutoTokenizer.from_pretrained
     pinned = revision or MAIN
     tokenizer = call_loader(
@@ -505,12 +497,12 @@ def load_tokenizer(source: str, name: str, revision: str = "", chats: bool = Tru
 
 
 def check_tokenizer(policy: Policy, has_system: bool = False) -> None:
-    """Raise ModelUnfit if the tokenizer does not go with the model.
+    """Raise ModelUnfit if the tokenizer does not fit the model.
 
     - A question, with a system message if `has_system`, must reach the model through the chat template.
     - The end tokens in the model's settings must exist.
-    - Text must not become tokens without an embedding: the first of them, even a peer's, would end each stage. Special
-      tokens count only if they are used, since text never becomes them.
+    - Text must not become tokens without an embedding: the first such token, even a peer's, would end each stage.
+      Special tokens count only if they are used, since text never becomes them.
     """
     tokenizer, embeddings = policy.tokenizer, policy.model.get_input_embeddings().num_embeddings
     before = [Message("system", "Be brief.", trusted=True)] if has_system else []
@@ -559,10 +551,10 @@ def _hash_weights(weights: Iterable[tuple[str, torch.Tensor]], before: str = "")
 
 
 def smoke_test_model(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
-    """Generate, and compute a loss and its gradients, on a few tokens. Returns why that fails, or nothing.
+    """Generate, and compute a loss and its gradients, on a few tokens. Returns why that fails, or "".
 
     RL Swarm's nodes with 16-bit weights on CPUs died of a RuntimeError in their first step, or trained on NaN. Weights
-    and random generators stay as they were. Raises what running out of memory raises.
+    and random generators do not change. Raises the errors of running out of memory.
     """
     try:
         return _find_nonfinite_weight(model) or _try_generation(model, autocast) or _try_gradients(model, autocast)
@@ -575,7 +567,7 @@ def smoke_test_model(model: Any, autocast: Callable[[], contextlib.AbstractConte
 
 
 def _find_nonfinite_weight(model: Any) -> str:
-    """Name a weight that is not finite; in an embedding, a few tokens would not show it."""
+    """Name a weight that is not finite: a few tokens would not show it in an embedding."""
     for name, weight in model.state_dict().items():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             return f"{name} holds values that are not finite"

@@ -1,8 +1,7 @@
 """How accelerate's configuration file spreads a model over several processes of one node.
 
-accelerate itself reads the file when the processes are started. Here it is checked: a setting that swarmd does not
-support is an error.
-Imports no torch, because estimates of memory need it.
+accelerate itself reads the file when the processes start. Here it is checked: a setting that swarmd does not support is
+an error. Imports no torch, because estimates of memory need this module.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +36,7 @@ DEFAULTS = {"fsdp_version": 1}  # accelerate's own; for other keys it is the fir
 
 
 class Parallelism(msgspec.Struct, frozen=True):
-    """Into how many parts weights, gradients and moments are cut; 1: every rank holds all of it."""
+    """The numbers of parts into which weights, gradients and moments are sharded; 1: every rank holds all."""
 
     kind: Kind = "replicas"
     weights: int = 1
@@ -49,7 +48,7 @@ WRITE_IT = "Write it with `accelerate config --config_file FILE`"
 
 
 def locate_file(name: str) -> Path:
-    """The file that `training.accelerate` names: a shipped one by its name, or any by its path."""
+    """The file that `training.accelerate` names: a shipped one by name, or any by path."""
     shipped = configs_directory() / "accelerate" / f"{name}.yaml"
     return shipped if name in SHIPPED else Path(name)
 
@@ -76,7 +75,7 @@ def find_parallelism(training: TrainingConfig) -> Parallelism:
 
 
 def _check_keys(section: Any, known: Mapping[str, tuple[tuple[Any, ...], str]], path: Path) -> dict[str, Any]:
-    """Values of the keys that swarmd reads in a section. Raises ConfigError for one that it does not support."""
+    """Values of the keys that swarmd reads in a section. Raises ConfigError for an unsupported value."""
     given = section if isinstance(section, dict) else {}
     values = {key: given.get(key, DEFAULTS.get(key, possible[0])) for key, (possible, _) in known.items()}
     for key, (possible, why) in known.items():

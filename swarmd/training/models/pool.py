@@ -1,4 +1,4 @@
-"""Which models of the table or the user's own fit, and the choice that `model = "auto"` makes and keeps."""
+"""Which models of the table, or of the user's own, fit, and the lasting choice of `model = "auto"`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ from swarmd.training.models.memory import (
 )
 from swarmd.training.models.source import AUTO, is_local, locate_model
 
-CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of a larger model takes hours
+CPU_PARAMETERS_MAX = 1_000_000_000  # a stage of a larger model takes hours on a CPU
 CHOICE = "model.json"  # in the data directory and in every checkpoint
 _CHOICE_FORMAT = 1
 _NAME_ANOTHER = f'Name a directory with a model, an id like "user/model-7B", or a kind: {", ".join(KINDS)}'
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 
 class FitEstimate(msgspec.Struct, frozen=True):
-    """What training one model of the pool takes here, and whether it fits."""
+    """Memory that training one model of the pool takes here, and whether it fits."""
 
     model: PooledModel
     need: MemoryNeed
@@ -43,17 +43,17 @@ class FitEstimate(msgspec.Struct, frozen=True):
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """The model that `auto` chose, as it is kept in the data directory."""
+    """The model that `auto` chose, as saved in the data directory."""
 
     format: int
     model: str
-    reason: str  # for people: what was free, and what it takes
+    reason: str  # for people: what was free, and what the model takes
 
 
 def list_pool(
     training: TrainingConfig, inspect: Callable[[str], ModelShape], named_by: str = "training.pool"
 ) -> list[PooledModel]:
-    """The models that `training.pool` names, in its order. Errors name `named_by` as the source of the entries. Raises
+    """The models that `training.pool` names, in its order. Errors give `named_by` as the source of the entries. Raises
     ConfigError: the size of an entry is unknown; ModelError: a directory has no model."""
     rows: list[PooledModel] = []
     for entry in training.pool or (KINDS[0],):
@@ -83,7 +83,7 @@ def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_b
 
 
 def estimate_fit(row: PooledModel, training: TrainingConfig, precision: Precision, room: DeviceMemory) -> FitEstimate:
-    """Estimate whether a model can be trained as configured in the memory that there is."""
+    """Estimate whether a model can be trained as configured in the memory available."""
     need = estimate_need(row.shape, training, room.device, precision.weights, precision.mixed, room.free)
     longest = training.prompt_tokens + training.completion_tokens
     why = ""
@@ -101,7 +101,7 @@ def estimate_fit(row: PooledModel, training: TrainingConfig, precision: Precisio
 def choose_model(
     rows: Sequence[PooledModel], training: TrainingConfig, precision: Precision, room: DeviceMemory
 ) -> FitEstimate:
-    """Choose the largest model that fits, of equals the first. Raises ModelError if none does."""
+    """Choose the largest model that fits, the first if several are equally large. Raises ModelError if none fits."""
     fits = [estimate_fit(row, training, precision, room) for row in rows]
     possible = [fit for fit in fits if fit.fits_memory]
     if possible:
@@ -116,7 +116,8 @@ def choose_model(
 
 
 def check_fit(name: str, shape: ModelShape, training: TrainingConfig, precision: Precision, device: str) -> None:
-    """Raise ModelUnfit if training the model as configured takes more memory than is free; it names models that fit."""
+    """Raise ModelUnfit if training the model as configured takes more memory than is free; the error names models that
+    fit."""
     room = measure_device_memory(device)
     need = estimate_need(shape, training, device, precision.weights, precision.mixed).minimum_bytes
     if need <= room.free:
@@ -132,10 +133,10 @@ def check_fit(name: str, shape: ModelShape, training: TrainingConfig, precision:
 def resolve_auto_model(
     training: TrainingConfig, paths: NodeDirectory, inspect: Callable[[str], ModelShape]
 ) -> TrainingConfig:
-    """The configuration with the model that `auto` stands for.
+    """Replace the model "auto" in a configuration by the chosen one.
 
-    The choice is made once and kept durably in `model.json` in the data directory. Later starts keep it, however much
-    memory is free then, since another model would start from zero. Checkpoints name it too, if the file is lost.
+    The choice is made once and saved in `model.json` in the data directory. Later starts keep it, however much memory
+    is then free, since another model would start from zero. If the file is lost, it is read from a checkpoint.
 
     Raises:
         ModelError: no model fits, or the chosen one is no longer there.
@@ -171,7 +172,7 @@ def _choose_for_device(training: TrainingConfig, inspect: Callable[[str], ModelS
 
 
 def read_choice(path: Path) -> ModelChoice | None:
-    """Read the kept choice, None if none was made. Raises ConfigError if the file is damaged."""
+    """Read the saved choice, None if there is none. Raises ConfigError if the file is damaged."""
     try:
         choice = msgspec.json.decode(path.read_bytes(), type=ModelChoice)
     except FileNotFoundError:
@@ -187,12 +188,12 @@ _MEND = "Put it back from a backup, or name the model in training.model"
 
 
 def encode_choice(name: str, reason: str = "") -> bytes:
-    """Content of a file that names the model."""
+    """Encode the file that names the model."""
     return msgspec.json.format(msgspec.json.encode(ModelChoice(_CHOICE_FORMAT, name, reason)), indent=1)
 
 
 def write_choice(path: Path, choice: ModelChoice) -> None:
-    """Keep the choice. Raises ModelError naming the path."""
+    """Save the choice. Raises ModelError, which names the path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(path, encode_choice(choice.model, choice.reason))

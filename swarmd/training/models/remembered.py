@@ -1,12 +1,12 @@
-"""What was found out about the models on this machine, so that the next start does not have to find it out again.
+"""A cache of findings about the models on this machine, so that later starts are faster.
 
-- Findings are the digest of a model's weights, as read and as files, and that a model was tried out with success. A
+- Findings are the digests of a model's weights, as loaded and as files, and that a trial of a model succeeded. A
   failure is not kept, since its cause may go away.
-- A finding is kept under all that it depends on: path, size, inode and modification time of every file of the model,
-  versions of the libraries, and whatever else the caller names. Files are examined before they are read, so that
-  changes meanwhile count as changes.
-- Only the newest findings are kept, in one small file beside the cache of models. A file that cannot be read is
-  ignored; if none can be written, the next start takes longer.
+- A finding's key includes all that it depends on: path, size, inode and modification time of every file of the model,
+  versions of the libraries, and what the caller adds. Files are examined before they are read, so that changes
+  meanwhile count as changes.
+- Only the newest findings are kept, in one small file beside the cache of models. If it cannot be read it is ignored;
+  if it cannot be written, the next start takes longer.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ log = get_logger(__name__)
 
 
 class DigestCache:
-    """Findings about one model under certain conditions. Create it before the model is read. `place`: the directory of
-    the model, or its file; None if it has none yet, then nothing is kept. `conditions`: what a finding depends on
+    """Findings about one model under certain conditions. Create it before the model is read. `place`: the model's
+    directory or file; None if it has none yet, which disables the cache. `conditions`: what a finding depends on
     besides the files; anything that msgspec encodes."""
 
     def __init__(self, place: Path | None, *conditions: object) -> None:
@@ -46,7 +46,7 @@ class DigestCache:
             self._known_by = (str(place.absolute()), files, _list_versions(), conditions)
 
     def get_or_compute(self, what: str, compute: Callable[[], str]) -> str:
-        """A SHA-256 that was computed before, or is computed now and kept."""
+        """Return the cached SHA-256, or compute and cache it."""
         digest = self.get(what)
         if not digest:
             digest = compute()
@@ -54,11 +54,11 @@ class DigestCache:
         return digest
 
     def get(self, what: str) -> str:
-        """The SHA-256 that was kept under this name; empty if none was."""
+        """The cached SHA-256 of this name; empty if there is none."""
         return _read_cache().get(self._key(what), "") if self._known_by else ""
 
     def put(self, what: str, digest: str) -> None:
-        """Keep a SHA-256 for later starts, of this node or another."""
+        """Cache a SHA-256 for later starts, of this node or another."""
         if not self._known_by:
             return
         newest = {self._key(what): digest} | _read_cache()

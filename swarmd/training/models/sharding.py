@@ -1,10 +1,10 @@
 """How the ranks of a node hold the model: each all of it, or each a part of every layer (FSDP, ZeRO).
 
 - Sharded, a rank holds its part of the weights, of their gradients and of the optimiser's moments. A pass gathers one
-  layer after the other, on all ranks at once. Ranks that generate do not keep step with each other, so all weights are
+  layer after another, on all ranks at once. Ranks that generate do not keep step with each other, so all weights are
   gathered once for a batch of completions, and sharded again before training on it.
-- Checkpoints and digests are those of a whole model: one written by several ranks can be loaded by one, and the
-  reverse. Whatever gathers or shards is called by all ranks together.
+- Checkpoints and digests are those of a whole model: one rank can load what several wrote, and the reverse. Code that
+  gathers or shards is called by all ranks together.
 - FSDP is torch's `fully_shard` ("FSDP2"). accelerate would call it from the same configuration file, but not on CPUs,
   and transformers' trainer would shard the model again for every stage.
 """
@@ -26,22 +26,22 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def set_up_deepspeed() -> None:
-    """Import DeepSpeed so that it does not compile its faster exchange for CPUs. Call it before DeepSpeed starts.
+    """Import DeepSpeed without its faster CPU communication, which it would compile. Call it before DeepSpeed starts.
 
-    Compiling needs a compiler and takes minutes, writes to standard output and the home directory, and hangs for ever
-    if a process was killed meanwhile.
+    Compiling needs a compiler and takes minutes, writes to standard output and the home directory, and hangs forever if
+    a process was killed meanwhile.
     """
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
 class Sharding:
-    """How a rank holds the model. This class: all of it, as with only one rank.
+    """How a rank holds the model. In this class: all of it, as with only one rank.
 
     Within `whole` any rank may run the model forward as often as it likes, and weights do not change. Weights and the
     optimiser's state are read and written as a whole, without gradients.
     """
 
-    is_sharded = False  # whether each rank holds only a part, even if only of the moments
+    is_sharded = False  # whether each rank holds only a part, if only of the moments
 
     def gather_weights(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -75,14 +75,14 @@ class ZeroSharding(Sharding):
         self._groups = [dict(group) for group in trainer.optimizer.param_groups]  # ZeRO flattens each group
         self._numbers = {
             id(weight): weight.dtype for weight in trainer.model.parameters()
-        }  # the engine may shorten them
+        }  # the engine may cast them to fewer bits
         self.engine, self.optimizer = accelerator.prepare(trainer.model, trainer.optimizer)
         self._stepper = accelerator.deepspeed_engine_wrapped
         self._zero = self.optimizer.optimizer
         self.hide_engine(accelerator)
 
     def hide_engine(self, accelerator: Any) -> None:
-        """Hide the engine from accelerate outside `train()`, which would begin by destroying it."""
+        """Hide the engine from accelerate outside `train()`, which would otherwise destroy it first."""
         accelerator.deepspeed_engine_wrapped = None
 
     def show_engine(self, accelerator: Any) -> None:
@@ -100,8 +100,8 @@ class ZeroSharding(Sharding):
 
         offload = self.engine.optimizer.parameter_offload
         with deepspeed.zero.GatheredParameters(list(self._model.parameters()), modifier_rank=None):
-            remove_hooks(self.engine)  # they gather and cut each layer, on all ranks at once
-            offload.fwd_pre_hook.remove()  # compares the order of layers with the other ranks'
+            remove_hooks(self.engine)  # they gather and shard each layer, on all ranks at once
+            offload.fwd_pre_hook.remove()  # it compares the order of layers with the other ranks'
             try:
                 yield
             finally:
@@ -138,7 +138,7 @@ class ZeroSharding(Sharding):
 
         adam, groups, places = self._zero.optimizer, [], iter(range(len(self._weights)))
         left = iter(adam.param_groups)
-        for group in self._groups:  # groups without weights are not in ZeRO
+        for group in self._groups:  # ZeRO lacks groups without weights
             bare = {**adam.param_groups[0], "weight_decay": group["weight_decay"]}
             settings = next(left) if group["params"] else bare
             groups.append({**settings, "params": [next(places) for _ in group["params"]]})
@@ -179,19 +179,19 @@ class ZeroSharding(Sharding):
 
     @property
     def _flat_shards(self) -> list[torch.Tensor]:
-        """This rank's parts of the weights in float32, one tensor for each group; keys of AdamW's moments."""
+        """This rank's parts of the weights in float32, one tensor for each group; AdamW's moments have them as keys."""
         zero = self._zero
         return list(zero.fp32_partitioned_groups_flat if self._stage == 3 else zero.single_partition_of_fp32_groups)
 
     def _link_moments(self) -> None:
-        """Link moments to weights under stage 2, which does so only for the first group by itself."""
+        """Link moments to weights under stage 2, which itself does so only for the first group."""
         if self._stage < 3:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
 
 class ZeroTrainerMixin:
-    """A mixin before `GRPOTrainer`: `train()` keeps using the existing engine."""
+    """A mixin before `GRPOTrainer`: makes `train()` keep using the existing engine."""
 
     accelerator: Any
     callback_handler: Any
@@ -219,8 +219,8 @@ class ZeroTrainerMixin:
 
 class FsdpSharding(Sharding):
     """Sharding by FSDP, in place: every rank holds its part of each layer's parameters. `model`: whole, on this rank's
-    device; the ranks' process group exists. `gathers_again`: whether a layer is gathered again for its backward pass,
-    instead of kept since the forward pass."""
+    device; the ranks' process group must exist. `gathers_again`: whether a layer is gathered again for its backward
+    pass instead of kept since the forward pass."""
 
     is_sharded = True
 
@@ -231,7 +231,7 @@ class FsdpSharding(Sharding):
         )  # layers that transformers does not split between devices
         self._layers = [module for module in model.modules() if type(module).__name__ in names]
         self._gathers_again = gathers_again
-        device = next(model.parameters()).device.type  # torch would take the GPUs even for ranks on the CPU
+        device = next(model.parameters()).device.type  # torch would choose the GPUs even for ranks on the CPU
         mesh = init_device_mesh(device, (torch.distributed.get_world_size(),))
         for layer in self._layers:
             fully_shard(layer, mesh=mesh, reshard_after_forward=gathers_again)
@@ -273,7 +273,7 @@ class FsdpSharding(Sharding):
 
 
 def _shard_like(whole: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor that every rank has, sharded as a weight is."""
+    """Shard a tensor that every rank has like a weight; returns this rank's part."""
     if not isinstance(weight, DTensor):
         return whole
     here = whole.to(weight.device, weight.dtype)
@@ -281,7 +281,7 @@ def _shard_like(whole: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _map_moments(state: Mapping[str, Any], change: Callable[[int, torch.Tensor], torch.Tensor]) -> dict[str, Any]:
-    """A copy of an optimiser's state with each tensor changed, given the place of its parameter."""
+    """Copy an optimiser's state, changing each tensor by `change`, which gets the index of its parameter."""
     changed = {
         place: {
             name: change(place, value) if isinstance(value, torch.Tensor) else value for name, value in moments.items()
@@ -303,7 +303,7 @@ def shard_model(trainer: Any, parallelism: Parallelism) -> Sharding:
         return parts
     shards = FsdpSharding(trainer.model, parallelism.weights > 1)
     trainer.create_optimizer()
-    trainer.is_distributed_loading_by_transformers = True  # its name for models that are sharded already
+    trainer.is_distributed_loading_by_transformers = True  # transformers' flag for models that are already sharded
     trainer.accelerator.prepare_model(trainer.model, device_placement=False, evaluation_mode=True)
     trainer.model._is_accelerate_prepared = True  # else each stage would wrap the forward pass again
     return shards

@@ -1,4 +1,4 @@
-"""Finding a model's files without importing torch, so that a missing one is reported at once."""
+"""Finds a model's files without importing torch, so that a missing one is reported at once."""
 
 import difflib
 import importlib.util
@@ -18,7 +18,7 @@ EMBEDDED = "embedded"
 AUTO = "auto"  # the largest model of a pool that fits, see swarmd.training.models.pool
 # the rules of huggingface_hub.utils.validate_repo_id, which takes a second to import
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
-# an id with what people add to it
+# an id with common additions, such as a web address
 _ADDRESS = re.compile(
     r"(?=.*[:@])(?:https?://(?:huggingface\.co|hf\.co)/|hf:(?://)?)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
 )
@@ -35,17 +35,17 @@ def list_embedded() -> tuple[str, ...]:
 
 
 def is_embedded(name: str) -> bool:
-    """Whether a name means a shipped model, whether it exists or not."""
+    """Whether a name is that of a shipped model, existing or not."""
     return name == EMBEDDED or (name.startswith(f"{EMBEDDED}-") and "/" not in name)
 
 
 def is_gguf(source: str) -> bool:
-    """Whether a name means a GGUF file."""
+    """Whether a name is that of a GGUF file."""
     return source.lower().endswith(".gguf") and not Path(source).is_dir()
 
 
 def is_directory(name: str) -> bool:
-    """Whether a name means an existing model directory of the user's own."""
+    """Whether a name is that of an existing model directory of the user's own."""
     try:
         return bool(name) and not is_embedded(name) and Path(name).expanduser().is_dir()
     except (RuntimeError, OSError):  # `locate_model` reports it
@@ -53,13 +53,13 @@ def is_directory(name: str) -> bool:
 
 
 def is_local(name: str) -> bool:
-    """Whether a name does not mean a model of the Hub, whether it exists or not."""
+    """Whether a name is that of a model on this machine, existing or not, rather than on the Hub."""
     path = name.startswith((".", "~", "/")) or is_gguf(name) or Path(name).is_dir()
     return path or is_embedded(name) or name in PACKAGED
 
 
 def locate_model(name: str) -> str:
-    """The directory of a model, its GGUF file, or its Hugging Face id if neither is meant. Raises ModelError."""
+    """The directory of a model or its GGUF file, else its Hugging Face id. Raises ModelError."""
     if is_embedded(name):
         if name not in list_embedded():
             raise ModelError(
@@ -89,7 +89,7 @@ def locate_model(name: str) -> str:
                 f'Write its id alone: training.model = "{address[1]}"{revision}',
             )
         meant = absolute or name.count("/") > 1 or (name and path.exists()) or is_gguf(name)
-    except RuntimeError as error:  # ~user, who is unknown here
+    except RuntimeError as error:  # ~user, for a user unknown here
         raise ModelError(
             f"training.model: the path {name!r} cannot be resolved: {error}", "Write the path out"
         ) from error
@@ -129,7 +129,7 @@ def require_gguf(name: str) -> None:
 
 
 def _check_hub_id(name: str) -> None:
-    """Raise ModelError for a name that is not an id of the Hub, or is similar to one of swarmd's own."""
+    """Raise ModelError for a name that cannot be an id of the Hub, or that is similar to one of swarmd's own."""
     if not ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
         raise ModelError(
             f"{name!r} is neither a directory nor the id of a model on the Hugging Face Hub",
@@ -142,7 +142,7 @@ def _check_hub_id(name: str) -> None:
 
 def locate_configured(training: TrainingConfig) -> str:
     """Locate `training.model`, as `locate_model`. Raises ModelError: there is no such model directory or GGUF file;
-    ConfigError: `training.revision` does not go with this kind of model."""
+    ConfigError: `training.revision` does not fit this kind of model."""
     source = locate_model(training.model)
     digest = training.revision.startswith(DIGEST)
     if training.revision and Path(source).exists() != digest:
@@ -156,7 +156,7 @@ def locate_configured(training: TrainingConfig) -> str:
 
 
 def find_directory(source: str, revision: str = "") -> Path | None:
-    """The directory or file of a located model; for one of the Hub its directory in the cache, None if not cached."""
+    """The directory or file of a located model; for the Hub's its directory in the cache, None if it is not cached."""
     if Path(source).exists():
         return Path(source)
     from huggingface_hub import try_to_load_from_cache
@@ -171,15 +171,13 @@ def find_configured_model(training: TrainingConfig) -> Path | None:
 
 
 def hub_revision_of(training: TrainingConfig) -> str:
-    """The revision on the Hub; empty if none is named, or a digest of weights."""
+    """The configured revision on the Hub; empty if there is none, or if it is a digest of weights."""
     return "" if training.revision.startswith(DIGEST) else training.revision
 
 
 def compare_weights(training: TrainingConfig, directory: str) -> str:
-    """How the weights in a directory differ from those whose digest `training.revision` names, in words.
-
-    Empty if it names no digest, or this one. Raises ModelError, OSError.
-    """
+    """How the weights in a directory differ from the digest in `training.revision`, in words; empty if it names no
+    digest, or theirs. Raises ModelError, OSError."""
     if not training.revision.startswith(DIGEST):
         return ""
     place, named = Path(directory), training.revision.removeprefix(DIGEST)
@@ -190,10 +188,8 @@ def compare_weights(training: TrainingConfig, directory: str) -> str:
 
 
 def prefer_cache(source: str, revision: str = "") -> str:
-    """The cached directory of a model of the Hub if all its weights are there, so that the Hub is not asked.
-
-    If the Hub is unreachable, it would be asked again and again for minutes.
-    """
+    """The cached directory of a model of the Hub if it has all weights, else `source`. With it the Hub is not asked,
+    which could take minutes while it is unreachable."""
     directory = None if Path(source).exists() else find_directory(source, revision)
     weights = [] if directory is None else files.list_weights(directory)
     return str(directory) if weights and all(path.is_file() for path in weights) else source
@@ -202,7 +198,7 @@ def prefer_cache(source: str, revision: str = "") -> str:
 def require_model(training: TrainingConfig) -> None:
     """Check that the model is on this machine and reads texts of the configured lengths, else that the Hub has it.
     Raises ModelError: neither is so, or the Hub cannot be asked; GgufRefused: no model can be read from the file;
-    ConfigError: see `locate_configured`."""
+    ConfigError: as `locate_configured`."""
     if training.model == AUTO:
         return
     snapshot = find_configured_model(training)

@@ -43,21 +43,21 @@ Logs = NDArray[np.float32]
 
 
 class JobHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """In front of token ids (rows x width) of `dtype`, then a mask (rows x width) of one byte each."""
+    """Header of a job, followed by token ids (rows x width) of `dtype`, then a mask (rows x width) of one byte each."""
 
     NUMBER: ClassVar[int] = 1
 
     id: Id
     rows: Size
-    width: Size  # of a padded prompt and a padded completion together
-    keep: Size  # last columns of these that are completion
+    width: Size  # columns of padded prompt and padded completion together
+    keep: Size  # number of last columns that hold the completion
     dtype: Width
     temperature: Annotated[float, msgspec.Meta(ge=TEMPERATURE_MIN, le=TEMPERATURE_MAX)] = 1.0
     model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # digest of the model; empty: any
 
 
 class ResultHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """In front of float32 log-probabilities (rows x keep)."""
+    """Header of a result, followed by float32 log-probabilities (rows x keep)."""
 
     NUMBER: ClassVar[int] = 2
 
@@ -72,7 +72,7 @@ H = TypeVar("H", JobHeader, ResultHeader)
 
 
 class ScoringBatch(NamedTuple):
-    """Sequences whose last `keep` columns are to be scored: prompts padded on the left, completions on the right."""
+    """Sequences whose last `keep` columns are scored: prompts padded on the left, completions on the right."""
 
     ids: Ids
     mask: Mask
@@ -81,10 +81,10 @@ class ScoringBatch(NamedTuple):
 
 
 class FrameLimits(NamedTuple):
-    """Bounds of a batch. Bodies are bounded before they get here."""
+    """Limits of a batch. Bodies are limited before they get here."""
 
     sequences: int
-    tokens: int  # of one sequence, padding included
+    tokens: int  # per sequence, padding included
 
 
 def encode_job(header: JobHeader, batch: ScoringBatch) -> bytes:
@@ -104,8 +104,8 @@ def _encode_frame(header: Any, *arrays: NDArray[Any]) -> bytes:
 
 
 def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, ScoringBatch]:
-    """Decode a job. Raises FrameError: another magic or version, lengths that do not agree, numbers out of range, or a
-    mask that is not padding on the left of the prompt and on the right of the completion."""
+    """Decode a job. Raises FrameError: another magic or version, inconsistent lengths, numbers out of range, or a mask
+    that is not padding on the left of the prompt and on the right of the completion."""
     header, payload = _split_frame(body, JobHeader)
     if header.rows > limits.sequences:
         raise FrameError(f"{header.rows} sequences, at most {limits.sequences} are taken")
@@ -126,7 +126,7 @@ def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, ScoringBatc
 
 
 def check_mask(mask: Mask, keep: int) -> None:
-    """Raise FrameError unless each row's ones are one run, over the prompt's last and the completion's first tokens."""
+    """Raise FrameError unless each row's ones are one run that spans the boundary of prompt and completion."""
     if int(mask.max()) > 1:
         raise FrameError("a mask holds something else than 0 and 1")
     steps = np.diff(mask.astype(np.int8), axis=1)
@@ -137,7 +137,7 @@ def check_mask(mask: Mask, keep: int) -> None:
 
 
 def decode_result(body: bytes) -> tuple[ResultHeader, Logs]:
-    """Decode a result. Raises FrameError as `decode_job`, or if a log-probability is not finite or above 0."""
+    """Decode a result. Raises FrameError: as `decode_job`, or a log-probability is not finite or above 0."""
     header, payload = _split_frame(body, ResultHeader)
     cells = header.rows * header.keep
     _check_length(payload, cells * 4)
@@ -198,8 +198,8 @@ def unpack_items(body: bytes) -> list[bytes]:
     return items
 
 
-TOKENS_MAX = 2200  # of a sequence; simple_GRPO itself does not train on longer ones
-UPLOAD_ITEMS = (3, 4, 6)  # JSON, inputs, rewards; then log-probabilities of the generation; then two kinds of scores
+TOKENS_MAX = 2200  # per sequence; simple_GRPO itself does not train on longer ones
+UPLOAD_ITEMS = (3, 4, 6)  # JSON, inputs, rewards; then the generation's log-probabilities; then two kinds of scores
 EMPTY = b"empty"
 ACCEPTED = b"tensor"
 REGROUP = (
@@ -234,7 +234,7 @@ class SequencesTooLong(Exception):
 
 def read_upload(body: bytes, limits: FrameLimits) -> Upload:
     """Decode the body of a request to /upload. Raises FrameError: it is malformed, or of the dialect in which the
-    server makes the groups; TooLong: its sequences are too long."""
+    server makes the groups; SequencesTooLong."""
     items = unpack_items(body)
     head = _read_head(items[0])
     if len(items) not in UPLOAD_ITEMS:
@@ -268,7 +268,7 @@ def _read_head(item: bytes) -> _UploadHeader:
 
 
 def _decode_score_tensor(place: int, item: bytes, rows: int, keep: int) -> torch.Tensor:
-    """Read item 2 + `place`: the generation's log-probabilities have a number for each token, others for each row."""
+    """Read item 2 + `place`: log-probabilities of the generation have a number for each token, others for each row."""
     shape = (rows, keep) if place == 1 else (rows,)
     tensor = _read_tensor(item, f"item {place + 2}")
     if tuple(tensor.shape) != shape:
@@ -290,7 +290,8 @@ def _read_tensor(item: bytes, name: str) -> torch.Tensor:
 
 
 def _check_archive(item: bytes, name: str) -> None:
-    """Raise FrameError if the archive unpacks to more than it is, or its pickle is not that of one plain tensor."""
+    """Raise FrameError if the archive unpacks to more than its own size, or its pickle is not that of one plain
+    tensor."""
     try:
         with zipfile.ZipFile(io.BytesIO(item)) as archive:
             files = archive.infolist()
@@ -303,13 +304,13 @@ def _check_archive(item: bytes, name: str) -> None:
         raise
     except Exception as error:  # zipfile and pickletools may raise anything
         raise FrameError(f"{name} is not an archive of torch.save: {type(error).__name__}") from None
-    # torch's own unpickler knows no other way than GLOBAL to name what it calls.
+    # torch's own unpickler names what it calls only by GLOBAL.
     if len(pickles) != 1 or len(pickles[0]) > PICKLE_BYTES_MAX or not names <= SAVED_NAMES:
         raise FrameError(f"{name} holds something else than one tensor")
 
 
 def write_answer(upload: Upload, logs: Logs) -> bytes:
-    """Answer of /get: the upload with the reference's log-probabilities after its rewards."""
+    """Encode the answer of /get: the upload with the reference's log-probabilities after its rewards."""
     rewards, *others = upload.others
     return pack_items([upload.head, *map(_write_tensor, [upload.inputs, rewards, torch.from_numpy(logs), *others])])
 

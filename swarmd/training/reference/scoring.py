@@ -16,8 +16,8 @@ BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass
 
 
 def load_reference(training: TrainingConfig) -> "ReferenceScorer":
-    """Load a model in the dtype of a trainer with these settings, but not to train it. Raises as `load_frozen`.
-    `training`: only `model`, `revision`, `device`, `dtype` and `threads` count."""
+    """Load a model, without training it, in the dtype in which a trainer with these settings holds it. Raises as
+    `load_frozen`. `training`: only `model`, `revision`, `device`, `dtype` and `threads` count."""
     frozen = load_frozen(training)
     return ReferenceScorer(frozen.model, frozen.device, frozen.precision.mixed)
 
@@ -71,7 +71,8 @@ class ReferenceScorer:
         return results * mask[:, -keep:]
 
     def _split_by_length(self, mask: torch.Tensor, keep: int) -> Iterator[tuple[torch.Tensor, int, int]]:
-        """Rows of similar length, the first column that any of them uses, and their longest completion."""
+        """Groups of rows with similar length: the rows, the first column that any of them uses, and their longest
+        completion."""
         prompts, completions = mask[:, :-keep].sum(1).tolist(), mask[:, -keep:].sum(1).tolist()
         order = sorted(range(len(prompts)), key=lambda row: (completions[row], prompts[row]))
         part: list[int] = []
@@ -91,7 +92,7 @@ class ReferenceScorer:
         return tokens and rows * (completion + 1) * self.vocabulary_size <= BATCH_LOGITS_MAX
 
     def _score_part(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
-        """Score one part, (batch, keep); the output head is computed only where it predicts a completion."""
+        """Score one part; returns (batch, keep). The output head is computed only where it predicts a completion."""
         ids, mask = ids.to(self.device), mask.to(self.device)
         positions = (mask.long().cumsum(1) - 1).clamp(min=0)
         selects = "logits_to_keep" in inspect.signature(type(self.model).forward).parameters

@@ -39,8 +39,8 @@ from swarmd.worker.runtime import TimeSource
 
 BODY_S = 60.0  # longest time for a request's body to arrive
 WAIT_S_MAX = 30.0  # longest wait for a result in one request
-RETRY_S = 2  # for a client that comes while the queue is full or the server stops
-BODIES_MAX = 8  # bodies that are read, or answers to uploads that are made, at once
+RETRY_S = 2  # retry-after header while the queue is full or the server stops
+BODIES_MAX = 8  # request bodies being read, or answers to uploads being made, at once
 FRAME = "application/x-swarmd-reference"
 STOPPING = "the server is stopping"
 STOP_S = 20.0  # longest time for open requests after the last job is computed
@@ -56,27 +56,27 @@ class JobStatus(Enum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    GONE = "gone"  # acknowledged, given up or too old
+    GONE = "gone"  # acknowledged, abandoned or expired
 
 
 class QueueLimits(NamedTuple):
-    """Bounds of the queue."""
+    """Limits of the queue."""
 
-    jobs: int = 256  # that are not acknowledged
-    size_bytes: int = 1 << 30  # of their inputs and results
-    age_s: float = 600.0  # a job that nobody asked for during this time is dropped, waiting or done
-    lease_s: float = 120.0  # a result that was returned stays at least this long, until it is acknowledged
+    jobs: int = 256  # not yet acknowledged
+    size_bytes: int = 1 << 30  # of their inputs and results together
+    age_s: float = 600.0  # a job, waiting or done, is dropped if nobody asks for it during this time
+    lease_s: float = 120.0  # a returned result is kept for at least this long, unless it is acknowledged
 
 
 @dataclass(eq=False)
 class ScoringJob:
-    """A batch to score and what came of it."""
+    """A batch to score, and its result."""
 
     id: str
     digest: str
     batch: frame.ScoringBatch
     size_bytes: int
-    upload: frame.Upload | None  # from simple_GRPO, whose results are taken in their order, not by id
+    upload: frame.Upload | None  # for simple_GRPO, which takes results in their order, not by id
     status: JobStatus = JobStatus.WAITING
     result: frame.Logs | None = None
     failure: str = ""
@@ -89,15 +89,15 @@ class ScoringJob:
 
 
 class JobQueue:
-    """Jobs, first in, first out, bounded in number, bytes and age. All methods belong to one event loop.
+    """Jobs, first in, first out, limited in number, bytes and age. All methods belong to one event loop.
 
-    A result is leased: it stays until the client acknowledges it, or its time is over.
+    A result is leased: it stays until the client acknowledges it, or the lease expires.
     """
 
     def __init__(self, limits: QueueLimits, clock: TimeSource = time.monotonic) -> None:
         self.limits = limits
         self._clock = clock
-        self._jobs: dict[str, ScoringJob] = {}  # in the order in which they came
+        self._jobs: dict[str, ScoringJob] = {}  # in order of arrival
         self._changed = asyncio.Event()
         self.closed = False
 
@@ -105,8 +105,8 @@ class JobQueue:
         self, id: str, digest: str, batch: frame.ScoringBatch, size_bytes: int, upload: frame.Upload | None = None
     ) -> tuple[ScoringJob, bool]:
         """Add a job, unless there is one of this id. Returns the job, and whether it is new; a failed one is replaced.
-        `digest`: of everything that defines the job. `size_bytes`: of the batch, its result, and what came with it.
-        Raises HttpRefusal: a job of this id has another digest, a bound is reached, or the queue is closed."""
+        `digest`: of everything that defines the job. `size_bytes`: of the batch, its result, and the rest of the
+        upload. Raises HttpRefusal: a job of this id has another digest, a limit is reached, or the queue is closed."""
         if self.closed:
             raise HttpRefusal(503, STOPPING)
         self._drop_expired()
@@ -127,7 +127,7 @@ class JobQueue:
         return job, True
 
     def find(self, id: str) -> ScoringJob | None:
-        """The job of this id, if there is one; this renews its age."""
+        """Find a job by its id, and renew its age; None if there is none."""
         self._drop_expired()
         job = self._jobs.get(id)
         if job is not None:
@@ -135,11 +135,11 @@ class JobQueue:
         return job
 
     def retain_result(self, job: ScoringJob) -> None:
-        """Keep a job whose result is about to be returned."""
+        """Keep a job for the lease of its result, which is about to be returned."""
         self._retain_job(job, self.limits.lease_s)
 
     def drop(self, id: str) -> bool:
-        """Drop a job; its result is ignored if it is running. Returns whether there was one."""
+        """Drop a job; if it is running, its result is ignored. Returns whether there was one."""
         job = self._jobs.pop(id, None)
         if job is not None:
             job.set_final_status(JobStatus.GONE)
@@ -200,11 +200,11 @@ class JobQueue:
 
 
 class ServerLimits(NamedTuple):
-    """Bounds of one server."""
+    """Limits of one server."""
 
     body_bytes: int = 64 << 20
-    sequences: int = 1024  # of one job
-    tokens: int = 8192  # of one sequence
+    sequences: int = 1024  # per job
+    tokens: int = 8192  # per sequence
     queue: QueueLimits = QueueLimits()
 
 
@@ -224,7 +224,6 @@ class ReferenceApp:
         self._uploads = 0
 
     def make_asgi_app(self) -> ASGIApp:
-        """The application."""
         routes = [
             Route(HEALTH, self._handle_health),
             Route("/v1/model", self._handle_model),
@@ -328,17 +327,17 @@ class ReferenceApp:
         return Response(frame.ACCEPTED)
 
     async def _handle_get_result(self, request: Request) -> Response:
-        """Answer with the result of the oldest upload."""
+        """Respond with the result of the oldest upload."""
         async with self._bodies:
             job = self._queue.pop_upload()
             if job is None or job.upload is None or job.result is None:
                 return Response(frame.EMPTY)
             return Response(await asyncio.to_thread(frame.write_answer, job.upload, job.result))
 
-    # --- shared by routes ---
+    # --- helpers of routes ---
 
     async def _read_body(self, request: Request) -> bytes:
-        """Read the body, within bounds of size and time."""
+        """Read the body, limited in size and time."""
         if self._queue.closed:
             raise HttpRefusal(503, STOPPING)
         async with self._bodies:
@@ -360,7 +359,7 @@ class ReferenceApp:
 
 
 def _parse_wait_seconds(request: Request) -> float:
-    """Seconds that the client wants to wait. Raises HttpRefusal."""
+    """Seconds that the client is willing to wait. Raises HttpRefusal."""
     given = request.query_params.get("wait_s", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", given):
         raise HttpRefusal(400, "wait_s is not a number of seconds")
@@ -368,9 +367,8 @@ def _parse_wait_seconds(request: Request) -> float:
 
 
 async def run_server(training: TrainingConfig, listen: Address, token: str, compat: bool, limits: ServerLimits) -> None:
-    """Serve until SIGTERM or SIGINT; the job that is then being computed is finished, and its result returned. Raises
-    ConfigError: there is no such device; ModelError: the model cannot be loaded; AddressInUse: the address cannot be
-    listened on."""
+    """Serve until SIGTERM or SIGINT; a job being computed is finished, and its result returned. Raises ConfigError:
+    there is no such device; ModelError: the model cannot be loaded; AddressInUse: the address is in use."""
     reference = load_reference(training)
     application = ReferenceApp(reference, limits, token, compat)
     stopped = stop_signal_future()

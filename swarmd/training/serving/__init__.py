@@ -1,1 +1,1 @@
-"""A model that answers: over HTTP as OpenAI's and vLLM's servers do, and in a terminal."""
+"""Serving a model: over HTTP like OpenAI's and vLLM's servers, and in a terminal."""

@@ -1,15 +1,13 @@
-"""Decoding for many requests at once, on the cache of `swarmd.training.sampling.DecodingBatch`.
+"""Decodes for many requests at once, on the cache of `swarmd.training.sampling.DecodingBatch`.
 
-- Sequences join the batch between any two tokens and leave it when they end: no request waits for the end of another.
-  A model whose cache cannot be joined (sliding windows, other states) takes in new ones when the batch is done.
-- Each request has its own temperature, top_p, seed and stops. Its tokens depend on its seed and the model, and in the
-  last bits of a number on what is decoded beside it.
-- Log-probabilities are those of the model at temperature 1 before top_p, as vLLM reports them, and from the weights and
+- Sequences join the batch between any two tokens and leave it when they end: no request waits for the end of another. A
+  model whose cache cannot be joined (sliding windows, other states) starts new ones when the batch is done.
+- Each request has its own temperature, top_p, seed and stops. Its tokens depend only on its seed and the model, apart
+  from rounding, which depends on the rest of the batch.
+- Log-probabilities are those of the model at temperature 1 before top_p, as vLLM reports them, from the weights and
   dtype that a trainer computes with.
-- Bounded are the sequences at once, those that wait, and the tokens that the cache holds.
+- The sequences in the batch, the waiting requests, and the tokens in the cache are limited.
 """
-
-from __future__ import annotations
 
 import threading
 from collections import deque
@@ -28,33 +26,33 @@ from swarmd.training.models.model import Policy
 from swarmd.training.sampling import DecodingBatch, Sampler, pick_tokens
 
 SEQUENCES_MAX = 64  # in the batch
-WAITING_MAX = 256  # requests that have not begun
-PREFILL_TOKENS_MAX = 8192  # of the prompts that are read in one pass, padding included; one prompt may have more
-SCORED_LOGITS_MAX = 1 << 28  # tokens x vocabulary of a prompt that is scored: 1 GiB in float32
-CACHE_SHARE = 0.5  # of the memory that is free beside the weights
-CONTEXT_UNKNOWN = 8192  # tokens, of a model that does not say what it reads
+WAITING_MAX = 256  # requests not yet started
+PREFILL_TOKENS_MAX = 8192  # of prompts in one pass, padding included; a single prompt may have more
+SCORED_LOGITS_MAX = 1 << 28  # tokens x vocabulary of a scored prompt: 1 GiB in float32
+CACHE_SHARE = 0.5  # share of the memory that is free besides the weights
+CONTEXT_UNKNOWN = 8192  # context in tokens of a model that does not declare it
 STOPPING = "the server is stopping"
-INCOMPLETE = "\ufffd"  # what the bytes of half a character decode to
+INCOMPLETE = "\ufffd"  # character to which half a character's bytes decode
 
 log = get_logger(__name__)
-Likely = list[tuple[int, float]]  # token ids and their log-probabilities, the likeliest first
+Likely = list[tuple[int, float]]  # token ids and their log-probabilities, likeliest first
 
 
 class GenerationRequest(NamedTuple):
-    """What to draw.
+    """What to draw for a client's request.
 
     Attributes:
         prompt: token ids.
-        tokens_max: of each completion; 0 only scores the prompt.
-        group: completions.
+        tokens_max: limit of each completion; 0 only scores the prompt.
+        group: number of completions.
         temperature: 0 takes the likeliest tokens.
         top_p: draw from the likeliest tokens that together have this probability.
         seed: None for a random one.
         stop_ids: token ids that end a completion, and stay in it.
-        stop_texts: texts that end a completion, and are cut off its text.
-        alternatives: likeliest tokens to report with each token.
+        stop_texts: texts that end a completion, and are cut off it.
+        alternatives: number of likeliest tokens to report with each token.
         scores_prompt: whether to compute the log-probabilities of the prompt's tokens.
-        reads_text: whether text is wanted while it is drawn.
+        reads_text: whether text is needed while it is drawn.
     """
 
     prompt: Sequence[int]
@@ -71,13 +69,13 @@ class GenerationRequest(NamedTuple):
 
 
 class TextReader:
-    """The text of tokens that come one by one, without the bytes of a character that is not complete."""
+    """Decodes tokens as they come, holding back the bytes of an incomplete character."""
 
     def __init__(self, decode: TokenDecoder) -> None:
         self.text = ""
         self._decode = decode
         self._tokens: list[int] = []
-        self._begin = self._end = 0  # of the tokens before the next ones, which may change how those are written
+        self._begin = self._end = 0  # range of the last decoded tokens, which may change how the next ones are written
 
     def add(self, token: int) -> None:
         self._tokens.append(token)
@@ -87,7 +85,7 @@ class TextReader:
             self._begin, self._end = self._end, len(self._tokens)
 
     def finish(self) -> None:
-        """Add what is left."""
+        """Decode the rest, even an incomplete character."""
         self.text += self._decode(self._tokens[self._begin :])[len(self._text_before()) :]
         self._begin = self._end = len(self._tokens)
 
@@ -102,8 +100,8 @@ class Completion:
     Attributes:
         request: what it is drawn for.
         notify: called after each token if text is read, and at the end.
-        generator: the random numbers that it is drawn with.
-        text: while it is drawn only if text is read; a text that ends it is not part of it.
+        generator: its random numbers.
+        text: while it is drawn, only set if text is read; excludes a stop text.
         finish: why it ended: "stop", "length" or "error"; empty while it is drawn.
         failure: what went wrong.
         prompt_logps: of the prompt's tokens after the first, if they are scored.
@@ -145,12 +143,12 @@ class Completion:
         return not (finish or self.cancelled)
 
     def _search_start(self, stop: str) -> int:
-        """Where a stop may begin that was not found before."""
+        """First index at which a stop may begin that was not found before."""
         return max(len(self.text) - len(stop) + 1, 0)
 
     @property
     def settled_text(self) -> str:
-        """The text that stays whatever comes next: its end may be the beginning of a stop."""
+        """The text that can no longer change: its end may still be the beginning of a stop."""
         text = self.text
         if self.finish:
             return text
@@ -170,11 +168,11 @@ class Decoder:
     `submit` may be called from any thread, `step` and `run` from one.
 
     Attributes:
-        context: most tokens of a prompt and its completion.
-        vocabulary: token ids are below it.
-        is_closed: whether nothing more is drawn.
+        context: largest number of tokens of a prompt and its completion.
+        vocabulary: number of token ids.
+        is_closed: whether drawing has ended.
 
-    Raises ModelUnfit if the model's cache does not give what whole forward passes give.
+    Raises ModelUnfit if cached passes of the model differ from whole ones.
     """
 
     def __init__(self, policy: Policy, sequences_max: int = SEQUENCES_MAX) -> None:
@@ -198,7 +196,7 @@ class Decoder:
             )
 
     def submit(self, request: GenerationRequest, notify: Callable[[], None] = lambda: None) -> list[Completion]:
-        """Have completions drawn; `notify` is called in the decoder's thread."""
+        """Queue a request and return its completions; `notify` is called in the decoder's thread."""
         group = []
         for number in range(request.group):
             generator = torch.Generator()
@@ -218,7 +216,7 @@ class Decoder:
 
     @property
     def is_full(self) -> bool:
-        """Whether too many requests wait already."""
+        """Whether the queue is full."""
         return len(self._waiting) >= WAITING_MAX
 
     def run(self) -> None:
@@ -236,17 +234,17 @@ class Decoder:
         self._wake.set()
 
     def step(self) -> bool:
-        """Begin what waits, and draw a token for each sequence. Returns whether anything is left to do."""
+        """Start waiting requests, and draw a token for each sequence. Returns whether there is more to do."""
         try:
             with torch.inference_mode(), self.policy.autocast():
                 self._join_waiting()
                 if self._batch is not None:
                     self._draw(self._batch)
-        except Exception as error:  # probably out of memory; what comes next may be smaller
+        except Exception as error:  # probably out of memory; the next request may be smaller
             log.exception("requests failed")
             self._fail(f"{type(error).__name__}: {str(error)[:200]}", waiting=False)
             release_memory()
-        except BaseException:  # such as Ctrl-C in the middle of a pass, after which the cache is of no use
+        except BaseException:  # such as Ctrl-C in the middle of a pass, after which the cache is useless
             self._fail("interrupted")
             raise
         return bool(self._going or self._waiting)
@@ -259,10 +257,10 @@ class Decoder:
         for completion in lost:
             completion.fail(why)
 
-    # --- beginning ---
+    # --- starting ---
 
     def _join_waiting(self) -> None:
-        """Read the prompts of requests that wait, as many as there is room for, and join them to the batch."""
+        """Read the prompts of waiting requests, as many as fit, and join them to the batch."""
         if self._batch is not None and not self._batch.is_joinable:
             return
         taken = self._take_waiting()
@@ -283,7 +281,8 @@ class Decoder:
             self._batch.join(batch)
 
     def _take_waiting(self) -> list[list[Completion]]:
-        """Take the oldest requests that fit: together with the batch, and into one pass over their prompts."""
+        """Remove and return the oldest waiting requests that fit: into memory with the batch, and into one pass over
+        their prompts."""
         taken: list[list[Completion]] = []
         rows, longest, widest = len(self._going), max(map(_tokens_at_most, self._going), default=0), 0
         while self._waiting:
@@ -339,7 +338,7 @@ class Decoder:
 
 
 def _tokens_at_most(completion: Completion) -> int:
-    """Tokens that it takes at most, prompt included."""
+    """Largest number of tokens of prompt and completion."""
     return len(completion.request.prompt) + completion.request.tokens_max
 
 
@@ -358,7 +357,7 @@ def _choose_tokens(logits: torch.Tensor, going: Sequence[Completion]) -> torch.T
     if cut:
         shares = torch.tensor([requests[drawn[place]].top_p for place in cut], device=device)
         weights[cut] = _keep_likeliest(weights[cut], shares)
-    if device.type == "mps":  # which has no float64
+    if device.type == "mps":  # it lacks float64
         weights = weights.cpu()
     points = torch.cat([torch.rand(1, generator=going[row].generator, dtype=torch.float64) for row in drawn])
     likeliest[drawn] = pick_tokens(weights, points.to(weights.device)).to(device)
@@ -366,19 +365,15 @@ def _choose_tokens(logits: torch.Tensor, going: Sequence[Completion]) -> torch.T
 
 
 def _keep_likeliest(weights: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """Set the weights (rows, vocabulary) to 0 beyond the likeliest that together have a share; at least one stays."""
+    """Set to 0 all weights (rows, vocabulary) but the likeliest, at least one, that together have the row's share."""
     ordered, order = weights.sort(-1, descending=True)
     beyond = ordered.cumsum(-1) - ordered >= shares[:, None]
     return torch.zeros_like(weights).scatter(-1, order, ordered.masked_fill(beyond, 0.0))
 
 
 def _list_likeliest(scores: torch.Tensor, norms: Any, count: int) -> list[Likely]:
-    """The `count` likeliest tokens of each row, with their scores less the norms; those of probability 0 are left out.
-
-    Args:
-        scores: (rows, vocabulary).
-        norms: a number, or (rows, 1).
-    """
+    """The `count` likeliest tokens of each row, with their log-probabilities (scores less norms), without those of
+    probability 0. `scores`: (rows, vocabulary). `norms`: a number, or (rows, 1)."""
     if not count:
         return [[] for _ in scores]
     values, ids = scores.topk(min(count, scores.size(1)), -1)

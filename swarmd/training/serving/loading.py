@@ -1,10 +1,8 @@
-"""Which model to answer with, and loading it as a trainer does, but without what only training needs.
+"""Chooses the model to serve, and loads it as a trainer does, without what only training needs.
 
-A checkpoint of whole weights is a model directory. One of adapters names its base, as the node's configuration did, and
-is loaded on it without merging the two, so that log-probabilities are those of the trainer.
+A checkpoint of whole weights is a model directory. One of adapters names its base as the node's configuration did, and
+is loaded on it without merging, so that log-probabilities are those of the trainer.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,22 +24,15 @@ from swarmd.training.models.source import hub_revision_of
 
 
 class ChosenModel(NamedTuple):
-    """What to load.
-
-    Attributes:
-        training: names the model, or the base under adapters.
-        adapters: the checkpoint that holds them, if there are any.
-    """
+    """What to load. `training`: names the model, or the base under adapters. `adapters`: the checkpoint that holds
+    them, if there are any."""
 
     training: TrainingConfig
     adapters: Path | None = None
 
 
 def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ChosenModel:
-    """The newest complete checkpoint of a node with this configuration.
-
-    Raises ModelError if there is none.
-    """
+    """The newest complete checkpoint of a node with this configuration. Raises ModelError if there is none."""
     newest = find_newest_complete(checkpoints)
     if newest is None:
         damaged = list_checkpoints(checkpoints)
@@ -53,12 +44,8 @@ def choose_checkpoint(checkpoints: Path, training: TrainingConfig) -> ChosenMode
 
 
 def choose_directory(directory: Path, training: TrainingConfig) -> ChosenModel:
-    """The model in a directory, which may be a checkpoint.
-
-    Raises:
-        ModelError: it is a damaged checkpoint.
-        ConfigError: its model.json is damaged.
-    """
+    """The model in a directory, which may be a checkpoint. Raises ModelError: it is a damaged checkpoint; ConfigError:
+    its model.json is damaged."""
     settings = directory / ADAPTERS
     if not settings.is_file() or not (directory / WEIGHTS).is_file():
         return ChosenModel(msgspec.structs.replace(training, model=str(directory), revision="", lora=LoraConfig()))
@@ -76,12 +63,8 @@ def choose_directory(directory: Path, training: TrainingConfig) -> ChosenModel:
 
 
 def load_chosen(chosen: ChosenModel) -> Policy:
-    """Load a model to draw from. Its tokenizer may lack a chat template.
-
-    Raises:
-        ModelError: as `load_frozen`, or the adapters do not fit their base.
-        ConfigError: there is no such device, or PEFT is missing.
-    """
+    """Load a model to draw from. Its tokenizer may lack a chat template. Raises ModelError: as `load_frozen`, or the
+    adapters do not fit their base; ConfigError: there is no such device, or PEFT is missing."""
     training = msgspec.structs.replace(chosen.training, processes=1, accelerate="")
     frozen = load_frozen(training)
     source = frozen.source if chosen.adapters is None else str(chosen.adapters)
@@ -95,10 +78,8 @@ def load_chosen(chosen: ChosenModel) -> Policy:
 
 
 def _add_saved_adapters(model: Any, base: str, checkpoint: Path) -> Any:
-    """Add the adapters of a checkpoint to their base.
-
-    Raises ConfigError without PEFT, and ModelError if they do not fit.
-    """
+    """Add the adapters of a checkpoint to their base. Raises ConfigError without PEFT, and ModelError if they do not
+    fit."""
     peft = import_optional("peft", "lora", f"the adapters in {checkpoint}")
     model = peft.get_peft_model(model, peft.LoraConfig.from_pretrained(str(checkpoint)))
     saved = load_file(checkpoint / WEIGHTS)
@@ -114,10 +95,8 @@ def _add_saved_adapters(model: Any, base: str, checkpoint: Path) -> Any:
 
 
 def encode_chat(policy: Policy, messages: Sequence[Message]) -> list[int]:
-    """Token ids of a chat; without a chat template the texts alone, a line each, for the model to go on with.
-
-    Raises ModelUnfit if the template refuses the chat.
-    """
+    """Token ids of a chat; without a chat template those of the texts alone, one per line, for the model to continue.
+    Raises ModelUnfit if the template refuses the chat."""
     if policy.tokenizer.chat_template:
         return policy.encode_prompt(messages)
     return [int(token) for token in policy.tokenizer.encode("\n".join(each.content for each in messages))]

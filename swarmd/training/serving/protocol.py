@@ -1,11 +1,9 @@
-"""Requests and answers as OpenAI's API and vLLM's have them.
+"""Requests and answers of OpenAI's API and vLLM's.
 
-References: https://platform.openai.com/docs/api-reference (chat, completions, models), and of vLLM
-`entrypoints/serve/disagg/protocol.py` for `/inference/v1/generate`. A setting that would change what is drawn and is
-not known here is refused; one that changes nothing is ignored.
+References: https://platform.openai.com/docs/api-reference (chat, completions, models), and vLLM's
+`entrypoints/serve/disagg/protocol.py` for `/inference/v1/generate`. An unknown setting is refused if it would change
+what is drawn, else ignored.
 """
-
-from __future__ import annotations
 
 import time
 import uuid
@@ -31,13 +29,13 @@ from swarmd.training.serving.loading import encode_chat
 from swarmd.uvicorn_server import HttpRefusal
 
 ALTERNATIVES_MAX = 20
-PROMPTS_MAX = 256  # of one request
+PROMPTS_MAX = 256  # per request
 STOPS_MAX = 16
 STOP_CHARACTERS_MAX = 256
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
-TEMPERATURE_MIN = 1e-5  # below it the likeliest tokens are taken, as vLLM does
+TEMPERATURE_MIN = 1e-5  # below it the likeliest tokens are taken, as in vLLM
 
-# Settings that would change what is drawn, with the values at which they do not.
+# Settings that would change what is drawn, each with the values at which it does not.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p", "min_tokens", "length_penalty"), (0,)),
     "repetition_penalty": (1,),
@@ -58,7 +56,7 @@ StopText = Annotated[str, msgspec.Meta(max_length=STOP_CHARACTERS_MAX)]
 
 
 class DrawingSettings(msgspec.Struct, kw_only=True):
-    """What all requests have. Fields have the names and defaults of the APIs."""
+    """Settings of all requests, with the names and defaults of the APIs."""
 
     max_tokens: AtLeastZero | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=SEQUENCES_MAX)] = 1
@@ -75,12 +73,12 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class TextSettings(DrawingSettings, kw_only=True):
-    """What requests for text have besides."""
+    """Further settings of requests for text."""
 
     model: str = ""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    return_tokens_as_token_ids: bool = False  # vLLM's: the tokens of log-probabilities are named "token_id:7"
+    return_tokens_as_token_ids: bool = False  # vLLM's: tokens in log-probabilities are named like "token_id:7"
 
 
 class ChatMessage(msgspec.Struct):
@@ -89,7 +87,7 @@ class ChatMessage(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The content. Raises HttpRefusal for anything but text."""
+        """The content as text. Raises HttpRefusal if it is anything else."""
         if isinstance(self.content, str):
             return self.content
         if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in self.content):
@@ -128,13 +126,13 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
 
 class AnswerStyle(NamedTuple):
-    """How completions are told.
+    """How completions are written.
 
     Attributes:
         kind: prefix of the answer's id.
-        logprobs: whether log-probabilities are told.
+        logprobs: whether log-probabilities are included.
         by_id: whether tokens are named by their ids.
-        echo: whether the prompt is told before the completion.
+        echo: whether the prompt is repeated before the completion.
     """
 
     kind: str
@@ -156,7 +154,7 @@ def read_settings(content: bytes, kind: type[Body]) -> Body:
 
 
 def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop settings that are null. Raises HttpRefusal for one that is not supported."""
+    """Drop settings that are null. Raises HttpRefusal for an unsupported one."""
     settings = {name: value for name, value in given.items() if value is not None}
     for name, neutral in UNSUPPORTED.items():
         if name in settings and settings[name] not in neutral:
@@ -167,13 +165,8 @@ def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
 def prepare_request(
     settings: DrawingSettings, prompt: Sequence[int], decoder: Decoder, tokens_max: int | None, **more: Any
 ) -> GenerationRequest:
-    """What to draw for a request.
-
-    Args:
-        tokens_max: of a completion; None for as many as the model reads.
-
-    Raises HttpRefusal if the model reads fewer tokens, or does not have one of them.
-    """
+    """Make the decoder's request. `tokens_max`: limit of a completion; None for all that fits the model's context.
+    Raises HttpRefusal if the context is too small, or the prompt has a token that the model lacks."""
     if not prompt:
         raise HttpRefusal(400, "the prompt is empty")
     if not all(0 <= token < decoder.vocabulary for token in prompt):
@@ -199,7 +192,7 @@ def prepare_request(
 
 
 def request_chat(body: ChatBody, decoder: Decoder) -> GenerationRequest:
-    """What to draw for a chat. Raises HttpRefusal."""
+    """Make the decoder's request for a chat. Raises HttpRefusal."""
     try:
         prompt = encode_chat(decoder.policy, [Message(each.role, each.text, trusted=True) for each in body.messages])
     except ModelUnfit as error:
@@ -210,7 +203,7 @@ def request_chat(body: ChatBody, decoder: Decoder) -> GenerationRequest:
 
 
 def request_completions(body: CompletionBody, decoder: Decoder) -> list[GenerationRequest]:
-    """What to draw for each prompt. Raises HttpRefusal."""
+    """Make the decoder's request for each prompt. Raises HttpRefusal."""
     prompts = body.prompt
     one = isinstance(prompts, str) or not prompts or isinstance(prompts[0], int)
     asked: list[Any] = [prompts] if one else list(prompts)
@@ -238,7 +231,7 @@ def _encode_prompt(policy: Policy, prompt: Any) -> list[int]:
 
 
 class Piece(NamedTuple):
-    """A piece of a completion: more text, the tokens from one place to another, and why it ended, if it did."""
+    """A piece of a completion: its new text, the range of its tokens, and, if it has ended, the reason."""
 
     text: str
     begin: int
@@ -256,7 +249,7 @@ class AnswerWriter:
         self.is_chat = style.kind == "chatcmpl"
 
     def write_whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """The answer, all in one."""
+        """The whole answer."""
         choices = [self._make_choice(index, each, _whole_piece(each)) for index, each in enumerate(completions)]
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._head | {"object": kind, "choices": choices, "usage": count_usage(completions)}
@@ -271,7 +264,7 @@ class AnswerWriter:
         return {"request_id": self._head["id"], "choices": choices, "usage": count_usage(completions)}
 
     def write_piece(self, index: int, completion: Completion, piece: Piece) -> dict[str, Any]:
-        """A piece of one completion."""
+        """One piece of one completion."""
         choice = self._make_choice(index, completion, piece)
         if self.is_chat:
             delta = choice.pop("message")
@@ -279,7 +272,7 @@ class AnswerWriter:
         return self._make_piece([choice])
 
     def write_usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """The last piece of a stream, if the client wants to know what was used."""
+        """The last piece of a stream, with the usage, if the client asked for it."""
         return self._make_piece([]) | {"usage": count_usage(completions)}
 
     def _make_piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -299,7 +292,7 @@ class AnswerWriter:
         return head | {"text": before + piece.text}
 
     def _list_content(self, completion: Completion, piece: Piece) -> list[dict[str, Any]]:
-        """Log-probabilities as chat completions have them."""
+        """Log-probabilities in the format of chat completions."""
         return [
             self._describe_token(token, logp) | {"top_logprobs": [self._describe_token(*pair) for pair in likely]}
             for token, logp, likely in _iter_tokens(completion, piece)
@@ -310,7 +303,7 @@ class AnswerWriter:
         return {"token": name, "logprob": logp, "bytes": list(name.encode())}
 
     def _list_columns(self, completion: Completion, piece: Piece, echoed: bool) -> dict[str, Any]:
-        """Log-probabilities as completions have them, with the prompt's before them if it is echoed."""
+        """Log-probabilities in the format of completions, after the prompt's if that is echoed."""
         rows: list[tuple[int, float | None, Any]] = list(_iter_tokens(completion, piece))
         if echoed:
             first, *later = completion.request.prompt
@@ -337,13 +330,13 @@ def _whole_piece(completion: Completion) -> Piece:
 
 
 def _iter_tokens(completion: Completion, piece: Piece) -> Iterator[tuple[int, float, Likely]]:
-    """Tokens with their log-probabilities and the likeliest in their places."""
+    """A piece's tokens, each with its log-probability and the likeliest tokens at its position."""
     parts = (completion.tokens, completion.logps, completion.likeliest)
     return zip(*(each[piece.begin : piece.end] for each in parts), strict=True)
 
 
 def count_usage(completions: Sequence[Completion]) -> dict[str, int]:
-    """Tokens that were read and written; a prompt counts once, however many completions it has."""
+    """Number of tokens read and written; a prompt counts once, however many completions it has."""
     prompts = {id(each.request): len(each.request.prompt) for each in completions}
     read, written = sum(prompts.values()), sum(len(each.tokens) for each in completions)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

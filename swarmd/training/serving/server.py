@@ -1,10 +1,8 @@
 """The HTTP server of a model: OpenAI's chat and completions, and vLLM's tokens in, tokens out.
 
-Requests are drawn together by one `Decoder` in a thread of its own. A client that leaves has its completions ended.
-docs/MODELS.md describes it for users.
+One `Decoder` in a thread of its own draws all requests together. If a client leaves, its completions are cancelled.
+docs/MODELS.md describes the server for users.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -52,7 +50,7 @@ from swarmd.uvicorn_server import (
 
 BODY_BYTES_MAX = 16 << 20
 BODY_S = 60.0  # longest time for a request's body to arrive
-RETRY_S = 2  # for a client that comes while too much waits
+RETRY_S = 2  # retry-after header while too many requests wait
 STOP_S = 5.0  # longest time for open requests after the decoder has stopped
 ERROR_TYPES = {
     400: "invalid_request_error",
@@ -60,23 +58,18 @@ ERROR_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
-}  # by status; all others are the server's
+}  # by status; for all others it is "server_error"
 
 log = get_logger(__name__)
 
 
 def describe_error(status: int, error: str) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
+    """An error in the format of OpenAI's clients."""
     return {"message": error, "type": ERROR_TYPES.get(status, "server_error"), "param": None, "code": None}
 
 
 class ModelApp:
-    """The application.
-
-    Args:
-        decoder: which some thread runs.
-        name: what clients call the model.
-    """
+    """The HTTP application. `decoder`: must be run by some thread. `name`: the model's name for clients."""
 
     def __init__(self, decoder: Decoder, name: str, token: str = "") -> None:
         self._decoder = decoder
@@ -85,7 +78,6 @@ class ModelApp:
         self._began_at = int(time.time())
 
     def app(self) -> ASGIApp:
-        """The ASGI application."""
         routes = [
             Route(HEALTH, self._show_health),
             Route("/v1/models", self._list_models),
@@ -139,7 +131,7 @@ class ModelApp:
         completions = await drawing.finish(request)
         return json_response(200, AnswerWriter(style, self._decoder.policy, self._name).write_tokens(completions))
 
-    # --- shared by routes ---
+    # --- helpers of routes ---
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
         content = await read_body(request, BODY_BYTES_MAX, BODY_S)
@@ -154,7 +146,7 @@ class ModelApp:
         limits = {"max_model_len": self._decoder.context}
         return {"id": self._name, "object": "model", "created": self._began_at, "owned_by": "swarmd"} | limits
 
-    def _start_drawing(self, wanted: Sequence[GenerationRequest]) -> DrawingTask:
+    def _start_drawing(self, wanted: Sequence[GenerationRequest]) -> "DrawingTask":
         if self._decoder.is_full:
             raise HttpRefusal(503, "too many requests wait already")
         return DrawingTask(self._decoder, wanted)
@@ -171,7 +163,7 @@ class ModelApp:
 
 
 class DrawingTask:
-    """Completions that are being drawn for one HTTP request, seen from the event loop."""
+    """The completions of one HTTP request while they are drawn, used from the event loop."""
 
     def __init__(self, decoder: Decoder, wanted: Sequence[GenerationRequest]) -> None:
         loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
@@ -183,7 +175,7 @@ class DrawingTask:
         self.completions = [each for request in wanted for each in decoder.submit(request, notify)]
 
     async def wait(self) -> bool:
-        """Wait for news. Returns whether all are finished. Raises HttpRefusal if one has failed."""
+        """Wait for new tokens. Returns whether all completions are finished. Raises HttpRefusal if one has failed."""
         await self._changed.wait()
         self._changed.clear()
         failed = next((each.failure for each in self.completions if each.failure), "")
@@ -192,7 +184,7 @@ class DrawingTask:
         return all(each.finish for each in self.completions)
 
     async def finish(self, request: Request) -> Sequence[Completion]:
-        """Wait until all are finished; if the client leaves, end them. Raises HttpRefusal."""
+        """Wait until all are finished; cancel them if the client leaves. Raises HttpRefusal."""
         waiting = asyncio.ensure_future(self._wait_for_all())
         leaving = asyncio.ensure_future(_wait_until_left(request.receive))
         try:
@@ -211,7 +203,7 @@ class DrawingTask:
             continue
 
     def cancel(self) -> None:
-        """End what is not finished."""
+        """Cancel unfinished completions."""
         for completion in self.completions:
             completion.cancelled = True
 
@@ -224,8 +216,8 @@ async def _wait_until_left(receive: Receive) -> None:
 async def write_events(
     drawing: DrawingTask, writer: AnswerWriter, usage: bool, logprobs: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The pieces of all completions as they are drawn, as server-sent events; what fails is the last one."""
-    pieces = [Piece("", 0, 0, "") for _ in drawing.completions]  # the last ones, with all text so far
+    """Yield the pieces of all completions as they are drawn, as server-sent events; an error is the last one."""
+    pieces = [Piece("", 0, 0, "") for _ in drawing.completions]  # the last piece sent of each, with all text so far
     try:
         done = False
         while not done:
@@ -252,7 +244,7 @@ def _write_event(content: Any) -> bytes:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, for a client that has to go on reading them."""
+    """Server-sent events; a client that stops reading is disconnected."""
 
     def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
         super().__init__(events, media_type="text/event-stream")

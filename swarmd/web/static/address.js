@@ -1,6 +1,6 @@
-/** The chosen event in the page's address, so that any event can be linked to and come back to. */
+/** Keeps the chosen event in the page's URL, so that each event can be linked to. */
 
-const SETTLE_MS = 300; // browsers take only so many changes of the address in a while
+const SETTLE_MS = 300; // browsers limit how often a page may change its URL
 const FORM = /^#event=([0-9]{1,15})$/;
 
 let due = 0;
@@ -8,13 +8,13 @@ let due = 0;
 /** @param {number} seq @returns {string} the address of an event, from any page of this server */
 export const linkTo = (seq) => `/node#event=${seq}`;
 
-/** The event that the address names. @returns {number | null} */
+/** The event in the URL. @returns {number | null} */
 export function named() {
   const found = FORM.exec(location.hash);
   return found ? Number(found[1]) : null;
 }
 
-/** Put the chosen event into the address, or take it out. @param {number | null} seq */
+/** Set the event in the URL; null removes it. @param {number | null} seq */
 export function show(seq) {
   clearTimeout(due);
   due = setTimeout(() => {
@@ -23,7 +23,7 @@ export function show(seq) {
   }, SETTLE_MS);
 }
 
-/** Go where a person follows a link to, or types into the address. @param {(seq: number) => void} go */
+/** Call `go` when the user follows a link to an event, or edits the URL. @param {(seq: number) => void} go */
 export function onNamed(go) {
   addEventListener("hashchange", () => {
     const seq = named();

@@ -1,9 +1,9 @@
-/** Asking the server. */
+/** Requests to the server. */
 
 import { note } from "./clock.js";
 
 const PATIENCE_MS = 20000;
-const BUSY_TRIES = 8; // a server that is asked too much at once says when to ask again
+const BUSY_TRIES = 8; // requests to a busy server, which says when to try again
 
 /** A refusal or a failure, as a sentence for people. */
 class Problem extends Error {
@@ -14,7 +14,7 @@ class Problem extends Error {
   }
 }
 
-/** Go and ask for the token; where the page is left, nothing further happens on it. */
+/** Leave this page for the login page. */
 export function login() {
   location.assign(`/login?next=${encodeURIComponent(location.pathname + location.hash)}`);
 }
@@ -41,7 +41,7 @@ export async function get(path, signal) {
   return response.json();
 }
 
-/** Whether the same question may be answered in a moment. @param {Response} response */
+/** Whether repeating the request may soon succeed. @param {Response} response */
 function isBusy(response) {
   return response.status === 503 && Number(response.headers.get("Retry-After")) > 0;
 }
@@ -62,12 +62,12 @@ async function refusal(response) {
     const told = await response.json();
     if (typeof told.message === "string" && told.message) return told.message;
   } catch (error) {
-    if (!(error instanceof SyntaxError)) throw error; // no JSON: not this server, or a proxy before it
+    if (!(error instanceof SyntaxError)) throw error; // not JSON: another server, or a proxy, answered
   }
   return `The server answered ${response.status} and gave no reason. Its own log says why.`;
 }
 
-/** Whether a promise was given up by its own signal. @param {unknown} error */
+/** Whether an error comes from an aborted request. @param {unknown} error */
 export function givenUp(error) {
   return error instanceof DOMException && error.name === "AbortError";
 }

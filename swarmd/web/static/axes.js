@@ -1,8 +1,8 @@
-/** Axes of plots over rounds, and the lines of small ones. */
+/** Axes of plots over rounds, and lines of small plots. */
 
 import { fill, svg } from "./dom.js";
 
-const DOTS_MAX = 60; // beyond, a line without dots
+const DOTS_MAX = 60; // a longer line has no dots
 
 /**
  * Round numbers for the axis of some values.
@@ -17,7 +17,7 @@ export function ticksOf(values, { least, most }, wanted) {
 }
 
 /**
- * A line at the most that a value can be.
+ * Draw a line at the highest possible value.
  * @param {number | null | undefined} most @param {(y: number) => number} toY
  * @param {{width: number, left: number, right: number}} size
  */
@@ -34,7 +34,7 @@ export function mostLine(most, toY, { width, left, right }) {
 }
 
 /**
- * Draw lines over rounds. Returns where a round lies.
+ * Draw lines over rounds. Returns a function from round to x.
  * @param {any} drawing an svg element
  * @param {{line: string, points: number[][]}[]} lines a third number of a point that is not 0 puts a ring around it
  * @param {{width: number, height: number, left: number, right: number, top: number, bottom: number}} size
@@ -83,7 +83,7 @@ export function steps(low, high, wanted) {
 }
 
 /**
- * Values across a plot, and rounds along it.
+ * Draw grid lines at values, and labels of rounds.
  * @param {{ticks: number[], from: number, to: number, toX: (x: number) => number, toY: (y: number) => number}} scales
  * @param {{width: number, height: number, left: number, right: number}} size
  */

@@ -1,5 +1,5 @@
 /**
- * Where the states of a statechart go: layers from top to bottom, nested states in a box. Pixels, from the top left.
+ * Lays out a statechart's states: layers from top to bottom, nested states in a box. Pixels, from the top left.
  */
 
 import { plan } from "./chartplan.js";
@@ -51,7 +51,7 @@ export function layOut(chart, available) {
   return finish(shapes, arrows, notes);
 }
 
-/** A state's size: a box is as large as what it holds. */
+/** A state's size; a box is as large as its content. */
 function size(
   /** @type {any} */ chart,
   /** @type {any} */ state,
@@ -102,7 +102,7 @@ function components(names, pairs) {
 }
 
 /**
- * Names in layers, each layer centred on one axis.
+ * Stack states in layers, each centred on one axis.
  * @param {string[]} names @param {string[][]} pairs @param {Note[]} notes @param {(name: string) => Size} sizeOf
  */
 function stack(names, pairs, notes, sizeOf) {
@@ -136,7 +136,7 @@ function stack(names, pairs, notes, sizeOf) {
   };
 }
 
-/** The longest way from a start to each, ways back left out. @param {string[]} names @param {string[][]} pairs */
+/** Longest path from a start to each name, without back edges. @param {string[]} names @param {string[][]} pairs */
 function layers(names, pairs) {
   const onward = new Map(names.map((name) => [name, /** @type {string[]} */ ([])]));
   const done = new Map();
@@ -156,13 +156,13 @@ function layers(names, pairs) {
   }
   for (const name of names.slice(1)) {
     const onto = (onward.get(name) ?? []).map((to) => layer.get(to) ?? 0);
-    const near = Math.max(0, Math.min(...onto) - 1); // to where it leads
+    const near = Math.max(0, Math.min(...onto) - 1); // a start goes directly above its nearest successor
     if (!entered.has(name) && onto.length) layer.set(name, near);
   }
   return layer;
 }
 
-/** Steps from here to the farthest end. @param {string} name @param {Map<string, string[]>} onward @returns {number} */
+/** Longest path from here to an end. @param {string} name @param {Map<string, string[]>} onward @returns {number} */
 function depth(name, onward) {
   return Math.max(0, ...(onward.get(name) ?? []).map((to) => 1 + depth(to, onward)));
 }
@@ -192,7 +192,7 @@ function place(chart, name, x, y, sizes, shapes) {
   }
 }
 
-/** Where to the right of the parts placed so far, at the height of the next one, nothing is. */
+/** The x from which on there is free space, beside the parts placed so far, at the next part's height. */
 function freeFrom(
   /** @type {Map<string, Shape>} */ shapes,
   /** @type {Arrow[]} */ arrows,

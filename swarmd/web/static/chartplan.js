@@ -1,8 +1,8 @@
 /**
- * What of a statechart is drawn as arrows, and what as a note beside a state.
+ * Decides which transitions of a statechart are drawn as arrows, and which as a note beside a state.
  *
  * A trigger that leads to one state from three or more would hide everything under its arrows, so it becomes a note at
- * that state ("drain, from 7"). Ways from one state into several children of another become one arrow to their box.
+ * that state ("drain, from 7"). Transitions from a state to several children of another become one arrow to their box.
  */
 
 const MANY = 3;
@@ -45,7 +45,7 @@ function notesOf(group) {
 }
 
 /**
- * A state all of whose ways out are notes would look like an end: of those, the way to the next state is drawn, or else
+ * A state with only notes as exits would look final, so one exit is drawn: the one to the next state, else
  * the first.
  * @param {ChartView} chart @param {string[]} leaves @param {ChartEdge[]} drawn @param {Map<string, number>} order
  */

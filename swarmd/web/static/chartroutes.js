@@ -1,5 +1,5 @@
 /**
- * How the arrows of a statechart run between its states: straight down to the next layer, through gutters on the right
+ * Routes a statechart's arrows between its states: straight down to the next layer, through gutters on the right
  * everywhere else. Pixels, from the top left.
  */
 
@@ -7,7 +7,7 @@ export const GAP_Y = 17; // between layers; holds the label of a straight arrow
 export const BOX_HEAD = 20;
 export const LANE = 13; // between two gutters
 export const NOTE_ARROW = 16;
-const BENT = 50; // an arrow that goes aside so far has its label on the way
+const BENT = 50; // an arrow that shifts sideways by at least this has its label at the bend
 
 /**
  * @typedef {import("./chartplan.js").Arrow} Arrow

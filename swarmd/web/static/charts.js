@@ -1,4 +1,4 @@
-/** The statecharts as drawings, with the state of the moment lit. */
+/** Drawings of the statecharts, with the current state highlighted. */
 
 import { byId, el, fill, say, svg, tableHead } from "./dom.js";
 import { layOut } from "./chartlayout.js";
@@ -14,11 +14,11 @@ const TITLES = /** @type {Record<string, string>} */ ({
   coordinator: "Coordinator: who opens and closes rounds",
 });
 
-// Side by side, so that all lit states are in sight at once; on a narrow screen one below the other.
+// Side by side, so that all highlighted states are visible; on a narrow screen one below the other.
 const COLUMNS = [["round"], ["coordinator", "chain", "submission"], ["link", "trainer"]];
-const WIDEST = 560; // pixels of one drawing, where there is room
+const WIDEST = 560; // pixels of one drawing, if there is room
 const CAPTION = 24;
-const MARGIN = 8; // between the time line, which stays at the top, and what is brought into sight
+const MARGIN = 8; // below the time line, which stays at the top, when scrolling to a chart
 
 export class Charts {
   /** @param {any} view ChartsView */
@@ -158,7 +158,7 @@ function drawChart(drawing, chart, available) {
   );
 }
 
-/** Arrow heads: still, and taken. */
+/** Arrow heads: of plain and of highlighted arrows. */
 function heads(/** @type {string} */ chart) {
   const head = (/** @type {string} */ name) =>
     svg(
@@ -240,7 +240,7 @@ function rounded(points) {
 }
 
 /**
- * Light the state, its box, and the ways that lead from the state before.
+ * Highlight the state, its box, and the arrows from the state before.
  * @param {any} drawing
  * @param {string} chart
  * @param {string} now

@@ -1,4 +1,4 @@
-/** Which event is chosen, in words: beside the time line, for those who see it and for those who hear it. */
+/** Describes the chosen event beside the time line, also for screen readers. */
 
 import { linkTo } from "./address.js";
 import { byId, say } from "./dom.js";
@@ -39,7 +39,7 @@ export function showPlaying(playing) {
   say(byId("play"), playing ? "Pause" : "Play");
 }
 
-/** A link led to an event that is not here. @param {import("./log.js").Log} log @param {number} seq */
+/** Say that the event in the URL does not exist. @param {import("./log.js").Log} log @param {number} seq */
 export function tellAbsent(log, seq) {
   const kept = `events ${count(log.begin)} to ${count(log.end - 1)}`;
   notice(`There is no event ${count(seq)} here: this log has ${kept}. Shown is the nearest.`);

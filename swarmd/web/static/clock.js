@@ -1,7 +1,7 @@
 /**
- * The server's time, as far as its Date headers tell.
+ * The server's time, estimated from its Date headers.
  *
- * A header says that its answer was made within one second, between asking and getting it. Each answer so gives bounds
+ * A Date header gives the second in which an answer was made, between request and response. So each answer gives bounds
  * for the difference of the two clocks, and a few answers together narrow it to well below a second.
  */
 
@@ -25,6 +25,6 @@ export function note(date, asked, got) {
 /** POSIX seconds on the server's clock. */
 export function now() {
   const offset = Number.isFinite(low + high) ? (low + high) / 2 : 0;
-  const sure = low <= 0 && high >= 0; // the clocks may well agree
+  const sure = low <= 0 && high >= 0; // the bounds allow equal clocks
   return Date.now() / 1000 + (sure ? 0 : offset);
 }

@@ -1,4 +1,4 @@
-/** Rewards over rounds, as lines; the same as a table. */
+/** Rewards over rounds, as lines and as a table. */
 
 import { grid, mostLine, ticksOf } from "./axes.js";
 import { byId, el, fill, say, svg, tableHead } from "./dom.js";
@@ -21,7 +21,7 @@ export class Curves {
     this.colours = /** @type {Map<string, string>} */ (new Map());
     this.hidden = /** @type {Set<string>} */ (new Set());
     this.most = /** @type {number | null} */ (null); // the highest reward that there can be
-    this.cursor = -1; // into this.xs
+    this.cursor = -1; // index into this.xs
     this.xs = /** @type {number[]} */ ([]);
     this.plot = byId("plot");
     this.svg = svg("svg", {

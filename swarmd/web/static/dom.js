@@ -1,4 +1,4 @@
-/** Making elements. Text from outside only ever becomes a text node. */
+/** Creates elements. Text from outside only ever becomes a text node. */
 
 import { shortId } from "./format.js";
 
@@ -60,7 +60,7 @@ export function tableHead(titles, isNumber = () => false) {
   return el("thead", {}, el("tr", {}, ...cells));
 }
 
-/** Put these in place of what is there. @param {Element} element @param {...Child} children */
+/** Replace the children of an element. @param {Element} element @param {...Child} children */
 export function fill(element, ...children) {
   element.replaceChildren(...shown(children));
 }
@@ -73,7 +73,7 @@ export function byId(id) {
 }
 
 /**
- * Set text only where it differs: a screen reader tells of changes, and selections stay.
+ * Set text only if it differs, so that a screen reader announces real changes only, and selections stay.
  * @param {Element} element
  * @param {string} text
  */

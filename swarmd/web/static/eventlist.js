@@ -1,4 +1,4 @@
-/** All events as a list, of which only the rows in sight exist; filtered by reading the log from its beginning. */
+/** The list of all events, with elements for visible rows only; filtering reads the log from its beginning. */
 
 import { byId, el, fill, say } from "./dom.js";
 import { clock, count, shortIds } from "./format.js";
@@ -6,7 +6,7 @@ import { legend } from "./patches.js";
 import { report } from "./top.js";
 import { VirtualRows } from "./virtual.js";
 
-const NARROW = matchMedia("(max-width: 700px)"); // the text gets lines of its own
+const NARROW = matchMedia("(max-width: 700px)"); // the text goes on separate lines
 const rowHeight = () => (NARROW.matches ? 60 : 26);
 const STEP = 500; // events read at once while filtering
 const FOUND_MAX = 5000;
@@ -21,7 +21,7 @@ export class EventList {
     this.onChoose = onChoose;
     this.chosen = -1;
     this.found = /** @type {number[] | null} */ (null); // seqs that pass the filter; null: there is none
-    this.search = 0; // counts filters, so that an earlier one stops
+    this.search = 0; // number of the current filter, so that earlier ones stop
     this.scroller = byId("events-scroller");
     this.rows = new VirtualRows({
       scroller: this.scroller,
@@ -92,7 +92,7 @@ export class EventList {
     if (index >= 0) this.rows.reveal(index);
   }
 
-  /** Only what exists may be named as the active row. */
+  /** Name the active row for screen readers, if it has an element. */
   tellActive() {
     const id = `event-${this.chosen}`;
     if (document.getElementById(id)) this.scroller.setAttribute("aria-activedescendant", id);
@@ -119,7 +119,7 @@ export class EventList {
     say(row.children[2], event ? shortIds(event.text) : "…");
   }
 
-  /** Ask for rows in sight that are not here, once the scrolling pauses. @param {number} first @param {number} end */
+  /** Request missing visible rows, once scrolling pauses. @param {number} first @param {number} end */
   fetch(first, end) {
     clearTimeout(this.wanted);
     if (end <= first) return;

@@ -40,7 +40,7 @@ export function age(seconds) {
   return `${Math.floor(whole / 86400)} d`;
 }
 
-/** As on a stop watch: "4:05". @param {number} seconds */
+/** Minutes and seconds: "4:05". @param {number} seconds */
 export function countdown(seconds) {
   const whole = Math.ceil(Math.abs(seconds));
   const hours = Math.floor(whole / 3600);
@@ -64,7 +64,7 @@ export function day(at) {
   return DAY.format(at * 1000);
 }
 
-/** A place in the swarm, as people count: "round 3 · stage 0". @param {number} round @param {number} stage */
+/** A round and stage: "round 3 · stage 0". @param {number} round @param {number} stage */
 export function place(round, stage) {
   return round < 0 ? "none" : `round ${round} · stage ${stage}`;
 }
@@ -80,7 +80,7 @@ export function brief(value) {
   return text === undefined ? "—" : text;
 }
 
-/** The middle of a long id says nothing. @param {string} id */
+/** Shorten a long id by leaving out its middle. @param {string} id */
 export function shortId(id) {
   return id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id;
 }

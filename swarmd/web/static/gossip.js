@@ -1,4 +1,4 @@
-/** What peers wrote, newest first: text and nothing but text, whatever they made of it. */
+/** Peers' messages, newest first; shown as plain text, whatever markup they contain. */
 
 import { linkTo } from "./address.js";
 import { byId, copyButton, el, fill, say } from "./dom.js";
@@ -6,7 +6,7 @@ import { clock, count, plural, reward } from "./format.js";
 import { legend } from "./patches.js";
 
 const SHOWN_MAX = 200;
-const SEEN_MAX = 2000; // ids remembered, so that none comes twice
+const SEEN_MAX = 2000; // ids remembered, to show no message twice
 const LONG = 320; // characters beyond which a message is folded
 
 /**
@@ -21,7 +21,7 @@ export class Gossip {
     this.seen = /** @type {Set<string>} */ (new Set());
     this.items = /** @type {Map<string, any>} */ (new Map()); // those in the list, by the message's id
     this.waiting = /** @type {Message[]} */ ([]);
-    this.held = new Set(); // reasons why nothing moves: "pointer", "focus"
+    this.held = new Set(); // reasons for not moving the list: "pointer", "focus"
     const scroller = byId("gossip-scroller");
     const hold = (/** @type {string} */ why, /** @type {boolean} */ on) => () => this.hold(why, on);
     scroller.addEventListener("pointerenter", hold("pointer", true));
@@ -54,7 +54,7 @@ export class Gossip {
     this.tell();
   }
 
-  /** It was scored since it came. @param {Message} message */
+  /** Update a message that has been scored. @param {Message} message */
   renew(message) {
     const shown = this.items.get(message.id);
     const [head, ...rest] = shown?.children ?? [];
@@ -113,13 +113,13 @@ function item(message) {
   return el("li", {}, head, ...parts(message, false));
 }
 
-/** What is below the head. @param {Message} message @param {boolean} unfolded */
+/** The body of a message. @param {Message} message @param {boolean} unfolded */
 function parts(message, unfolded) {
   const question = message.question ? el("p", { class: "question" }, message.question) : null;
   return [question, ...body(message.text, unfolded), message.reward === null ? null : scored(message)];
 }
 
-/** What it was worth to this node. @param {Message} message */
+/** How this node scored it. @param {Message} message */
 function scored(message) {
   const others = message.completions > 1 ? ` (mean of ${message.completions}: ${reward(message.mean_reward)})` : "";
   return el(

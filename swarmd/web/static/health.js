@@ -129,7 +129,7 @@ function weightsWords(weights) {
   ];
 }
 
-/** What of the day's budget of gas is signed for, where the reason does not say it. @param {any} layer ChainStatus */
+/** The part of the day's gas budget that is spent, unless the reason already says it. @param {any} layer ChainStatus */
 function dayWords(layer) {
   const { day_spent_coins: spent, day_coins_max: most } = layer;
   if (spent === null || (!spent && !most) || layer.reason.includes("the day's budget")) return false;

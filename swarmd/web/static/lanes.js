@@ -5,7 +5,7 @@ import { byId, el, fill, say } from "./dom.js";
 import { drawLanes } from "./lanesdraw.js";
 import { bindTheme, notice, report } from "./top.js";
 
-const EVERY_MS = 2000; // between two looks at running nodes
+const EVERY_MS = 2000; // between two polls of running nodes
 
 /**
  * @typedef {import("./lanesdraw.js").TimelineEvent} TimelineEvent
@@ -23,15 +23,15 @@ const shown = new Set(KINDS.map(([kind]) => kind));
 let view = null;
 /** @type {TimelineEvent[]} */
 let events = [];
-let drawn = ""; // what is shown now, so that nothing is drawn again without a change
-let picked = ""; // key of the event that is looked at
+let drawn = ""; // what is shown, to redraw only on changes
+let picked = ""; // key of the selected event
 
 /** @param {TimelineEvent} event */
 function keyOf(event) {
   return `${event.node}/${event.seq}/${event.event}`;
 }
 
-/** Look at an event, or at none. @param {TimelineEvent} event */
+/** Select an event; selecting it again clears the selection. @param {TimelineEvent} event */
 function pick(event) {
   picked = picked === keyOf(event) ? "" : keyOf(event);
   show();
@@ -66,12 +66,12 @@ function row(event) {
   );
 }
 
-/** Read a round and show it; what is the same is left alone. @param {number} round */
+/** Read a round and show it, if it has changed. @param {number} round */
 async function load(round) {
   say(byId("at"), view && view.last >= 0 ? `${round} of ${view.last}` : "none yet");
   if (!view || view.last < 0) return;
   const found = await get(`timeline/rounds/${round}`);
-  if (Number(byId("round").value) !== round) return; // the scrubber has gone on meanwhile
+  if (Number(byId("round").value) !== round) return; // the scrubber was moved meanwhile
   const now = JSON.stringify(found);
   if (now === drawn) return;
   drawn = now;
@@ -79,7 +79,7 @@ async function load(round) {
   show();
 }
 
-/** What there is now; the scrubber goes to its end if it is to follow. */
+/** Read the range of rounds; a scrubber that follows moves to its end. */
 async function look() {
   const found = /** @type {TimelineView} */ (await get("timeline"));
   view = found;

@@ -1,4 +1,4 @@
-/** Lanes by node, marks for events and arrows to what they led to, as SVG. */
+/** Draws lanes by node, marks for events, and arrows to their effects, as SVG. */
 
 import { fill, svg } from "./dom.js";
 
@@ -7,7 +7,7 @@ const TOP = 26;
 const NAMES = 130; // pixels for the names
 const EDGE = 24;
 const TICKS = 6;
-const LOST = 26; // pixels to the right, at which an arrow that arrives nowhere ends
+const LOST = 26; // length in pixels of an arrow without an effect
 const QUIET = ["round_announced", "report_seen", "report_published", "link_up", "space_freed"];
 const TROUBLE = [
   "node_stopped",
@@ -22,7 +22,7 @@ const TROUBLE = [
   "training_cancelled",
   "timer_fired",
 ];
-const UNDECIDED = ["not-yet", "nothing-sent"]; // arrows that are not drawn: nothing was to arrive so far
+const UNDECIDED = ["not-yet", "nothing-sent"]; // arrows that are not drawn: nothing should have arrived yet
 const BAD = ["refused", "banned", "down", "cut-off", "sender-down"];
 
 /**
@@ -66,12 +66,12 @@ export function drawLanes(into, names, events, kinds, isPicked, pick) {
   fill(into, picture);
 }
 
-/** Whether an arrow says as much, or it is routine. @param {TimelineEvent} event */
+/** Whether an event gets a quiet mark: an arrow shows it, too, or it is routine. @param {TimelineEvent} event */
 function isQuiet(event) {
   return QUIET.includes(event.event);
 }
 
-/** Where a time is, in pixels: what comes after the round's own events is at the right edge. */
+/** The x of a time, in pixels; times after the round's own events are at the right edge. */
 function placing(/** @type {TimelineEvent[]} */ events, /** @type {number} */ width) {
   const times = events.map((event) => event.time);
   const ends = events.flatMap((event) => event.arrows.map((arrow) => event.time + (arrow.after_s ?? 0)));

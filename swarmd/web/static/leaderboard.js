@@ -1,4 +1,4 @@
-/** The leaderboard: sorted, searched, and only the rows in sight. */
+/** The leaderboard, sortable and searchable, with elements for visible rows only. */
 
 import { now } from "./clock.js";
 import { byId, copyButton, el, fill, say, setCopy } from "./dom.js";
@@ -7,7 +7,7 @@ import { legend } from "./patches.js";
 import { VirtualRows } from "./virtual.js";
 
 const FEW = 8; // with so few peers the messages get the whole width
-const BY_NAME = new Intl.Collator(); // many times as fast as localeCompare
+const BY_NAME = new Intl.Collator(); // much faster than localeCompare
 const TALL = matchMedia("(max-width: 700px)");
 
 /**
@@ -82,7 +82,7 @@ export class Board {
     this.put();
   }
 
-  /** Those behind the ones that come with the view. @param {PeerRow[]} rest */
+  /** Set the peers after those that come with the view. @param {PeerRow[]} rest */
   showRest(rest) {
     this.rest = rest;
     this.put();
@@ -164,12 +164,12 @@ export class Board {
     row.title = barred(peer);
   }
 
-  /** Of the highest reward. @param {PeerRow} peer */
+  /** A peer's share of the highest reward. @param {PeerRow} peer */
   share(peer) {
     return this.highest > 0 && peer.known ? Math.max(0, peer.reward / this.highest) : 0;
   }
 
-  /** What a narrow screen has no columns for. @param {PeerRow} peer */
+  /** The values for which a narrow screen has no columns. @param {PeerRow} peer */
   figures(peer) {
     const last = peer.last_reward === null ? "" : `last ${reward(peer.last_reward)}`;
     const votes = peer.votes === null ? "" : plural(peer.votes, "vote");
@@ -243,7 +243,7 @@ export class Board {
   }
 }
 
-/** Why little or nothing of a peer counts; empty as a rule. @param {PeerRow} peer */
+/** Why little or nothing of a peer counts; usually empty. @param {PeerRow} peer */
 function barred(peer) {
   if (peer.barred_until === null) return peer.admitted ? "" : "neither proof of work nor an invitation";
   return `signed two different reports of one stage: nothing of it counts before round ${peer.barred_until}`;
@@ -259,7 +259,7 @@ function isExact(peer, wanted) {
   return peer.name.toLowerCase() === wanted || peer.id.toLowerCase() === wanted;
 }
 
-/** What is unknown comes first when ascending. @param {any} one @param {any} other */
+/** Compare values; unknown ones come first when ascending. @param {any} one @param {any} other */
 function compare(one, other) {
   if (typeof one === "string") return BY_NAME.compare(one, other);
   return (one ?? -Infinity) === (other ?? -Infinity) ? 0 : (one ?? -Infinity) - (other ?? -Infinity);

@@ -1,8 +1,8 @@
-/** Events of the log, in pages, as far as they have been asked for. */
+/** A cache of the log's events, in pages, loaded on demand. */
 
 import { get } from "./api.js";
 
-const PAGE = 500; // events; pages begin at its multiples
+const PAGE = 500; // events; pages begin at multiples of it
 const PAGES_KEPT = 60;
 
 /**
@@ -20,12 +20,12 @@ export class Log {
     this.asked = new Map();
   }
 
-  /** The row of an event, where it is here. @param {number} seq */
+  /** The row of an event, if it is loaded. @param {number} seq */
   row(seq) {
     return this.pages.get(Math.floor(seq / PAGE))?.[seq % PAGE];
   }
 
-  /** Take what came by itself. @param {EventRow} row @returns {boolean} whether it is new */
+  /** Add an event from the stream. @param {EventRow} row @returns {boolean} whether it is new */
   append(row) {
     if (row.seq < this.end) return false;
     this.put(row);
@@ -42,7 +42,7 @@ export class Log {
     while (this.pages.size > PAGES_KEPT) this.pages.delete(this.pages.keys().next().value ?? 0);
   }
 
-  /** Have these events here: from `first` on, before `end`. @param {number} first @param {number} end */
+  /** Load the events from `first` up to, but excluding, `end`. @param {number} first @param {number} end */
   async need(first, end) {
     const [from, to] = [Math.max(first, this.begin), Math.min(end, this.end) - 1];
     const wanted = [];
@@ -56,7 +56,7 @@ export class Log {
   whole(number) {
     const page = this.pages.get(number);
     if (!page) return false;
-    this.pages.delete(number); // the page used last is the last to go
+    this.pages.delete(number); // pages are dropped in the order of their last use
     this.pages.set(number, page);
     const first = Math.max(this.begin, number * PAGE);
     const last = Math.min(this.end, (number + 1) * PAGE) - 1;

@@ -1,4 +1,4 @@
-/** The form that asks for the token. Without scripts it works too, and leads to the swarm page. */
+/** The login form. It also works without scripts, but then leads to the swarm page. */
 
 import { byId } from "./dom.js";
 

@@ -1,4 +1,4 @@
-/** The chosen event: its words and fields, what it changed and caused, and what was open then. */
+/** The chosen event: its text and fields, what it changed and caused, and what was pending then. */
 
 import { linkTo } from "./address.js";
 import { byId, copyButton, copyText, el, fill, say } from "./dom.js";
@@ -114,7 +114,7 @@ function changes(rows) {
   );
 }
 
-/** Whether a value is no list or record. @param {any} value */
+/** Whether a value is neither a list nor an object. @param {any} value */
 function isPlain(value) {
   return value === null || typeof value !== "object";
 }

@@ -1,4 +1,4 @@
-/** The node page: how the node is, and every event of its log with the state it led to. */
+/** The node page: the node's health, and each event of its log with the state after it. */
 
 import { byId, say } from "./dom.js";
 import { Charts } from "./charts.js";
@@ -26,7 +26,7 @@ import {
   showProcess,
 } from "./top.js";
 
-const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
+const STAGES_EVERY_MS = 1500; // least time between two requests for the stages
 
 class NodePage {
   /** @param {boolean} live */
@@ -47,7 +47,7 @@ class NodePage {
     this.charts = /** @type {Charts | null} */ (null);
     this.stagesDue = 0;
     this.lost = false;
-    this.ended = false; // the node, in order or not
+    this.ended = false; // whether the node has ended, orderly or not
   }
 
   async load() {
@@ -74,7 +74,7 @@ class NodePage {
     this.sayWhen();
   }
 
-  /** Of when the charts are: the end of a dead node's log is not now. */
+  /** Say which time the charts show: a dead node's log does not end now. */
   sayWhen() {
     const now = this.ended ? "as the log ends" : "now";
     if (this.moment) say(byId("charts-when"), this.line.following ? now : `after event ${this.moment.event.seq}`);
@@ -106,7 +106,7 @@ class NodePage {
     this.charts?.light(moment.charts, moment.before);
     this.story.choose(StoryPanel.roundOf(moment));
     this.sayWhen();
-    if (scrubbed) this.charts?.reveal(); // last, for what is said above may take another line
+    if (scrubbed) this.charts?.reveal(); // last, because the text above may take another line
   }
 
   /** @param {import("./log.js").EventRow} row */
@@ -128,7 +128,7 @@ class NodePage {
   async catchUp() {
     const found = await here(() => {});
     await showPart("node/events?first=-1&count=1", ({ end, events }) => {
-      if (end < this.log.end) location.reload(); // another log lies there now
+      if (end < this.log.end) location.reload(); // it is now another log
       events.forEach((/** @type {import("./log.js").EventRow} */ row) => this.append(row));
     });
     notice(found.trouble);

@@ -1,4 +1,4 @@
-/** The page of several nodes: each in a row, the curves of all, and who taught whom. */
+/** The page of several nodes: a row for each, the curves of all, and whose tokens each was trained on. */
 
 import { get } from "./api.js";
 import { drawLines } from "./axes.js";

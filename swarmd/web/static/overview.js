@@ -1,4 +1,4 @@
-/** Where events lie in time: for the whole log, and finer for the part in sight. */
+/** Counts of events over time: for the whole log, and finer for the visible part. */
 
 import { get } from "./api.js";
 
@@ -22,7 +22,7 @@ export class Overviews {
   }
 
   /**
-   * The part in sight; an earlier question for one is given up.
+   * Load the visible part; an earlier request for one is aborted.
    * @param {number} since
    * @param {number} until
    * @param {number} buckets
@@ -34,7 +34,7 @@ export class Overviews {
     this.part = await get(`node/overview?since=${since}&until=${until}&buckets=${asked}`, this.control.signal);
   }
 
-  /** The finest that covers a time. @param {number} at @returns {Overview | null} */
+  /** The finest overview that covers a time. @param {number} at @returns {Overview | null} */
   of(at) {
     const inPart = this.part && at >= this.part.since && at <= this.part.until;
     return inPart ? this.part : this.whole;
@@ -52,7 +52,7 @@ export class Overviews {
     return Math.min(nearer(view.firsts, bucket, place), view.end - 1);
   }
 
-  /** About when an event was, to a bucket. @param {number} seq */
+  /** The approximate time of an event, to within a bucket. @param {number} seq */
   timeOf(seq) {
     const { part, whole } = this;
     const view = part && seq >= part.firsts[0] && seq < part.firsts[part.firsts.length - 1] ? part : whole;
@@ -78,7 +78,7 @@ export class Overviews {
     const mark = beside(whole.rounds, seq, step);
     const other = step > 0 ? (mark ? mark[2] : whole.until) : mark ? mark[2] : whole.since;
     const [since, until] = [Math.min(at, other), Math.max(at, other)];
-    // Marks of the whole log may be thinned; between two of them they are not.
+    // The whole log's round marks may be thinned; those of the finer part are complete.
     const near = await get(`node/overview?since=${since - 0.001}&until=${until + 0.001}&buckets=1`);
     return (beside(near.rounds, seq, step) ?? mark)?.[1] ?? null;
   }

@@ -1,11 +1,11 @@
-/** Plays the log, one event after the other. */
+/** Plays the log, one event after another. */
 
 export class Player {
   /** @param {() => boolean} step goes on; false at the end @param {(playing: boolean) => void} onChange */
   constructor(step, onChange) {
     this.step = step;
     this.onChange = onChange;
-    this.pace = 8; // events a second
+    this.pace = 8; // events per second
     this.timer = 0;
   }
 

@@ -12,7 +12,7 @@ let live = false;
 /** @param {any} view SwarmView @param {boolean} isLive */
 export function showRound(view, isLive) {
   shown = view;
-  live = isLive && !hasEnded(view.process); // what a node that has ended said last is not of the present
+  live = isLive && !hasEnded(view.process); // the last view of a node that has ended is not current
   say(byId("swarm-name"), view.swarm || "Swarm");
   const observed = view.chain ? "observed in the DHT and on the chain" : "observed in the DHT";
   const read = view.source === "dht" ? observed : "from a node’s log";

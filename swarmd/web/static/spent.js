@@ -1,9 +1,9 @@
-/** Where the wall time of the last stage went, as one bar, and what holds it up, in a sentence. */
+/** The wall time of the last stage by part, as one bar, and the bottleneck in a sentence. */
 
 import { byId, el, fill, say, svg } from "./dom.js";
 import { duration, place } from "./format.js";
 
-const SHOWN = 7; // longest parts; what is left is one part more
+const SHOWN = 7; // longest parts; the others are shown as one
 const REST = "all else";
 
 /** @param {{round: number, stage: number, seconds: number, parts: Record<string, number>, words: string, peer_groups: string} | null} times */

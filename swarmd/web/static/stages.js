@@ -1,4 +1,4 @@
-/** How long the parts of each stage took, as stacked bars; rounds that were skipped as gaps with their cause. */
+/** The times of each stage's parts as stacked bars; skipped rounds as gaps with their cause. */
 
 import { byId, el, fill, svg, tableHead } from "./dom.js";
 import { dayAndClock, duration, reward, shortIds } from "./format.js";
@@ -135,7 +135,7 @@ export class Stages {
     );
   }
 
-  /** Every round is numbered where there is room, else every fifth. @param {Item} item @param {string} text */
+  /** Number every round if there is room, else every fifth. @param {Item} item @param {string} text */
   label(item, text) {
     const crowded = this.items.length > 12 && Number(text) >= 10 && Number(text) % 5 !== 0;
     return text && !crowded

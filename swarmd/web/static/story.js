@@ -6,8 +6,8 @@ import { byId, el, fill, say } from "./dom.js";
 import { clock, count, shortIds } from "./format.js";
 import { report } from "./top.js";
 
-const SETTLE_MS = 250; // while scrubbing only the round that is stopped at is asked for
-const AGAIN_MS = 3000; // at most so often is the open round asked for again
+const SETTLE_MS = 250; // while scrubbing, a round is requested only after this pause
+const AGAIN_MS = 3000; // least time between two requests for the open round
 
 /**
  * @typedef {{round: number, outcome: string, verdict: string, advice: string[], cut: number,
@@ -17,13 +17,13 @@ const AGAIN_MS = 3000; // at most so often is the open round asked for again
 export class StoryPanel {
   constructor() {
     this.round = -1;
-    this.shown = ""; // what stands there, to leave selections alone
+    this.shown = ""; // the shown text, to keep selections if it has not changed
     this.control = new AbortController();
     this.due = 0;
     this.againDue = 0;
   }
 
-  /** Of which round the chosen event is. @param {any} moment Moment */
+  /** Show the story of the chosen event's round. @param {any} moment Moment */
   static roundOf({ event, state }) {
     return event.round ?? state.work?.round ?? state.clock?.round ?? -1;
   }
@@ -36,7 +36,7 @@ export class StoryPanel {
     this.due = setTimeout(() => this.load(), SETTLE_MS);
   }
 
-  /** Something happened: the open round may have gone on. */
+  /** On new events, refresh the story of the open round. */
   again() {
     this.againDue ||= setTimeout(() => {
       this.againDue = 0;

@@ -1,12 +1,12 @@
 /**
- * The server's stream of events, read with fetch: EventSource cannot be told where to go on, nor when to come again.
+ * The server's stream of events, read with fetch: EventSource cannot be told where to resume, nor when to reconnect.
  */
 
 import { login } from "./api.js";
 
 const FIRST_DELAY_MS = 1000;
 const LONGEST_DELAY_MS = 30000;
-const SILENCE_MS = 60000; // without a byte for so long, the connection counts as dead
+const SILENCE_MS = 60000; // a connection without data for this long counts as dead
 const MESSAGE_CHARACTERS_MAX = 8 * 1024 * 1024;
 
 /**
@@ -21,13 +21,13 @@ export class Stream {
   constructor(listeners, onCondition) {
     this.listeners = listeners;
     this.onCondition = onCondition;
-    this.last = ""; // id of the last event that came
+    this.last = ""; // id of the last event received
     this.tries = 0;
     this.wake = () => {};
     addEventListener("online", () => this.wake());
   }
 
-  /** Read for ever. @param {number} [last] event from which on the stream is wanted; that one is known */
+  /** Read forever. @param {number} [last] event after which the stream begins */
   async run(last) {
     if (last !== undefined && last >= 0) this.last = String(last);
     for (;;) {
@@ -51,7 +51,7 @@ export class Stream {
     });
   }
 
-  /** One connection, to its end. */
+  /** Read one connection to its end. */
   async once() {
     const control = new AbortController();
     const giveUp = () => control.abort();
@@ -72,7 +72,7 @@ export class Stream {
         watch = setTimeout(giveUp, SILENCE_MS);
       }
     } catch (error) {
-      if (!(error instanceof TypeError || error instanceof DOMException)) throw error; // those say that it is lost
+      if (!(error instanceof TypeError || error instanceof DOMException)) throw error; // those mean a lost connection
     } finally {
       clearTimeout(watch);
       control.abort();
@@ -88,7 +88,7 @@ export class Stream {
 
 /** @typedef {{event: string, data: string, id: string}} Message */
 
-/** Server-sent events out of a text that comes in pieces. */
+/** Parses server-sent events from text that arrives in pieces. */
 class Parser {
   /** @param {(message: Message) => void} onMessage */
   constructor(onMessage) {

@@ -5,8 +5,8 @@
 import { clock, day, dayAndClock } from "./format.js";
 
 const LANE_HEIGHT = 11;
-const HEAD = 18; // with the numbers of rounds
-const FOOT = 16; // with times
+const HEAD = 18; // pixels, for the numbers of rounds
+const FOOT = 16; // pixels, for times
 const BUCKET = 3; // pixels
 const STEPS_S = [
   1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600,
@@ -20,7 +20,7 @@ const STEPS_S = [
  *   skips: {at: number}[]}} Scene
  */
 
-/** Colours as the theme has them; a canvas knows no variables. @param {HTMLElement} element */
+/** The theme's colours, read because a canvas cannot use CSS variables. @param {HTMLElement} element */
 export function colours(element) {
   const names = [
     "ink",
@@ -175,7 +175,7 @@ function drawTimes(context, span, toX, width, height, paint) {
   }
 }
 
-/** The part, where it has all of the span. @param {Overview | null} part @param {Span} span */
+/** The finer overview, if it covers the whole span. @param {Overview | null} part @param {Span} span */
 function covers(part, span) {
   return part && part.since <= span.since + 1e-6 && part.until >= span.until - 1e-6 ? part : null;
 }

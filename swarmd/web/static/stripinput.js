@@ -1,4 +1,4 @@
-/** What pointers, wheels and keys do to the time line. */
+/** Pointer, wheel and key input of the time line. */
 
 import { scale } from "./strip.js";
 
@@ -54,7 +54,7 @@ function pinch(line, width, before, after) {
 }
 
 /**
- * The page scrolls as ever until the strip has the focus.
+ * Zoom or pan. Plain turns of the wheel scroll the page until the strip has the focus.
  * @param {Timeline} line
  * @param {HTMLElement} strip
  * @param {WheelEvent} event
@@ -69,7 +69,7 @@ function wheel(line, strip, event) {
     return;
   }
   const { toTime } = scale(line.span, strip.clientWidth);
-  const pace = event.ctrlKey ? 6 : 1; // a pinch on a touch pad comes as small steps of the wheel with Ctrl
+  const pace = event.ctrlKey ? 6 : 1; // a pinch on a touch pad arrives as small wheel steps with Ctrl
   line.zoom(
     Math.exp(event.deltaY * unit * WHEEL_STEP * pace),
     toTime(event.clientX - strip.getBoundingClientRect().left),
@@ -112,7 +112,7 @@ function key(line, event, focused) {
   return true;
 }
 
-/** The bar below: drag what is in sight along the whole log. @param {Timeline} line @param {HTMLElement} range */
+/** The bar below: drag the visible part along the whole log. @param {Timeline} line @param {HTMLElement} range */
 function bindRange(line, range) {
   const centre = (/** @type {PointerEvent} */ event) => {
     const { toTime } = scale(line.overviews.whole ?? line.span, range.clientWidth);

@@ -10,9 +10,9 @@ import { showRound, tick } from "./round.js";
 import { Stream } from "./stream.js";
 import { bindTheme, followTrouble, here, notice, showCondition, showPart, showProcess } from "./top.js";
 
-const PAGE_PEERS = 2000; // as many as the server gives at once
-const REST_EVERY_MS = 60000; // of a large swarm's leaderboard, the part that does not come by itself
-const CURVES_EVERY_MS = 5000; // at most so often are the curves asked for again
+const PAGE_PEERS = 2000; // the most that the server returns at once
+const REST_EVERY_MS = 60000; // between two requests for the part of a large leaderboard that the stream does not send
+const CURVES_EVERY_MS = 5000; // least time between two requests for the curves
 
 class SwarmPage {
   /** @param {import("./top.js").PageSource} found */
@@ -25,7 +25,7 @@ class SwarmPage {
     this.place = "";
     this.due = 0;
     this.lost = false;
-    this.restAt = -Infinity; // when the rest of the leaderboard was asked for last
+    this.restAt = -Infinity; // time of the last request for the rest of the leaderboard
   }
 
   async load() {

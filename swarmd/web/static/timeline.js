@@ -1,4 +1,4 @@
-/** The time line of the node page: which event is chosen, which part of the log is in sight, and what moves them. */
+/** The time line of the node page: the chosen event, the visible part of the log, and what moves them. */
 
 import { get, givenUp } from "./api.js";
 import * as address from "./address.js";
@@ -10,12 +10,12 @@ import { bucketsIn, colours, drawRange, drawStrip, scale, spanWords } from "./st
 import { bindInput } from "./stripinput.js";
 import { report } from "./top.js";
 
-const SHORTEST_S = 0.05; // of what can be in sight
+const SHORTEST_S = 0.05; // shortest visible part
 const MOMENTS_KEPT = 24;
-const SETTLE_MS = 120; // after the last zoom or pan the finer overview is asked for
-const REFRESH_MS = 2000; // at most so often is the overview asked for again while events come
+const SETTLE_MS = 120; // from the last zoom or pan to the request for a finer overview
+const REFRESH_MS = 2000; // least time between two requests for the overview while events arrive
 const FRESH_MAX = 2000;
-const RECENT_ROUNDS = 8; // in sight at first, in a log that grows
+const RECENT_ROUNDS = 8; // visible at first, in a log that grows
 
 export class Timeline {
   /**
@@ -32,7 +32,7 @@ export class Timeline {
     this.seq = 0;
     this.following = live;
     this.scrubbed = false;
-    this.all = true; // the whole log is in sight, and stays so while it grows
+    this.all = true; // the whole log is visible, and stays so while it grows
     this.span = { since: 0, until: 1 };
     this.fresh = /** @type {{seq: number, at: number, lane: number, warns: boolean}[]} */ ([]);
     this.skips = /** @type {any[]} */ ([]);
@@ -84,13 +84,13 @@ export class Timeline {
     else if (this.log.end > this.log.begin) this.go(this.log.end - 1);
   }
 
-  /** The address names an event. @param {number} seq */
+  /** Go to the event in the URL. @param {number} seq */
   openAt(seq) {
     if (seq < this.log.begin || seq >= this.log.end) tellAbsent(this.log, seq);
     this.choose(seq);
   }
 
-  /** Events came. @param {import("./log.js").EventRow} row */
+  /** Add a new event. @param {import("./log.js").EventRow} row */
   append(row) {
     const lane = (this.overviews.whole?.lanes ?? []).indexOf(this.overviews.whole?.types[row.type] ?? "");
     if (lane >= 0)
@@ -121,14 +121,14 @@ export class Timeline {
 
   // --- which event ---
 
-  /** A person chose an event: nothing moves by itself any more. @param {number} seq */
+  /** The user chose an event: stop playing and following. @param {number} seq */
   choose(seq) {
     this.setFollowing(false);
     this.player.stop();
     this.go(seq);
   }
 
-  /** The same, on the time line itself. @param {number} seq */
+  /** The user chose an event on the time line itself. @param {number} seq */
   scrub(seq) {
     this.scrubbed = true;
     this.choose(seq);
@@ -190,7 +190,7 @@ export class Timeline {
     return this.log.row(seq)?.at ?? this.moments.get(seq)?.event.at ?? this.overviews.timeOf(seq);
   }
 
-  /** Ask for the chosen moment; while one is under way, only the newest choice waits. */
+  /** Request the chosen event's details; while a request runs, only the newest choice waits. */
   async load() {
     if (this.loading) return;
     this.loading = true;
@@ -214,7 +214,7 @@ export class Timeline {
 
   // --- which part ---
 
-  /** Of a long log that grows, its last rounds. */
+  /** The part visible at first: the last rounds of a long log that grows. */
   showRecent() {
     const { rounds, until } = this.overviews.whole ?? { rounds: [], until: 0 };
     if (rounds.length > RECENT_ROUNDS) this.setSpan(rounds[rounds.length - RECENT_ROUNDS][2], until);
@@ -223,7 +223,7 @@ export class Timeline {
   showAll() {
     const whole = this.overviews.whole;
     if (!whole) return;
-    const room = Math.max(0.5, (whole.until - whole.since) * 0.004); // the last event is not on the edge
+    const room = Math.max(0.5, (whole.until - whole.since) * 0.004); // keeps the last event off the edge
     this.setSpan(whole.since - room, whole.until + room);
     this.all = true;
   }
@@ -249,7 +249,7 @@ export class Timeline {
   keepInSight() {
     const at = this.timeOf(this.seq);
     const { since, until } = this.span;
-    const place = this.following ? 0.97 : 0.5; // what follows the end keeps it at the right edge
+    const place = this.following ? 0.97 : 0.5; // while following, the end stays at the right edge
     if (at < since || at > until) this.setSpan(at - (until - since) * place, at + (until - since) * (1 - place));
   }
 

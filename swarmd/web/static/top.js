@@ -6,8 +6,8 @@ import { duration } from "./format.js";
 
 const THEMES = ["auto", "light", "dark"];
 const RETRY_MS = 3000;
-const READING_MS = 400; // a long log is read for some seconds; asked again meanwhile
-const TROUBLE_MS = 5000; // between two looks whether the log can still be read
+const READING_MS = 400; // between two polls while a long log is read, which takes seconds
+const TROUBLE_MS = 5000; // between two polls of whether the log can still be read
 
 /**
  * @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string,
@@ -32,13 +32,13 @@ export function bindTheme() {
   show();
 }
 
-/** Say what went wrong; an empty text takes it back. @param {string} text */
+/** Show an error; an empty text clears it. @param {string} text */
 export function notice(text) {
   say(byId("notice"), text);
 }
 
 /**
- * What the server shows; asked again until it answers and has read its log.
+ * Ask what the server shows, until it answers and has read its log.
  * @param {(found: PageSource) => void} [show] what comes on the way
  * @returns {Promise<PageSource>}
  */
@@ -52,7 +52,7 @@ export async function here(show = showHere) {
 }
 
 /**
- * Say what is wrong with the log whenever that changes: damage is found some seconds after it is met.
+ * Poll for problems of the log and show changes: the server finds damage only after some seconds.
  * @param {PageSource} found what the server said last
  */
 export function followTrouble(found) {
@@ -79,10 +79,10 @@ function showHere(found) {
 export function report(error) {
   if (givenUp(error)) return;
   notice(error instanceof Error ? error.message : String(error));
-  if (!(error instanceof Error) || error.name !== "Error") console.error(error); // a fault of the page itself
+  if (!(error instanceof Error) || error.name !== "Error") console.error(error); // a bug of the page itself
 }
 
-/** Ask for a part of the page, and show it. @param {string} path @param {(answer: any) => void} show */
+/** Request data for a part of the page, and show it. @param {string} path @param {(answer: any) => void} show */
 export async function showPart(path, show) {
   try {
     show(await get(path));
@@ -91,21 +91,21 @@ export async function showPart(path, show) {
   }
 }
 
-let process = "running"; // of the node, as it is known last
+let process = "running"; // the node's last known process state
 
 /** @param {string} state of a node's process; "out of reach": of an observer */
 export function hasEnded(state) {
   return ["dead", "stopped", "never started", "out of reach"].includes(state);
 }
 
-/** Beside the stream: a server that is there says nothing of its node. @param {string} state of the node's process */
+/** Set the node's process state, shown beside the stream's. @param {string} state of the node's process */
 export function showProcess(state) {
   process = state;
   if (byId("pulse").dataset.state === "live") showCondition({ state: "live" }, () => {});
 }
 
 /**
- * Show how the stream is, and the node where that has ended.
+ * Show the state of the stream, or of the node if it has ended.
  * @param {import("./stream.js").Condition} condition
  * @param {() => void} retry
  */

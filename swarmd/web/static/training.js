@@ -1,4 +1,4 @@
-/** How training goes, stage by stage: held-out accuracy, reward, speed, peers' groups; plots read together. */
+/** Training stage by stage: held-out accuracy, reward, speed, peers' groups, in plots with one cursor. */
 
 import { drawLines } from "./axes.js";
 import { linkTo } from "./address.js";
@@ -9,7 +9,7 @@ import { legend } from "./patches.js";
 const HEIGHT = 116;
 const EDGE = { left: 44, right: 10, top: 8, bottom: 20 };
 const TASK_COLOURS = 8;
-const TASKS_TOLD = 4; // beside the title
+const TASKS_TOLD = 4; // tasks named beside the title
 
 /**
  * @typedef {{round: number, stage: number, seq: number, at: number, reward: number | null, held_out: number | null,
@@ -63,7 +63,7 @@ export class Training {
     this.onChoose = onChoose;
     this.view = /** @type {View} */ ({ stages: [], total: 0, held_out_before: null, skills: [], reward_max: null });
     this.chosen = -1;
-    this.cursor = -1; // into the stages
+    this.cursor = -1; // index into the stages
     this.tasks = this.make({ title: BY_TASK, least: 0, most: 1, series: [] });
     this.said = el("p", { class: "muted by-task" });
     this.tasks.figure.append(this.said);
@@ -99,7 +99,7 @@ export class Training {
     ]);
   }
 
-  /** One line for each task, and in words what is drawn more. @param {Skill[]} skills */
+  /** Draw one line for each task, and say which tasks are drawn more often. @param {Skill[]} skills */
   showTasks(skills) {
     this.tasks.series = skills.map(taskSeries);
     this.tasks.figure.hidden = !skills.length;
@@ -144,7 +144,7 @@ export class Training {
     plot.toX = drawLines(drawing, lines, { width, height: HEIGHT, ...EDGE }, axis, plot.marks);
   }
 
-  /** What is known of one line, with what was measured before the first step. @param {Series} series */
+  /** Draw one line, with the value measured before the first step. @param {Series} series */
   points({ name, of, more }) {
     const found = this.view.stages
       .map((stage, index) => [this.xs[index], of(stage), more?.(stage) ? 1 : 0])
@@ -170,7 +170,7 @@ export class Training {
     this.tell();
   }
 
-  /** The stage that an event comes after, or ends. @param {number} seq */
+  /** The last stage that ended at or before an event. @param {number} seq */
   light(seq) {
     this.chosen = this.view.stages.findLastIndex((stage) => stage.seq <= seq);
     this.tell();

@@ -1,10 +1,10 @@
-/** Any value as a tree that is built as far as it is opened. */
+/** Shows any value as a tree, built only as far as it is opened. */
 
 import { el } from "./dom.js";
 import { brief, shortIds } from "./format.js";
 
 const CHUNK = 100; // members built at once
-const LINE = 110; // characters of a value on its line
+const LINE = 110; // characters shown of a value on one line
 
 /**
  * @param {string} name @param {any} value
@@ -65,7 +65,7 @@ function grow(body, entries, from, open, path) {
   body.append(more);
 }
 
-/** A value on one line; what is long is cut, and whole in its title. @param {any} value */
+/** A value on one line; a long one is cut, and complete in its title. @param {any} value */
 export function plain(value) {
   const text = shortIds(brief(value));
   return el(

@@ -1,11 +1,11 @@
 /**
- * Rows of one height in a scroller, of which only those in sight exist. Rows keep their elements while they stay in
+ * Rows of one height in a scroller, with elements for visible rows only. Rows keep their elements while they stay in
  * sight, so that neither focus nor selection is lost when the content changes.
  */
 
 import { el } from "./dom.js";
 
-const SPARE = 8; // rows beyond each edge
+const SPARE = 8; // extra rows beyond each edge
 
 /**
  * @typedef {{
@@ -40,7 +40,7 @@ export class VirtualRows {
     this.later();
   }
 
-  /** The scroller has another height: where the end was in sight, it stays so. */
+  /** The scroller's height changed: keep its end visible if it was. */
   fit() {
     const { scroller } = this.plan;
     if (scroller.scrollTop && scroller.scrollTop + this.room >= scroller.scrollHeight - 1)
@@ -56,7 +56,7 @@ export class VirtualRows {
     });
   }
 
-  /** Rows that are in sight, and some more. @returns {[number, number]} */
+  /** The range of visible rows, with some spare ones. @returns {[number, number]} */
   range() {
     const { scroller, height } = this.plan;
     const first = Math.max(0, Math.floor(scroller.scrollTop / height) - SPARE);
@@ -89,10 +89,10 @@ export class VirtualRows {
     onDrawn?.();
   }
 
-  /** Bring a row into sight, to the middle where it was not. @param {number} index */
+  /** Scroll a row into view, to the middle if it was not visible. @param {number} index */
   reveal(index) {
     const { scroller, height } = this.plan;
-    this.draw(); // what has just been added is to be there to scroll to
+    this.draw(); // rows just added must exist to scroll to
     const top = index * height;
     const seen = top >= scroller.scrollTop && top + 2 * height <= scroller.scrollTop + scroller.clientHeight;
     if (!seen) scroller.scrollTop = top - scroller.clientHeight / 2 + height;
