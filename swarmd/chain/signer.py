@@ -509,7 +509,7 @@ class Signer:
             return hash
         fate = await self._wallet.trace_attempts(entry.attempts)
         if isinstance(fate, MinedAttempt) and fate.succeeded:
-            return entry.newest  # one endpoint accepted it, and another one refused it as known
+            return entry.newest  # one endpoint accepted it, another refused its used nonce
         self._write_audit_line("ended", asked, code="not-taken", reason="another transaction has its nonce")
         return None
 

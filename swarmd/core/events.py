@@ -116,7 +116,7 @@ class LinkUp(EventBase, frozen=True, tag="link_up"):
 
     peers: int
     addresses: tuple[str, ...] = ()
-    isolated: str = ""  # why a follower counts as cut off from its coordinator, or it from its members
+    isolated: str = ""  # why the node counts as cut off from its coordinator, or a coordinator from its members
 
 
 class LinkDegraded(EventBase, frozen=True, tag="link_degraded"):

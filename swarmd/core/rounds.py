@@ -168,7 +168,7 @@ def enter_stage(turn: StepContext, clock: Clock) -> None:
         turn.fire_round_trigger("no_round")
         return
     if turn.state.low_space is not None:
-        turn.fire_round_trigger("pause")  # `machine.hold` does the rest
+        turn.fire_round_trigger("pause")  # `pause_for_low_space` does the rest
         return
     place = (clock.round, clock.stage)
     if place <= turn.state.done or place <= last_rewarded_stage(turn):

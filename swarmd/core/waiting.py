@@ -41,7 +41,7 @@ from swarmd.core.turn import StepContext
 
 WIDE_EVERY = 3  # one stage in this many waits for silent members, too
 SILENT_STAGES = 48  # stages since a member's report; after that
-LONG_SILENT_EVERY = 24  # only one stage in this many waits for it
+LONG_SILENT_EVERY = 24  # one stage in this many waits for such a member
 OWN_TIMES = 2.0  # waiting time for a member, as a multiple of its last time
 PACE_TIMES = 4.0  # waiting time for a newcomer, as a multiple of the swarm's pace
 SLACK_SHARE = 1 / 50  # share of a stage's longest time that is added for the network

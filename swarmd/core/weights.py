@@ -77,7 +77,7 @@ def _oldest_round(turn: StepContext, round: int) -> int:
 
 
 def _is_used_or_old(turn: StepContext, weights: PeerWeights) -> bool:
-    """Return whether weights were averaged with before, or are too old; peers' claims may be wrong."""
+    """Return whether weights were averaged with before, or are too old; the network worker should fetch none such."""
     catch_up = turn.state.catch_up
     if not weights.averaged or catch_up is None:
         return False

@@ -191,7 +191,7 @@ class Session:
         return await to_thread.run_sync(self._invitations.latest_packed_withdrawals)
 
     def save_withdrawals(self) -> None:
-        """Save them at once: this node's own invitation may be among them, and the node would then stop."""
+        """Save withdrawn invitations at once: if this node's own is among them, it will stop."""
         self._validator.clear_caches()
         try:
             save_withdrawals(self._paths.withdrawn, self.view.swarm, self.view.withdrawals.all_withdrawals)

@@ -57,7 +57,7 @@ from swarmd.sim.simulation import peer_id_of
 POLL_S = 15.0  # hints carry the news; a poll finds what a lost one would have told
 READ_KEPT = 8  # keys of which a worker remembers the last result
 CALL_S = 5.0  # timeout of a request without an answer
-REPLICAS = 5  # peers that hold a record, as in `swarmd.dht.store.look_up_key`
+REPLICAS = 5  # peers that hold a record, as in `swarmd.dht.store.lookup`
 BLOBS_KEPT = 256  # or twice the number of nodes: an unsharded stage is gathered from nearly all
 ROLLOUTS_BYTES = 4096  # size of a body from the simulated trainer
 DIGEST_LENGTH = 16  # of its digests, which are random

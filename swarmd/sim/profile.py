@@ -58,7 +58,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     doubles_s: float = 0.0  # time in which the number of nodes doubles, from 80 on; 0: all but late ones start at once
     churn: float = 0.0  # share of the followers that are switched off per hour, each for some minutes
     partition: float = 0.0  # share of the nodes that is cut off once, for a few minutes
-    measures: bool = False  # whether trainers report accuracies by task and importance ratios of peers' rollouts
+    measures: bool = False  # whether trainers report held-out accuracies by task
 
     @property
     def has_shards(self) -> bool:

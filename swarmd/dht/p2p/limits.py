@@ -196,7 +196,7 @@ class PeerLimits:
         )
 
     def remote_peer_of(self, peer: str, prefix: str = "") -> RemotePeer:
-        """Return the peer as a caller. All peers that connected since the last check share one prefix."""
+        """Return the peer as a caller. Without `prefix`, newly connected peers share one."""
         known = peer in self._listed or peer in self._met or self._is_credited(peer)
         return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
 
