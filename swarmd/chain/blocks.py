@@ -276,7 +276,7 @@ class BlockReporter:
 def facts_from_logs(
     entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_log_entry
 ) -> tuple[AnyChainLog, ...]:
-    """The events in a block's entries, up to BLOCK_CHARS_MAX; long entries are left out first."""
+    """Return the events in a block's entries, up to BLOCK_CHARS_MAX; the longest entries are left out first."""
     room, large = BLOCK_CHARS_MAX, set[int]()
     for place in sorted(range(len(entries)), key=lambda place: len(entries[place].data)):
         room -= len(entries[place].data) + ENTRY_CHARS

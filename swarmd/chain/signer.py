@@ -366,7 +366,7 @@ TRIES = 3  # attempts, each with another nonce, if another program uses the acco
 IDLE_S = 15.0  # between two checks of the chain while nothing is open
 OPEN_MAX = 1000  # unconfirmed submissions; more are refused
 
-# The errors by which the contract refuses a second submission.
+# The contract's errors for repeated submissions.
 TAKEN: dict[SubmissionKind, str] = {
     "register": "PeerIdAlreadyRegistered",
     "reward": "RewardAlreadySubmitted",

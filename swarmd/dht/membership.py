@@ -40,7 +40,7 @@ RETURNS_BURST, RETURNS_PER_S = 4.0, 1 / 30  # of one peer: leaving and coming ba
 
 
 class Presence(NamedTuple):
-    """What is known of a member."""
+    """Whether a member is present, and until when its record counts."""
 
     here: bool  # whether it is present; False: it has left
     until: float  # expiration of its latest record; a present member publishes another before then
@@ -64,7 +64,7 @@ class MemberPresences:
         return self.here - sum([self.known[peer].here for peer in self._without_work])
 
     def choose_arrivals(self, ranks: Mapping[str, Rank]) -> list[str]:
-        """Of peers that are not known yet, choose those to accept now, by rank and within the rate limits."""
+        """Choose which unknown peers to accept now, by rank and within the rate limits."""
         return pick_by_rank(ranks, self._charge_arrival)
 
     def _charge_arrival(self, rank: Rank) -> bool:
@@ -93,8 +93,8 @@ class MemberPresences:
         self.known[peer] = presence
 
     def _make_room(self, rank: Rank) -> bool:
-        """Make room for one more by forgetting members that have left. Returns whether there is room. Members without
-        proof of work have few places."""
+        """Forget members that have left if one more needs a slot. Returns whether there is one. Members without proof
+        of work have few slots."""
         if len(self.known) >= MEMBERS_MAX:
             self.forget([peer for peer, known in self.known.items() if not known.here])
         if not rank.no_proof_of_work:
@@ -494,7 +494,7 @@ def _printable_name(name: str) -> str:
 
 
 def _publishable_addresses(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """The addresses to publish: loopback ones only if there are no others, and none that peers refuse."""
+    """Return the addresses to publish: loopback ones only if there are no others, and none that peers refuse."""
     short = tuple(address for address in addresses if len(address) <= LENGTH_MAX)
     public = tuple(address for address in short if not is_loopback(address))
     return (public or short)[:ADDRESSES_MAX]

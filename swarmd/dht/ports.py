@@ -59,7 +59,7 @@ class Bodies(Protocol):
         """Decompress the body in a record. Raises RecordRejected("malformed")."""
 
     async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
-        """Compress a body to put it into a record; empty if it is too large, see `swarmd.dht.wire.bodies.deflate`."""
+        """Return the compressed body to put inline into a record; empty if it is too large. See `bodies.deflate`."""
 
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         """Check that this is the announced body. Raises RecordRejected."""

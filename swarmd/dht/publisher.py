@@ -225,17 +225,9 @@ class Publisher:
     ) -> Record | None:
         """Read the record back from a trusted peer, or from two others.
 
-        A peer that was the first to say that it has stored the record may not show it; then the others are asked.
-
-        Args:
-            peers: in the order in which they are asked.
-            alone: whether the first of them is the only one to ask.
-
-        Returns:
-            A later record of this node's own that a peer has instead, if there is one.
-
-        Raises:
-            NetworkDown: too few show it.
+        A peer that said first that it stored the record may not return it; then the others are asked. `peers` are asked
+        in order; with `alone`, only the first one. Returns a later record of this node's own that a peer has instead,
+        if there is one. Raises NetworkDown: too few peers return it.
         """
         shown = 0
         for peer in peers:

@@ -36,7 +36,7 @@ class _RaisingHandler(logging.Handler):
 
 @contextmanager
 def raise_logged_errors() -> Iterator[None]:
-    """Nothing is shown of what shipped code logs, but an error ends the run (DefectLogged)."""
+    """Suppress shipped code's log, except that a logged error raises ErrorLogged and ends the run."""
     log, handler = logging.getLogger("swarmd"), _RaisingHandler()
     level, propagate = log.level, log.propagate
     log.addHandler(handler)

@@ -52,7 +52,7 @@ class HostileActor(ABC):
     def write_membership(
         self, store: PartitionStore, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES
     ) -> SimRecord | None:
-        """Write a membership; None if it finds no room."""
+        """Write a membership. Returns None if there is no room."""
         content = records.Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
         return store.put_hostile_record(peer, content, size_bytes)
 

@@ -186,16 +186,16 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 def run_simulation(
     seed: int, profile: SimProfile | None = None, told: ProgressListener | None = None, **given: Any
 ) -> RunSummary:
-    """Play a swarm's life and check it.
+    """Run a simulated swarm and check it.
 
     Args:
-        seed: decides everything.
+        seed: determines the run.
         profile: the swarm and its world; by default drawn from the seed.
-        told: hears how far it is; what happens is the same.
+        told: called with the progress; does not affect the run.
         given: fields of the drawn profile to set, e.g. `nodes=5, hours=0.5`.
 
     Raises:
-        InvariantBroken: with the seed, the time, the node and what is wrong.
+        InvariantBroken: with the seed, the time, the node and the violation.
     """
     began = time.process_time()
     world = World(seed, profile or draw_profile(seed, **given))

@@ -263,10 +263,10 @@ def _is_late(run: NodeRun, peer: PeerID) -> bool:
 async def look_up_records_by_owners(
     run: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None
 ) -> KeySearch:
-    """Collect the records of these owners, each from one of the peers that keep the key.
+    """Collect the records of these owners, each from one replica of the key.
 
-    The records may be large: otherwise each reader of a key would receive all of them from every peer that keeps it.
-    `wanted`: the owners whose records are worth waiting for; all if None.
+    The records may be large: otherwise each reader would receive all of them from every replica. `wanted`: the owners
+    whose records are worth waiting for; all if None.
     """
     found = search_locally(run, name)
     wanted = owners if wanted is None else wanted

@@ -172,10 +172,10 @@ class AnswerMemory:
     def remember_answer(
         self, key: Hashable, peer: Hashable, part: KeyPart, genuine: Collection[SignedRecord], asked: AnswerProgress
     ) -> None:
-        """Remember a peer's answer.
+        """Remember a peer's answer, and advance its cursor.
 
-        The peer's cursor stays if some of its records are invalid (they may become valid), or if earlier answers were
-        forgotten meanwhile: then it sends them again. `asked`: the cursors when the look-up began.
+        The cursor stays if some of the records are invalid (they may become valid), or if earlier answers were
+        forgotten meanwhile: then the peer sends them again. `asked`: the cursors when the look-up began.
         """
         known = self._keys[key] = self._keys.get(key) or _RememberedKey(next(self._numbers))
         continues = asked.memory == known.number or asked.cursor_of(peer) == Cursor()

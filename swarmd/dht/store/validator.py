@@ -125,7 +125,7 @@ def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) 
 async def filter_valid_records(
     protocol: Any, sender: str, key: Any, entries: Iterable[Entry]
 ) -> list[records.SignedRecord]:
-    """The records of an answer that count; the others are counted under the sender."""
+    """Return an answer's valid records; count the others against the sender."""
     kept, forged = list[records.SignedRecord](), 0
     for number, entry in enumerate(entries):
         if number % YIELD_EVERY == YIELD_EVERY - 1:

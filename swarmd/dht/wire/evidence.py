@@ -54,8 +54,8 @@ def make_evidence(one: records.SignedRecord, other: records.SignedRecord) -> Evi
 def contradiction_kind(
     one: records.Payload, other: records.Payload, one_expires: float, other_expires: float
 ) -> EvidenceKind | None:
-    """The kind of contradiction between two payloads of one owner; None if an honest node may have signed both. `one`:
-    the record that expires first. `other`: the later one."""
+    """Return the kind of contradiction between two payloads of one owner; None if an honest node may have signed both.
+    `one` is the record that expires first."""
     if one.swarm != other.swarm:
         return None
     if isinstance(one, records.ReportRecord) and isinstance(other, records.ReportRecord):
