@@ -1,7 +1,7 @@
-"""Blocks, log entries and announcements of new heads, from whichever endpoint answers.
+"""Reads blocks, log entries and announcements of new heads, from whichever endpoint answers.
 
-Logs near the head are asked for by the block's hash. There are often several nodes behind one URL, and a node that does
-not have the block yet then says so; asked for a range of numbers it would answer with nothing.
+Logs near the head are requested by block hash. There are often several nodes behind one URL, and a node that does not
+have the block yet then says so; for a range of numbers it would return nothing.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from swarmd.errors import ChainError, ChainMismatch, EndpointFailed, RpcRefused
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
 
-RANGE_BLOCKS = 2000  # in one request for logs; halved if an endpoint refuses
-TOGETHER = 16  # calls under way at once
+RANGE_BLOCKS = 2000  # blocks in one request for logs; halved if an endpoint refuses
+TOGETHER = 16  # concurrent calls
 GROW_AFTER = 8  # ranges answered in a row before the next one is twice as long
 
 A = TypeVar("A")
@@ -38,14 +38,14 @@ log = get_logger(__name__)
 
 
 class PendingRange(NamedTuple):
-    """A range whose logs have been asked for."""
+    """A range of blocks whose logs have been requested."""
 
     first: int
     last: int
     task: asyncio.Task[list[LogEntry] | None]
 
     def cancel(self) -> None:
-        """Cancel the request, and drop its error."""
+        """Cancel the request, and ignore its error."""
         self.task.cancel()
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -58,7 +58,7 @@ class RpcBlockReader:
         self._contract = contract
         self._range_most = range_blocks
         self._range = range_blocks
-        self._answered = 0  # ranges since the last refusal
+        self._answered = 0  # ranges answered since the last refusal
 
     async def get_head(self) -> BlockRef:
         return await self.get_block("latest")
@@ -79,14 +79,14 @@ class RpcBlockReader:
         return await gather_limited(partial(self.get_logs_of_block, filters=filters), blocks)
 
     async def is_syncing(self) -> bool:
-        """Whether the endpoint says that it is still catching up; false if it does not know the method."""
+        """Return whether the endpoint is still catching up; False if it does not know the method."""
         try:
             return bool(await self._rpc.call("eth_syncing", [], Any))
         except RpcRefused:
             return False
 
     async def get_logs_of_block(self, block: BlockRef, filters: Sequence[LogFilter] = ()) -> list[LogEntry]:
-        """Entries of one block. Raises BlockNotFound if the endpoint does not have it."""
+        """Return the log entries of one block. Raises BlockNotFound if the endpoint does not have it."""
         try:
             return await self._get_logs({"blockHash": block.hash}, filters)
         except RpcRefused as refused:
@@ -95,14 +95,14 @@ class RpcBlockReader:
     async def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[LogRange]:
-        """Entries in ranges that the endpoints accept. Raises ChainError if not even one block's can be read."""
+        """Yield log entries in ranges that the endpoints accept. Raises ChainError if one block's cannot be read."""
         asked = self._request_range(first, last, filters, backwards)
         try:
             while asked is not None:
                 entries, begin, end = await asked.task, asked.first, asked.last
                 if entries is not None:
                     first, last = (first, begin - 1) if backwards else (end + 1, last)
-                # under way while the caller works on this one
+                # prefetch the next range while the caller handles this one
                 asked = self._request_range(first, last, filters, backwards)
                 if entries is not None:
                     yield LogRange(begin, end, entries)
@@ -122,7 +122,7 @@ class RpcBlockReader:
         return PendingRange(begin, begin + length - 1, task)
 
     async def _get_logs_of_range(self, begin: int, length: int, filters: Sequence[LogFilter]) -> list[LogEntry] | None:
-        """Entries of a range; None if it was refused and a shorter one may be answered."""
+        """Return the entries of a range; None if it was refused and a shorter one may be answered."""
         try:
             bounds = {"fromBlock": hex(begin), "toBlock": hex(begin + length - 1)}
             entries = await self._get_logs(bounds, filters)
@@ -138,9 +138,9 @@ class RpcBlockReader:
         return entries
 
     async def _get_logs(self, where: dict[str, Any], filters: Sequence[LogFilter]) -> list[LogEntry]:
-        """The contract's entries; with filters, those that pass one of them, with one request for each filter.
+        """Return the contract's entries; with filters, those that pass one of them, with one request for each filter.
 
-        Some endpoints ignore address or blocks: raises ChainError for an entry that was not asked for. Entries of other
+        Some endpoints ignore address or blocks: raises ChainError for an entry that was not requested. Entries of other
         topics, from an endpoint that ignores topics, are left out.
         """
         asked: dict[str, Any] = where | {"address": self._contract}
@@ -165,7 +165,7 @@ def _matches_request(entry: LogEntry, asked: dict[str, Any]) -> bool:
 
 
 def _matches_filters(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
-    """Whether an entry passes one of the filters; without filters, all do."""
+    """Return whether an entry passes one of the filters; without filters, all do."""
     topics = [topic.lower() for topic in entry.topics]
     return not filters or any(
         len(topics) >= len(wanted)
@@ -175,12 +175,12 @@ def _matches_filters(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
 
 
 def log_sort_key(entry: LogEntry) -> tuple[int, int]:
-    """Sort key: number of the block, index in the block."""
+    """Return the sort key: block number, index in the block."""
     return int(entry.block_number, 16), int(entry.log_index, 16)
 
 
 async def gather_limited(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
-    """The results of calls, at most TOGETHER of them under way at once. Raises the first error."""
+    """Return the results of calls, at most TOGETHER of them concurrently. Raises the first error."""
     limit = asyncio.Semaphore(TOGETHER)
 
     async def call_with_limit(argument: A) -> T:
@@ -224,9 +224,9 @@ class RecentBlocks:
         self._blocks = [block for block in self._blocks if block.number <= number]
 
     async def find_fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
-        """The last block that is still on the chain, None if none is. All blocks before such a block are on it, too."""
+        """Return the last block that is still on the chain (then all before it are, too); None if none is."""
         low, high, step = 0, len(self._blocks), 1
-        while low < high:  # steps back from the tip double until one is on the chain; then the gap is halved
+        while low < high:  # steps back from the tip double until a block is on the chain; then the gap is halved
             middle = max(high - step, 0) if low == 0 else (low + high) // 2
             if await is_on_chain(self._blocks[middle]):
                 low = middle + 1
@@ -238,18 +238,18 @@ class RecentBlocks:
         return len(self._blocks)
 
 
-MARK_BLOCKS = 256  # a block without logs is reported if the last report lies that many blocks back,
+MARK_BLOCKS = 256  # a block without logs is reported if the last report is this many blocks back,
 MARK_S = 600.0  # or that many seconds
-BLOCK_CHARS_MAX = 3_000_000  # of one block's entries, as hex; a fact has to fit into a frame
+BLOCK_CHARS_MAX = 3_000_000  # hex characters of one block's entries; an event must fit into a frame
 ENTRY_CHARS = 300  # size of an entry apart from its data
 
 
-# Decodes an entry into an event; None if it holds none, which the counter then has by its reason. Raises nothing.
+# Decodes an entry into an event; returns None for an entry without one, and counts the reason. Never raises.
 EntryDecoder = Callable[[LogEntry, Counter[str]], AnyChainLog | None]
 
 
 class BlockReporter:
-    """Emits an event for each block with logs, and now and then for one without, in order."""
+    """Emits an event for each block with logs, and occasionally for one without, in order."""
 
     def __init__(self, emit: EventSink, decode: EntryDecoder = decode_log_entry) -> None:
         self._emit = emit
@@ -276,7 +276,7 @@ class BlockReporter:
 def facts_from_logs(
     entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_log_entry
 ) -> tuple[AnyChainLog, ...]:
-    """The events in a block's entries, up to BLOCK_CHARS_MAX; long entries are left out first."""
+    """Return the events in a block's entries, up to BLOCK_CHARS_MAX; the longest entries are left out first."""
     room, large = BLOCK_CHARS_MAX, set[int]()
     for place in sorted(range(len(entries)), key=lambda place: len(entries[place].data)):
         room -= len(entries[place].data) + ENTRY_CHARS
@@ -288,8 +288,8 @@ def facts_from_logs(
 
 
 def group_by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
-    """Entries, sorted already, by their block's number. Raises BlockNotFound: those of one number are of different
-    blocks, because the chain changed in between."""
+    """Group sorted entries by block number. Raises BlockNotFound if entries of one number have different block hashes,
+    because the chain was reorganised in between."""
     groups = [(number, list(group)) for number, group in groupby(entries, lambda entry: int(entry.block_number, 16))]
     for number, group in groups:
         if len({entry.block_hash for entry in group}) > 1:
@@ -297,15 +297,15 @@ def group_by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry
     return groups
 
 
-SLOW_POLLS = 5  # times poll_s between two polls while a subscription works
-RETRY_S = 0.25  # between two tries to subscribe
-DEAF_AFTER = 3  # new blocks found by polling that a subscription did not announce
+SLOW_POLLS = 5  # polling interval while a subscription works, in units of poll_s
+RETRY_S = 0.25  # between two attempts to subscribe
+DEAF_AFTER = 3  # new blocks found by polling that a subscription did not announce, before it is dropped
 
 _headers = msgspec.json.Decoder(BlockHeader)
 
 
 class HeadSubscription:
-    """Keeps a subscription open (`swarmd.chain.ports.HeadNotifier`); without one polls every `poll_s`."""
+    """Keeps a subscription open (`swarmd.chain.ports.HeadNotifier`); polls every `poll_s` without one."""
 
     def __init__(self, rpc: RpcPool, contract: str, poll_s: float) -> None:
         self._rpc = rpc
@@ -339,7 +339,7 @@ class HeadSubscription:
             log.warning("%s takes no subscriptions: %s", endpoint.name, error.message)
             self._not_before[endpoint.url] = monotonic() + FOREIGN_S
             return
-        except (EndpointFailed, ChainMismatch):  # counted by the endpoint's health, and told by the watcher
+        except (EndpointFailed, ChainMismatch):  # counted by the endpoint's health, and reported by the watcher
             return
         self.live, self._unannounced = endpoint.name, 0
         self._news.set()  # there may be blocks from before the subscription

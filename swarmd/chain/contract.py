@@ -1,4 +1,4 @@
-"""The contract's interface: calls encoded by signature, results decoded by type, reverts turned into typed errors.
+"""The contract's interface: encodes calls by signature, decodes results by type, turns reverts into typed errors.
 
 web3.py's contract objects are not used: they choose between two overloads by the arguments, and their decoder has no
 bounds (docs/adr/0025).
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from swarmd.chain.ethereum import EthereumClient
 
 RESULT_BYTES_MAX = 4 * (1 << 20)  # of one call's result
-TEXT_CHARS_MAX = 200  # of a revert's own words
+TEXT_CHARS_MAX = 200  # of a revert's message
 
-# Words by which nodes say that the contract, or other code at its address, ended a call.
+# What nodes say if the contract, or other code at its address, failed.
 FAILURES = re.compile(r"revert|invalid opcode|stack (under|over)flow|out of gas|EVM error|VM exec|jump", re.IGNORECASE)
 
-# Errors of the contract by signature, and what to do about each. The names are part of the interface: the signer
-# proxy's answers carry them too.
+# The contract's errors by signature, with advice on each. The names are part of the interface: the signer proxy's
+# answers
+# contain them too.
 ADVICE: Mapping[str, str] = {
     "OnlyOwner()": "Use an account that has OWNER_ROLE",
     "OnlyStageManager()": "Use an account that has STAGE_MANAGER_ROLE, or leave it to the round policy",
@@ -73,12 +74,12 @@ PANIC_SELECTOR = "0x" + function_selector("Panic(uint256)").hex()
 
 
 def advice_for_error(name: str) -> str:
-    """What to do about an error of the contract; empty if the error is unknown."""
+    """Return advice on an error of the contract; empty if the error is unknown."""
     return _ADVICE.get(name, "")
 
 
 def encode_call(signature: str, *arguments: Any) -> bytes:
-    """Selector and arguments of a call, e.g. of "setRoundPolicy(uint32,uint32)". Raises eth_abi's EncodingError."""
+    """Encode a call's selector and arguments, e.g. of "setRoundPolicy(uint32,uint32)". Raises EncodingError."""
     selector, types = _parse_signature(signature)
     return selector + encode(types, arguments)
 
@@ -90,7 +91,7 @@ def _parse_signature(signature: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
-    """The values of a call's result; arrays are tuples. Raises ChainError if it does not hold them."""
+    """Decode a call's result; arrays become tuples. Raises ChainError if it does not fit the types."""
     try:
         if len(data) > RESULT_BYTES_MAX:
             raise MalformedAbi("too long")
@@ -102,9 +103,9 @@ def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
 async def call_view(
     chain: "EthereumClient", contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
 ) -> tuple[Any, ...]:
-    """The result of a view, at a block: its number as hex, or a tag. Raises ContractRefused: the contract reverted it,
-    or has no such function, or one that returns something else; ChainMismatch: there is no contract at the address;
-    ChainError: no endpoint answers, or the answer makes no sense."""
+    """Return the result of a view at a block (its number as hex, or a tag). Raises ContractRefused: the contract
+    reverted it, or has no such function, or one with another result; ChainMismatch: there is no contract at the
+    address; ChainError: no endpoint answers, or the answer is malformed."""
     try:
         result = await chain.call_contract(contract, encode_call(signature, *arguments), block=block)
     except RpcRefused as refused:
@@ -132,8 +133,8 @@ async def check_contract_exists(chain: "EthereumClient", contract: str) -> None:
 
 
 def refusal_from_revert(refused: RpcRefused, what: str) -> ContractRefused | None:
-    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call. `code`
-    is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks."""
+    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call. The
+    error's `code` is the contract error's name, "Error" for a revert with a message, "Panic" for a compiler check."""
     data = refused.data if refused.data.startswith("0x") else ""
     if len(data) <= 2 and refused.code != 3 and not FAILURES.search(refused.message):
         return None
@@ -144,7 +145,7 @@ def refusal_from_revert(refused: RpcRefused, what: str) -> ContractRefused | Non
 
 
 def decode_revert_data(data: str) -> tuple[str, str]:
-    """Name and words of revert data; both may be empty."""
+    """Return the error's name and message from revert data; both may be empty."""
     selector = data[:10].lower()
     if selector in ERRORS:
         return ERRORS[selector], ERRORS[selector]
@@ -152,7 +153,7 @@ def decode_revert_data(data: str) -> tuple[str, str]:
         kind = "string" if selector == ERROR_SELECTOR else "uint256"
         try:
             (said,) = decode_values([kind], bytes.fromhex(data[10:]))
-        except ValueError:  # it holds no such value
+        except ValueError:  # malformed value
             said = "" if selector == ERROR_SELECTOR else 0
         if selector == ERROR_SELECTOR:
             return "Error", replace_unprintable(said[:TEXT_CHARS_MAX])

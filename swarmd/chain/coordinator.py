@@ -1,8 +1,8 @@
-"""Typed reads of a swarm's contract that work with every version of it, and the standings in it.
+"""Typed reads of a swarm's contract, for every version of it, and the standings computed from its logs.
 
-- Versions 0.4.2, 0.4.3, 0.5 and 0.6 of the upstream contract have different views. What a version lacks is found by
-  asking (docs/CONTRACT.md).
-- Standings are added up from the contract's logs and compared with the sums that it keeps.
+- Versions 0.4.2, 0.4.3, 0.5 and 0.6 of the upstream contract have different views. Missing ones are detected by calling
+  them (docs/CONTRACT.md).
+- Standings are added up from the contract's logs and compared with the contract's own sums.
 """
 
 import re
@@ -32,7 +32,7 @@ BY_ACCOUNT = "hasSubmittedRoundStageReward(uint256,uint256,address)"  # the only
 # Views of every contract that has extensions.
 EXTENDED = ("roundPolicy()", "stageStartedAt()", "membershipOpen()", "isMember(string[])", BY_PEER)
 BOARD_MAX = 100  # places in one answer of the contract
-SEARCH_RANGES_MAX = 500  # of logs read backwards to find the beginning of a stage
+SEARCH_RANGES_MAX = 500  # ranges of logs read backwards to find the beginning of a stage
 
 
 class CoordinatorContract:
@@ -59,8 +59,8 @@ class CoordinatorContract:
         return await self._call_number_view("stageCount()", block)
 
     async def extensions_version(self) -> int:
-        """`extensionsVersion()`: 0 for a contract without round policy and membership. While it has none it is asked
-        each time: one endpoint's empty answer must not count for ever."""
+        """Return `extensionsVersion()`: 0 for a contract without round policy and membership. 0 is not cached, because
+        a single endpoint's empty answer must not count for ever."""
         if self._extensions == 0:
             found = await self._call_optional_view("extensionsVersion()", ["uint256"])
             if found:  # otherwise another task may have found them meanwhile
@@ -76,15 +76,15 @@ class CoordinatorContract:
         return min(found[0], PLACE_MAX) if found else None
 
     async def can_advance(self, block: str = "latest") -> bool:
-        """Whether anyone may advance the swarm now."""
+        """Return whether anyone may advance the swarm now."""
         found = await self._call_optional_view("canAdvance()", ["bool"], block=block)
         return bool(found and found[0])
 
     async def stage_opened_at(self, block: str = "latest") -> float:
-        """When the current stage began, in POSIX seconds by the chain's clock.
+        """Return when the current stage began, in POSIX seconds by the chain's clock.
 
-        If the contract does not say: the time of the block that last advanced it, or of its creation; if that lies very
-        far back, of the oldest block that was searched.
+        If the contract does not say: the time of the block that last advanced it or created it or, if that is very far
+        back, of the oldest block that was searched.
         """
         found = await self._call_optional_view("stageStartedAt()", ["uint256"], block=block)
         if found:
@@ -96,9 +96,9 @@ class CoordinatorContract:
         return accounts[0] if accounts and accounts[0] != NOBODY else ""
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
-        """Whether the peer has reported a reward for a stage; up to 0.4.2, whether any peer of the account has."""
+        """Return whether the peer has reported a reward for a stage; up to 0.4.2, whether any of the account's has."""
         found = await self._call_optional_view(BY_PEER, ["bool"], round, stage, peer, block=block)
-        if found:  # asked each time, see `extensions`
+        if found:  # not cached, see `extensions_version`
             return bool(found[0])
         account = account or await self.account_of_peer(peer, block)
         return bool(account) and bool(
@@ -110,7 +110,7 @@ class CoordinatorContract:
         return tuple(winners)
 
     async def total_rewards(self, peers: Sequence[str], block: str = "latest") -> dict[str, int]:
-        """The sum of each peer's rewards, in several calls if there are many peers."""
+        """Return the sum of each peer's rewards, in several calls if there are many peers."""
         totals: dict[str, int] = {}
         for at in range(0, len(peers), PEERS_A_CALL):
             asked = list(peers[at : at + PEERS_A_CALL])
@@ -121,23 +121,23 @@ class CoordinatorContract:
         return totals
 
     async def winner_leaderboard(self, block: str = "latest") -> tuple[str, ...]:
-        """Peers with the most votes in all rounds; none if the contract keeps no such board."""
+        """Return the peers with the most votes in all rounds; empty if the contract keeps no such board."""
         types = ["string[]", "uint256[]"]
         found = await self._call_optional_view("winnerLeaderboard(uint256,uint256)", types, 0, BOARD_MAX, block=block)
         return tuple(peer for peer in found[0][:BOARD_MAX] if len(peer) <= PEER_CHARS_MAX) if found else ()
 
     async def bootnodes(self, block: str = "latest") -> tuple[str, ...]:
-        """Addresses that new nodes join through."""
+        """Return the addresses through which new nodes join."""
         (addresses,) = await self._call_view("getBootnodes()", ["string[]"], block=block)
         return tuple(addresses)
 
     async def is_membership_open(self, block: str = "latest") -> bool:
-        """Whether anyone may take part; True if the contract has no membership."""
+        """Return whether anyone may take part; True if the contract has no membership."""
         found = await self._call_optional_view("membershipOpen()", ["bool"], block=block)
         return found is None or bool(found[0])
 
     async def are_members(self, peers: Sequence[str], block: str = "latest") -> tuple[bool, ...]:
-        """Which of these peers may take part."""
+        """Return for each of these peers whether it may take part."""
         found = await self._call_optional_view("isMember(string[])", ["bool[]"], list(peers), block=block)
         return tuple(found[0]) if found else (True,) * len(peers)
 
@@ -147,8 +147,8 @@ class CoordinatorContract:
     async def _call_optional_view(
         self, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
     ) -> tuple[Any, ...] | None:
-        """The result of a view; None if this version of the contract does not have it. Raises ChainError if it must
-        have it: an endpoint that does not know the view must not open a closed swarm."""
+        """Return the result of a view; None if this version of the contract lacks it. Raises ChainError if this
+        contract is known to have it: an endpoint that does not know the view must not open a closed swarm."""
         try:
             return await self._call_view(signature, types, *arguments, block=block)
         except ContractRefused as error:
@@ -167,7 +167,7 @@ class CoordinatorContract:
 
 
 async def find_last_advance_time(blocks: RpcBlockReader, from_block: int, block: str) -> float:
-    """Time of the last block up to `block` that advanced the swarm; if none is found, of the oldest one searched."""
+    """Return the time of the last block that advanced the swarm, or else of the oldest block searched."""
     last = (await blocks.get_block(int(block, 16) if block.startswith("0x") else block)).number
     oldest, ranges = last, 0
     async for span in blocks.iter_log_ranges(from_block, last, [[[STAGE_TOPIC]]], backwards=True):
@@ -180,9 +180,9 @@ async def find_last_advance_time(blocks: RpcBlockReader, from_block: int, block:
     return (await blocks.get_block(oldest)).at
 
 
-RANGE_READ_BLOCKS = 50_000  # in one request for standings; fewer if an endpoint refuses
-CALL_S = 30.0  # for each call
-READS_MAX = 3  # of everything, if blocks change meanwhile
+RANGE_READ_BLOCKS = 50_000  # blocks in one request for standings; fewer if an endpoint refuses
+CALL_S = 30.0  # timeout for each call
+READS_MAX = 3  # attempts to read everything, if blocks change meanwhile
 PEERS_A_CALL = 64
 NOT_UTF8 = re.compile(r"\\x[0-9a-f]{2}")
 
@@ -193,9 +193,9 @@ class OnchainStandings(msgspec.Struct, frozen=True):
     chain_id: int
     head: BlockRef
     standings: ChainStandings
-    whole: bool  # the contract has no logs before the first block that was read
-    rejected: dict[str, int]  # count of entries that were left out, by reason
-    differences: tuple[str, ...] | None  # from the contract's own sums, a sentence each; None if it keeps none
+    whole: bool  # whether all of the contract's logs were read: it did not exist before the first block
+    rejected: dict[str, int]  # number of omitted entries, by reason
+    differences: tuple[str, ...] | None  # one sentence per difference from the contract's sums; None if it keeps none
 
 
 async def read_onchain_standings(urls: Sequence[str], contract: str, from_block: int) -> OnchainStandings:
@@ -213,7 +213,7 @@ async def read_onchain_standings(urls: Sequence[str], contract: str, from_block:
 
 
 async def read_chain_id(urls: Sequence[str]) -> int:
-    """The chain id of the first endpoint that answers. Raises EndpointFailed if none does."""
+    """Return the chain id of the first endpoint that answers. Raises EndpointFailed if none does."""
     failures: list[str] = []
     for url in urls:
         endpoint = make_endpoint(url, CALL_S)
@@ -245,7 +245,7 @@ async def _read_standings(rpc: RpcPool, contract: str, from_block: int) -> Oncha
 
 
 async def _was_created_since(chain: EthereumClient, contract: str, from_block: int) -> bool:
-    """Whether the contract was created since a block; assumed if no endpoint has the state before it."""
+    """Return whether the contract was created in or after a block; assumed if no endpoint has the earlier state."""
     if from_block == 0:
         return True
     try:
@@ -255,14 +255,14 @@ async def _was_created_since(chain: EthereumClient, contract: str, from_block: i
 
 
 def is_text_peer_id(peer: str) -> bool:
-    """False for an id that is not text, which `decode_log_entry` shows as \\xff: no call can name it."""
+    r"""Return False for an id that was not UTF-8, which `decode_log_entry` escapes as \xff: no call can name it."""
     return not NOT_UTF8.search(peer)
 
 
 async def _compare_with_contract(
     contract: CoordinatorContract, standings: ChainStandings, block: int
 ) -> tuple[str, ...] | None:
-    """How the contract's own sums at a block differ, a sentence each; None if it keeps none."""
+    """Return one sentence for each difference from the contract's own sums at a block; None if it keeps none."""
     counted = standings.standings_by_peer()
     try:
         totals = await contract.total_rewards(sorted(filter(is_text_peer_id, counted)), hex(block))

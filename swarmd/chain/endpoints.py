@@ -1,11 +1,11 @@
 """RPC endpoints of the chain: JSON-RPC over HTTP or a websocket, and fail-over between endpoints.
 
-An answer is decoded from bytes straight into the wanted type. web3's own providers decode everything into dicts first,
-have no bound on what an endpoint may send, and put the URL, with the key in it, into their errors.
+An answer is decoded from bytes directly into the wanted type. web3's own providers decode everything into dicts first,
+do not bound what an endpoint may send, and put the URL, including its key, into their errors.
 
 - Endpoints are tried in the order of the configuration. One that fails is paused, longer each time, and then probed in
   the background, so that no call waits for it; once it answers it is preferred again.
-- An endpoint is used only after it has named the configured chain id, and is asked for it again after every failure.
+- An endpoint is used only after it has returned the configured chain id, and is asked for it again after every failure.
 - No message shows more of a URL than scheme, host and port.
 """
 
@@ -39,10 +39,10 @@ from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
 LARGE = ("eth_getLogs",)  # methods whose answers may be that large
-SMALL_BYTES_MAX = 9 * 1024 * 1024  # of all others: `RESULT_BYTES_MAX` in hex. Sixteen may be under way at once
-REASON_CHARS_MAX = 300  # of what an endpoint says about an error
-DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
-WRAPPINGS_MAX = 4  # around that data
+SMALL_BYTES_MAX = 9 * 1024 * 1024  # for all other methods: `RESULT_BYTES_MAX` in hex; sixteen may be pending at once
+REASON_CHARS_MAX = 300  # of an endpoint's error message
+DATA_CHARS_MAX = 64 * 1024  # of the revert data in an error; the rest is cut off
+WRAPPINGS_MAX = 4  # nested objects around that data
 RETRY_AFTER_MAX_S = 300.0
 PING_S = 20.0
 THROTTLED = re.compile(
@@ -53,7 +53,7 @@ THROTTLED = re.compile(
 T = TypeVar("T")
 
 
-# Takes a subscription's name and a notification's content; returns at once and raises nothing.
+# Called with a subscription's name and a notification's content; must return at once and not raise.
 NotificationListener = Callable[[str, msgspec.Raw], None]
 log = get_logger(__name__)
 
@@ -62,7 +62,7 @@ CHECK_ENDPOINTS = "Check the endpoints' addresses and keys, or name another one"
 
 
 class EndpointThrottled(EndpointFailed):
-    """The endpoint asks for a pause of `retry_s` seconds."""
+    """The endpoint requests a pause of `retry_s` seconds."""
 
     def __init__(self, message: str, retry_s: float) -> None:
         super().__init__(message, "Wait, or name an endpoint that takes more requests")
@@ -70,7 +70,7 @@ class EndpointThrottled(EndpointFailed):
 
 
 class RpcErrorBody(msgspec.Struct):
-    """JSON-RPC's error; endpoints are careless with its types."""
+    """A JSON-RPC error; endpoints are careless with its types."""
 
     code: Any = 0
     message: Any = ""
@@ -99,7 +99,7 @@ _notices = msgspec.json.Decoder(SubscriptionNotification)
 
 
 class RpcEndpoint(ABC):
-    """A node of the chain by one of its URLs."""
+    """One RPC endpoint, identified by its URL."""
 
     def __init__(self, url: str, call_s: float) -> None:
         self.url = url
@@ -110,8 +110,8 @@ class RpcEndpoint(ABC):
         self._numbers = itertools.count(1)
 
     async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """The result of one call, as `kind`. Raises EndpointFailed: no answer in time, or none that makes sense;
-        Throttled if it asks for a pause; RpcRefused: the endpoint answered that the request cannot be done."""
+        """Return the result of one call, as `kind`. Raises EndpointFailed: no answer in time, or a malformed one;
+        EndpointThrottled if it requests a pause; RpcRefused: the endpoint answered that the request cannot be done."""
         number = next(self._numbers)
         request = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)})
         try:
@@ -130,14 +130,14 @@ class RpcEndpoint(ABC):
 
     @abstractmethod
     async def _send_request(self, number: int, request: bytes, large: bool) -> RpcMessage:
-        """Send a request and wait for its answer; `large`: up to ANSWER_BYTES_MAX."""
+        """Send a request and wait for its answer, of up to ANSWER_BYTES_MAX if `large`."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close all connections."""
 
     def make_failure(self, what: str) -> EndpointFailed:
-        """An error that names the endpoint without its secrets."""
+        """Return an error that names the endpoint without its secrets."""
         return EndpointFailed(f"{self.name} {self._remove_secrets(what)}", CHECK_ENDPOINTS)
 
     def parse_message(self, encoded: bytes) -> RpcMessage:
@@ -151,18 +151,18 @@ class RpcEndpoint(ABC):
         return answer
 
     def check_answer_size(self, size_bytes: int, large: bool) -> None:
-        """Raise for an answer that is too large: RpcRefused if less can be asked for, else EndpointFailed."""
+        """Raise for an answer that is too large: RpcRefused if the caller can request less, else EndpointFailed."""
         if large and size_bytes > ANSWER_BYTES_MAX:
             raise self.answer_too_large_error()
         if not large and size_bytes > SMALL_BYTES_MAX:
             raise self.make_failure(f"answered with more than {SMALL_BYTES_MAX} bytes")
 
     def answer_too_large_error(self) -> RpcRefused:
-        """The error for too large an answer to a call that may ask for less."""
+        """Return the error for too large an answer to a call that can request less."""
         return RpcRefused(0, f"the answer of {self.name} has more than {ANSWER_BYTES_MAX} bytes")
 
     def check_http_status(self, status: int, headers: Mapping[str, str]) -> None:
-        """Raise EndpointFailed for an HTTP status by which the endpoint declines to serve."""
+        """Raise EndpointFailed for an HTTP status that means that the endpoint does not serve."""
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and "Retry-After" in headers):
             retry_s = parse_retry_after_s(headers.get("Retry-After", ""))
             raise EndpointThrottled(f"{self.name} answered HTTP {status}, which asks for fewer requests", retry_s)
@@ -187,7 +187,7 @@ class RpcEndpoint(ABC):
 
 
 class HttpEndpoint(RpcEndpoint):
-    """Over HTTP, one request per call."""
+    """An endpoint over HTTP, with one request per call."""
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
@@ -221,15 +221,15 @@ class HttpEndpoint(RpcEndpoint):
 
 
 class _PendingCall(NamedTuple):
-    """A call over a websocket that waits for its answer."""
+    """A call over a websocket, waiting for its answer."""
 
     answer: asyncio.Future[RpcMessage]
     large: bool
 
 
 class WebSocketEndpoint(RpcEndpoint):
-    """Over a websocket, which stays open between calls and brings notifications. `on_notification(subscription,
-    result)` is called for each notification, `on_close()` if the connection is lost."""
+    """An endpoint over a websocket, which stays open between calls and delivers notifications.
+    `on_notification(subscription, result)` is called for each notification, `on_close()` if the connection is lost."""
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
@@ -276,7 +276,7 @@ class WebSocketEndpoint(RpcEndpoint):
                     self._handle_message(message.data.encode() if isinstance(message.data, str) else message.data)
                 elif socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
                     reason = self.make_failure(f"sent a message of more than {ANSWER_BYTES_MAX} bytes")
-                    # It was too large to be read: the answer to one of the calls that may have a large one.
+                    # A message was too large to read: the answer to one of the calls that may have a large one.
                     for waiting in self._waiting.values():
                         if waiting.large and not waiting.answer.done():
                             waiting.answer.set_exception(self.answer_too_large_error())
@@ -304,7 +304,7 @@ class WebSocketEndpoint(RpcEndpoint):
         self.on_notification(notice.subscription, notice.result)
 
     async def disconnect(self) -> None:
-        """Break the connection; the next call makes another one."""
+        """Close the connection; the next call opens another one."""
         if self._socket is not None:
             await self._abandon_connection(self._socket, self.make_failure("was given up"))
 
@@ -342,13 +342,13 @@ def _redirect_refusing_trace() -> aiohttp.TraceConfig:
 
 
 def make_endpoint(url: str, call_s: float) -> RpcEndpoint:
-    """The endpoint of a URL. Raises ConfigError for an invalid URL."""
+    """Return the endpoint for a URL. Raises ConfigError for an invalid URL."""
     check_endpoint_url(url)
     return WebSocketEndpoint(url, call_s) if url.startswith("ws") else HttpEndpoint(url, call_s)
 
 
 def parse_retry_after_s(header: str) -> float:
-    """Seconds that a Retry-After header asks for, at most RETRY_AFTER_MAX_S; 0 if it makes no sense."""
+    """Parse a Retry-After header into seconds, at most RETRY_AFTER_MAX_S; 0 if it is malformed."""
     try:
         asked_s = float(header) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - time()
     except (ValueError, TypeError, OverflowError):
@@ -357,7 +357,7 @@ def parse_retry_after_s(header: str) -> float:
 
 
 def extract_revert_data(data: Any) -> str:
-    """The revert data of an error as hex, cut to DATA_CHARS_MAX; nodes wrap it in different ways."""
+    """Return an error's revert data as hex, cut to DATA_CHARS_MAX; nodes wrap it in different ways."""
     for _ in range(WRAPPINGS_MAX):
         if isinstance(data, dict):
             data = data.get("data") or data.get("result")
@@ -367,7 +367,7 @@ def extract_revert_data(data: Any) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """The reason of an error, without the host or URL that aiohttp's errors repeat."""
+    """Return an error's reason, without the host or URL that aiohttp's errors repeat."""
     cause = getattr(error, "os_error", error)
     return (cause.strerror if isinstance(cause, OSError) else None) or type(error).__name__
 
@@ -379,8 +379,9 @@ SECRET_CHARS_MIN = 6  # shorter parts of a URL are ordinary words
 
 
 def read_endpoint_urls(entries: Sequence[str], root: Path) -> list[str]:
-    """The URLs of chain.rpc, with those of its files and credentials; a path is relative to `root`, the data directory.
-    Raises ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a URL."""
+    """Return the URLs in chain.rpc, including those in its files and credentials; paths are relative to `root`, the
+    data directory. Raises ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a
+    URL."""
     urls = [url for entry in entries for url in _read_entry_urls(entry, root)]
     if not 0 < len(urls) <= ENDPOINTS_MAX:
         files = "".join(f" in {entry}" for entry in entries if entry.startswith(("file:", CREDENTIAL)))
@@ -406,7 +407,7 @@ def _read_entry_urls(entry: str, root: Path) -> list[str]:
 
 
 def check_endpoint_url(url: str) -> None:
-    """Raise ConfigError unless it is a complete URL of a known scheme; the message shows no secret."""
+    """Raise ConfigError unless this is a complete URL of a known scheme; the message shows no secret."""
     if not is_url(url, "http", "https", "ws", "wss"):
         raise ConfigError(
             # not the text itself, which may be a bare key
@@ -416,7 +417,7 @@ def check_endpoint_url(url: str) -> None:
 
 
 def is_url(url: str, *schemes: str) -> bool:
-    """Whether it is a complete URL of one of these schemes."""
+    """Return whether this is a complete URL of one of these schemes."""
     try:
         parts = urlsplit(url)
         return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
@@ -425,14 +426,14 @@ def is_url(url: str, *schemes: str) -> bool:
 
 
 def url_without_secrets(url: str) -> str:
-    """scheme://host:port: the part of a URL that may be shown."""
+    """Return scheme://host:port, the part of a URL that may be shown."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port}" if parts.port else f"{parts.scheme}://{host}"
 
 
 def http_proxy_for(url: str) -> str | None:
-    """The proxy that HTTP_PROXY or HTTPS_PROXY name for an endpoint; None if there is none, and for this machine."""
+    """Return the proxy that HTTP_PROXY or HTTPS_PROXY name for an endpoint; None for a local endpoint."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if is_loopback(host) or proxy_bypass(host):
@@ -441,7 +442,7 @@ def http_proxy_for(url: str) -> str | None:
 
 
 def secret_parts_of_url(url: str) -> tuple[str, ...]:
-    """The parts of a URL that no message may show, longest first."""
+    """Return the parts of a URL that no message may show, longest first."""
     parts = urlsplit(url)
     pieces = {url, parts.path, parts.query, parts.username or "", parts.password or "", *parts.path.split("/")}
     pieces |= {value for pair in parts.query.split("&") for value in pair.split("=")}
@@ -452,21 +453,21 @@ BACKOFF = Backoff(0.25, 15.0)
 BLOCK = "eth_getBlockByNumber"
 CALL_S = 10.0  # every call to an endpoint ends within this
 BEHIND_BLOCKS = 8  # an endpoint further behind another one is paused
-ALONE_S = 60.0  # for so long
-FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
+ALONE_S = 60.0  # for this long
+FOREIGN_S = 300.0  # an endpoint of another chain is tried again after this time
 
 
 class EndpointHealth:
-    """How one endpoint has been doing."""
+    """The health of one endpoint."""
 
     def __init__(self, endpoint: RpcEndpoint) -> None:
         self.endpoint = endpoint
         self.failures = 0  # in a row
-        self.retry_at = 0.0  # monotonic; it is paused until then
-        self._verified_at = -1  # count of lost connections when it last named the right chain id
-        self.served = False  # it has ever named the right chain id
-        self.foreign = 0  # the wrong chain id that it named last
-        self.distrusted = False  # it showed another chain or contract
+        self.retry_at = 0.0  # monotonic time until which it is paused
+        self._verified_at = -1  # `endpoint.losses` when it last returned the right chain id
+        self.served = False  # whether it has ever returned the right chain id
+        self.foreign = 0  # the wrong chain id that it returned last
+        self.distrusted = False  # whether it showed another chain or contract
         self.reason = ""
 
     @property
@@ -475,11 +476,11 @@ class EndpointHealth:
 
     @property
     def is_chain_verified(self) -> bool:
-        """Whether it has named the right chain id since its last failure."""
+        """Whether it has returned the right chain id since its last failure."""
         return self._verified_at == self.endpoint.losses
 
     async def verify_chain_id(self, chain_id: int) -> None:
-        """Ask for its chain id. Raises EndpointFailed if it is the wrong one."""
+        """Check its chain id. Raises EndpointFailed if it is the wrong one."""
         said = await read_endpoint_chain_id(self.endpoint)
         self.foreign = 0 if said == chain_id else said
         if self.foreign:
@@ -487,7 +488,7 @@ class EndpointHealth:
         self._verified_at, self.served = self.endpoint.losses, True
 
     def record_failure(self, error: EndpointFailed) -> None:
-        """Pause it. A failure during a pause does not count: the call was under way before."""
+        """Pause the endpoint. A failure during a pause is ignored: its call began before the pause."""
         self._verified_at = -1
         if self.failures and monotonic() < self.retry_at:
             return
@@ -501,7 +502,7 @@ class EndpointHealth:
         self.retry_at = monotonic() + (FOREIGN_S if self.foreign else pause_s)
 
     def pause(self, why: str) -> None:
-        """Pause it for ALONE_S, though it answers."""
+        """Pause the endpoint for ALONE_S, although it answers."""
         self.record_failure(EndpointThrottled(f"{self.endpoint.name} {why}", ALONE_S))
 
     def record_success(self) -> None:
@@ -512,9 +513,9 @@ class EndpointHealth:
 
 
 class RpcPool:
-    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.EndpointPool`. `urls`:
-    best first. `has_base_fee`: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs
-    sets it beforehand, unless the configuration says that the chain has none."""
+    """JSON-RPC calls over several endpoints, and their health: see `swarmd.chain.ports.EndpointPool`. `urls`: best
+    first. `has_base_fee`: the chain's blocks have a base fee, so an endpoint whose head has none has failed; set before
+    signing (`detect_base_fee`), unless the configuration says that the chain has none."""
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
         self._chain_id = chain_id
@@ -524,9 +525,9 @@ class RpcPool:
         self.has_base_fee = False
 
     async def call(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """The result of a JSON-RPC call, of the first endpoint that gives one of this type. Raises EndpointFailed: no
-        endpoint answers; RpcRefused: a node answered with an error that is about the request itself; ChainMismatch: all
-        that answer are of another chain."""
+        """Return the result of a JSON-RPC call, from the first endpoint with an answer of this type. Raises
+        EndpointFailed: no endpoint answers; RpcRefused: a node answered with an error about the request itself;
+        ChainMismatch: all that answer are of another chain."""
         for health in self._usable_endpoints():
             with suppress(EndpointFailed):
                 return await self.call_endpoint(health, method, params, kind)
@@ -539,7 +540,7 @@ class RpcPool:
             self.has_base_fee = 0 < len(answers) <= 2 * shown
 
     def _usable_endpoints(self) -> list[EndpointHealth]:
-        """Healthy endpoints, then those whose pause is over; if any is healthy, the latter are probed as well."""
+        """Return healthy endpoints, then those whose pause is over; if any is healthy, the latter are also probed."""
         well = [health for health in self.healths if health.is_healthy]
         due = [health for health in self.healths if not health.is_healthy and health.retry_at <= monotonic()]
         if well:
@@ -548,7 +549,7 @@ class RpcPool:
         return well + due
 
     def pause_current_endpoint(self, reason: str) -> None:
-        """Pause the endpoint that answered last, if another one is healthy: its answers do not help."""
+        """Pause the endpoint that answered last, if another one is healthy, because its answers are useless."""
         current = [health for health in self.healths if health.is_healthy and health.endpoint.name == self.current]
         if current and any(health.is_healthy for health in self.healths if health not in current):
             for health in current:
@@ -590,7 +591,7 @@ class RpcPool:
             if not health.is_chain_verified:
                 await health.verify_chain_id(self._chain_id)
             result = await endpoint.call(method, params, kind)
-            # Without a base fee a price of the endpoint's own choice would be signed, and paid in full.
+            # Without a base fee, a price of the endpoint's choice would be signed, and paid in full.
             of_head = self.has_base_fee and method == BLOCK and params[0] == "latest"
             if of_head and isinstance(result, dict) and not _shows_base_fee(result):
                 raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
@@ -606,7 +607,7 @@ class RpcPool:
     async def call_all_endpoints(
         self, method: str, params: Sequence[Any], kind: type[T]
     ) -> list[tuple[EndpointHealth, T]]:
-        """The answers of all endpoints that are not paused, as far as they answer."""
+        """Return the answers of all endpoints that are not paused, without those that fail."""
         asked = [health for health in self.healths if health.is_healthy or health.retry_at <= monotonic()]
         results = await asyncio.gather(
             *(self.call_endpoint(health, method, params, kind) for health in asked), return_exceptions=True
@@ -658,7 +659,7 @@ class RpcPool:
 
 
 async def read_endpoint_chain_id(endpoint: RpcEndpoint) -> int:
-    """The chain id that an endpoint names. Raises EndpointFailed."""
+    """Return the chain id that an endpoint reports. Raises EndpointFailed."""
     try:
         answer = await endpoint.call("eth_chainId", [], str)
     except RpcRefused:

@@ -1,7 +1,7 @@
-"""A chain's accounts, transactions and calls, asked through web3.py over the endpoints of the configuration.
+"""A chain's accounts, transactions and calls, through web3.py over the configured endpoints.
 
-web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `RpcPoolProvider` has it ask
-an `RpcPool`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
+web3.py knows each JSON-RPC method's arguments and results. Its own providers are not used: `RpcPoolProvider` routes its
+requests to an `RpcPool`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
 """
 
 from collections.abc import Awaitable, Mapping
@@ -24,21 +24,20 @@ from swarmd.errors import EndpointFailed
 QUANTITY_MAX = 2**256 - 1  # the chain's own bound
 NONCE_MAX = 2**64 - 2  # the highest that a transaction may have (EIP-2681)
 
-# What web3.py raises if an endpoint's answer does not have the method's form.
+# What web3.py raises if an endpoint's answer is malformed.
 MISSHAPEN = (Web3Exception, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
 
 T = TypeVar("T")
 
 
 class RpcPoolProvider(AsyncBaseProvider):
-    """Has web3.py ask an `RpcPool`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
+    """Routes web3.py's requests to an `RpcPool`, whose EndpointFailed, RpcRefused and ChainMismatch pass through."""
 
     def __init__(self, rpc: RpcPool) -> None:
         super().__init__()
         self._rpc = rpc
 
     async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
-        """One JSON-RPC call."""
         return {"jsonrpc": "2.0", "id": 0, "result": await self._rpc.call(method, params, Any)}
 
 
@@ -46,7 +45,7 @@ class EthereumClient:
     """Accounts, transactions and calls: see `swarmd.chain.ports.AccountClient`."""
 
     def __init__(self, rpc: RpcPool) -> None:
-        # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
+        # Without its middleware, which would request chain id and prices by itself, and without look-ups in ENS.
         self._eth = AsyncWeb3(RpcPoolProvider(rpc), middleware=[], ens=None).eth
 
     async def balance_wei(self, account: str) -> int:
@@ -124,7 +123,7 @@ def _checksum_address(text: str) -> ChecksumAddress:
 
 
 async def _await_answer(asked: Awaitable[T], what: str) -> T:
-    """Wait for web3.py's reading of an answer. Raises EndpointFailed if it could not read it."""
+    """Wait for web3.py to decode an answer. Raises EndpointFailed if it cannot."""
     try:
         return await asked
     except TransactionNotFound:
@@ -145,7 +144,7 @@ async def _await_number(asked: Awaitable[Any], what: str, most: int = QUANTITY_M
 
 
 def _check_number(answer: Any, what: str, most: int = QUANTITY_MAX) -> int:
-    """Check a number: web3.py passes on numbers of any size, and what is not a number."""
+    """Check a number, because web3.py does not check its type and size. Raises EndpointFailed."""
     if type(answer) is not int or not 0 <= answer <= most:
         raise EndpointFailed(f"an endpoint's answer is not a valid {what}")
     return answer

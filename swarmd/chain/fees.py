@@ -2,9 +2,9 @@
 
 - A price has EIP-1559's two parts if the chain has a base fee, else one.
 - A replacement costs at least an eighth more than what it replaces; nothing is signed above `fees.max_gwei`.
-- `DailyBudget` bounds what an account signs for in a day. It counts the dearest attempt of each nonce.
-- `BalanceMonitor` reads the balance at intervals for status and metrics, so that an operator hears before the account
-  cannot pay. Nothing depends on it.
+- `DailyBudget` bounds what an account signs for in a day. It counts the most expensive attempt of each nonce.
+- `BalanceMonitor` reads the balance at intervals for status and metrics, so that an operator is warned before the
+  account cannot pay. Nothing else depends on it.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
 GWEI = 10**9
-# Without a base fee, a price that the endpoint chooses is signed and paid in full; with one, the chain takes only the
+# Without a base fee, a price that the endpoint chooses is signed and paid in full; with one, the chain charges only the
 # base fee and the tip. So only the configuration may say that a chain has none.
 NO_BASE_FEE = "{} shows a block without a base fee"
 LEGACY_FIX = "If the chain really has none (no EIP-1559), set chain.fees.legacy = true"
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 
 def parse_quantity(value: Any, what: str) -> int:
-    """Decode a JSON-RPC quantity. Raises EndpointFailed, naming `what`, if it is not one of at most 256 bits. (Python
+    """Decode a JSON-RPC quantity of at most 256 bits. Raises EndpointFailed, naming `what`, for anything else. (Python
     refuses to print a number of very many digits.)"""
     try:
         number = int(value, 16)
@@ -43,8 +43,8 @@ def parse_quantity(value: Any, what: str) -> int:
 
 
 async def quote_gas_price(chain: AccountClient, fees: FeesConfig) -> Price:
-    """The gas price to sign with now, within the configured bounds. Raises GasTooDear: above fees.max_gwei; ChainError:
-    no endpoint answers, or there is no base fee though `fees.legacy` is not set."""
+    """Return the gas price to sign with now, within the configured bounds. Raises GasTooDear: above fees.max_gwei;
+    ChainError: no endpoint answers, or there is no base fee though `fees.legacy` is not set."""
     base_wei, cap = await chain.base_fee_wei(), max_gas_price_wei(fees)
     if base_wei is None:
         if not fees.legacy:
@@ -58,7 +58,7 @@ async def quote_gas_price(chain: AccountClient, fees: FeesConfig) -> Price:
 
 
 def max_gas_price_wei(fees: FeesConfig) -> int:
-    """The highest price that is ever signed, in wei."""
+    """Return the highest price that is ever signed, in wei."""
     return round(fees.max_gwei * GWEI)
 
 
@@ -71,7 +71,7 @@ def _check_gas_price(asked_wei: int, fees: FeesConfig) -> None:
 
 
 def replacement_price(earlier: Price, asked: Price, fees: FeesConfig) -> Price | None:
-    """The price at which nodes accept a replacement of an earlier transaction; None if it is above the bound."""
+    """Return the price at which nodes accept a replacement of an earlier transaction; None if it is above the bound."""
     fee_wei = max(asked.fee_wei, min_replacement_price_wei(earlier.fee_wei))
     if fee_wei > max_gas_price_wei(fees):
         return None
@@ -84,12 +84,12 @@ def replacement_price(earlier: Price, asked: Price, fees: FeesConfig) -> Price |
 
 
 def min_replacement_price_wei(price_wei: int) -> int:
-    """The least price that replaces this one: an eighth more; nodes ask for a tenth."""
+    """Return the least price that replaces this one: an eighth more, although nodes require only a tenth."""
     return price_wei * 9 // 8 + 1
 
 
 class DailyBudget:
-    """The day's budget of one account."""
+    """The daily budget of one account."""
 
     def __init__(self, fees: FeesConfig, clock: TimeSource = time) -> None:
         self._coins_max = fees.day_coins_max
@@ -103,14 +103,14 @@ class DailyBudget:
         return self._spent_wei if self._day >= utc_day_of(self._clock()) else 0
 
     def restore(self, day: int, spent_wei: int) -> None:
-        """Take over a day's sum from a log; what was signed here since, and may not be logged yet, still counts."""
+        """Restore a day's sum from a log; keep a larger sum of this process, which may not be logged yet."""
         if day > self._day:
             self._day, self._spent_wei = day, spent_wei
         elif day == self._day:
             self._spent_wei = max(self._spent_wei, spent_wei)
 
     def check_budget(self, cost_wei: int, counted_wei: int, what: str) -> None:
-        """Raise BudgetSpent if the day has no room for a transaction, of which `counted_wei` is counted already."""
+        """Raise BudgetSpent if a transaction exceeds the day's budget; `counted_wei` of it are counted already."""
         more_wei = max(cost_wei - counted_wei, 0)
         most_wei = round(self._coins_max * COIN_WEI)
         if not self._coins_max or self.spent_wei + more_wei <= most_wei:
@@ -140,13 +140,13 @@ class DailyBudget:
         return 0 < self._coins_max * COIN_WEI * BUDGET_TOLD_SHARE <= self.spent_wei
 
     def metrics(self) -> dict[str, float]:
-        """The figures that progress reports, by name."""
+        """Return the metrics for progress reports, by name."""
         told = {"day_spent_coins": self.spent_wei / COIN_WEI}
         return told | ({"day_coins_max": self._coins_max} if self._coins_max else {})
 
 
 def counted_cost_wei(attempts: Sequence[SubmissionAttempt], nonce: int) -> int:
-    """Wei that are counted for a nonce already: the chain takes one transaction of each, so the dearest counts."""
+    """Return the wei already counted for a nonce: its most expensive attempt, since only one is mined."""
     return max((int(each.cost_wei) for each in attempts if each.nonce == nonce), default=0)
 
 
@@ -158,7 +158,7 @@ class BalanceReading(NamedTuple):
     """An account's balance when it was last read."""
 
     balance_wei: int
-    rounds: int  # that it would pay for, at the price of that time
+    rounds: int  # rounds that it would pay for, at the price of that time
     at: float  # monotonic seconds
 
 
@@ -182,22 +182,22 @@ class BalanceMonitor:
             await anyio.sleep(LOOK_S)
 
     async def read_balance(self) -> None:
-        """Read the balance once; if that fails, the last one stays."""
+        """Read the balance once; on failure, the last reading stays."""
         try:
             balance_wei = await self._chain.balance_wei(self._account)
             try:
                 price_wei = (await quote_gas_price(self._chain, self._config.fees)).fee_wei
             except GasTooDear:
-                price_wei = max_gas_price_wei(self._config.fees)  # nothing dearer is ever signed
+                price_wei = max_gas_price_wei(self._config.fees)  # nothing above it is ever signed
             rounds = rounds_paid(balance_wei, price_wei, self._gas)
-        except SwarmdError as error:  # another chain too: that is for the watcher to judge
+        except SwarmdError as error:  # even another chain: the watcher handles that
             log.debug("what the account has is not known: %s", error.message)
         else:
             self._seen = BalanceReading(balance_wei, rounds, self._clock())
 
     def metrics(self) -> dict[str, float]:
-        """The figures that progress reports, by name; none if they are older than KEPT_S. An account behind a proxy
-        that has nothing is not reported either: another account pays for it, as with RL Swarm's login server."""
+        """Return the metrics for progress reports, by name; none if the reading is older than KEPT_S. An empty account
+        behind a proxy is not reported either: another account pays for it, as with RL Swarm's login server."""
         seen = self._seen
         if seen is None or self._clock() - seen.at > KEPT_S:
             return {}

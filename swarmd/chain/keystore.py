@@ -1,7 +1,7 @@
-"""An account's key, encrypted in a file: version 3 of Ethereum's keystores, which all its programs read.
+"""An account's key, encrypted in a file: version 3 of Ethereum's keystores, which all Ethereum programs read.
 
-The key leaves this module only inside a `LocalAccount`. No error names the key or the passphrase, and none is chained
-to one that might.
+The key leaves this module only inside a `LocalAccount`. No error contains the key or the passphrase, and none is
+chained to one that might.
 """
 
 import re
@@ -38,7 +38,7 @@ _REIMPORT = "Export the key from the wallet that made it, and import it with `sw
 
 
 class Keystore(msgspec.Struct):
-    """What swarmd itself reads in a keystore. `address` is optional, and untrusted without the key."""
+    """The fields of a keystore that swarmd itself reads. `address` is optional, and untrusted without the key."""
 
     version: int
     crypto: dict[str, Any]
@@ -46,13 +46,13 @@ class Keystore(msgspec.Struct):
 
 
 def load_account(config: ChainConfig, data: NodeDirectory) -> LocalAccount:
-    """The account that the configuration names. Raises KeystoreError; the message names the file."""
+    """Return the configured account. Raises KeystoreError; the message names the file."""
     passphrase = load_passphrase(config.passphrase, data.root)
     return _decrypt_keystore(locate_secret(config.keystore, data.root, KEYSTORE), passphrase)
 
 
 def load_passphrase(named: str, root: Path) -> str:
-    """The passphrase in a file, without a newline at its end: `credential:NAME`, or a path relative to `root`. Raises
+    """Return the passphrase in a file, without a final newline: `credential:NAME`, or a path relative to `root`. Raises
     KeystoreError: it cannot be read, others may read it, or it is empty."""
     secret = locate_secret(named, root, PASSPHRASE)
     try:
@@ -73,26 +73,26 @@ def create_passphrase(path: Path) -> str:
 
 
 def read_keystore(path: Path, passphrase: str) -> LocalAccount:
-    """The account in a keystore. Raises KeystoreError: not there, not private, damaged, or another passphrase."""
+    """Return the account in a keystore. Raises KeystoreError: missing, not private, damaged, or another passphrase."""
     return _decrypt_keystore(Secret(path), passphrase)
 
 
 def create_keystore(path: Path, passphrase: str, work: int | None = None) -> LocalAccount:
-    """A new account in a new file; `work` is scrypt's n. Raises KeystoreError; nothing is overwritten."""
+    """Create an account in a new file; `work` is scrypt's n. Raises KeystoreError; never overwrites a file."""
     account: LocalAccount = Account.create(extra_entropy="")
     _write_keystore(path, account, passphrase, work)
     return account
 
 
 def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -> LocalAccount:
-    """The account of a key (64 hex digits) in a new file. Raises KeystoreError as `create_keystore` does."""
+    """Write the account of a key (64 hex digits) into a new file. Raises KeystoreError as `create_keystore` does."""
     account = account_from_key(key)
     _write_keystore(path, account, passphrase, work)
     return account
 
 
 def account_from_key(key: str) -> LocalAccount:
-    """The account of a key, in memory only. Raises KeystoreDamaged if it is not a key."""
+    """Return the account of a key, in memory only. Raises KeystoreDamaged if it is not a key."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
         raise KeystoreDamaged(
             "this is not a private key: 64 hex digits expected",
@@ -129,7 +129,7 @@ def check_passphrase(passphrase: str) -> None:
 
 
 def read_keystore_address(path: Path) -> str:
-    """The account's address in a keystore, checksummed; needs no passphrase. Raises KeystoreError."""
+    """Return the account's address in a keystore, checksummed; needs no passphrase. Raises KeystoreError."""
     address = _parse_keystore(_read_keystore_file(Secret(path)), path).address
     if not address:
         raise KeystoreDamaged(
@@ -157,14 +157,14 @@ def _decrypt_keystore(secret: Secret, passphrase: str) -> LocalAccount:
 
 
 def _read_keystore_file(secret: Secret) -> bytes:
-    """The file's content. A file that is not a keystore is refused as such first, whatever its mode."""
+    """Return the file's content. Reports a file that is not a keystore as such, whatever its mode."""
     with suppress(OSError):
         _parse_keystore(read_start(secret.path, KEYSTORE.bytes_max), secret.path)
     return read_secret(secret, KEYSTORE)
 
 
 def _parse_keystore(content: bytes, path: Path) -> Keystore:
-    """Decode a keystore; names of fields may have any case. What is encrypted is eth-account's to read."""
+    """Decode a keystore; field names may have any case. eth-account checks the encrypted part."""
     try:
         keystore = msgspec.convert(_lowercase_keys(msgspec.json.decode(content)), Keystore)
     except msgspec.ValidationError as error:

@@ -1,9 +1,9 @@
-"""Decoding the contract's logs: ABI-encoded values, and entries of eth_getLogs as events, within bounds.
+r"""Decodes the contract's logs: ABI-encoded values, and entries of eth_getLogs as events, within bounds.
 
-- eth_abi decodes the same values, but slowly and without bounds: a few bytes of offsets that all point at one long
-  text become gigabytes.
-- Bytes that are not UTF-8 stay visible in a text (``\\xff``), so that two different texts never become one.
-- Anyone may register any text as a peer id and vote for any texts. So an entry beyond the bounds is left out and
+- eth_abi decodes the same values, but slowly and without bounds: a few bytes of offsets that all point at one long text
+  expand to gigabytes.
+- Bytes that are not UTF-8 are escaped in a text (``\\xff``), so that two different texts never become one.
+- Anyone may register any text as a peer id and vote for any texts. So an entry beyond the bounds is omitted and
   counted; it is never an error.
 """
 
@@ -25,11 +25,11 @@ ITEMS_MAX = 100_000
 
 
 class MalformedAbi(ValueError):
-    """The bytes do not hold the wanted value; the message says in two words why."""
+    """The bytes do not hold the wanted value; the message is the reason in two words."""
 
 
 class AbiReader:
-    """Reads ABI-encoded values; positions are in bytes from the beginning."""
+    """Reads ABI-encoded values; positions are byte offsets from the beginning."""
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
@@ -47,11 +47,10 @@ class AbiReader:
         return unsigned - (1 << 256) if unsigned >> 255 else unsigned
 
     def read_address(self, at: int) -> str:
-        """An account."""
         return address_from_word(self.read_unsigned(at))
 
     def read_bytes(self, at: int, most: int = TEXT_BYTES_MAX) -> bytes:
-        """Bytes after their length, `most` at most."""
+        """Read length-prefixed bytes, at most `most`."""
         length = self.read_unsigned(at)
         if length > most:
             raise MalformedAbi("too long")
@@ -66,7 +65,7 @@ class AbiReader:
         return self.read_bytes(at, most).decode("utf-8", "backslashreplace")
 
     def read_count(self, at: int, most: int = ITEMS_MAX) -> int:
-        """The number of items in an array, `most` at most."""
+        """Read the number of items in an array, at most `most`."""
         count = self.read_unsigned(at)
         if count > most:
             raise MalformedAbi("too many")
@@ -75,7 +74,7 @@ class AbiReader:
         return count
 
     def read_offset(self, base: int, at: int) -> int:
-        """The position of a value whose offset from `base` is at `at`."""
+        """Return the position of a value whose offset from `base` is stored at `at`."""
         return base + min(self.read_unsigned(at), len(self._encoded))
 
 
@@ -89,7 +88,7 @@ DYNAMIC: dict[str, Taker] = {"string": AbiReader.read_text, "bytes": AbiReader.r
 
 
 def decode_values(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
-    """Values of these types: integers, address, bool, bytes32, string, bytes and arrays. Raises MalformedAbi."""
+    """Decode values of these types: integers, address, bool, bytes32, string, bytes and arrays. Raises MalformedAbi."""
     content = AbiReader(encoded)
     return tuple(_decode_value(content, kind, 0, place * WORD) for place, kind in enumerate(types))
 
@@ -113,7 +112,7 @@ def address_from_word(number: int) -> str:
 
 
 def replace_unprintable(text: str) -> str:
-    """Untrusted text for a terminal: characters that cannot be printed become blanks."""
+    """Return untrusted text for a terminal, with unprintable characters as blanks."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -123,7 +122,7 @@ WINNERS_MAX = 1000
 PEERS_MAX = 16_384  # peer ids in one change of the allow-list, and on the list
 PLACE_MAX = 2**31 - 1  # highest round or stage
 SECONDS_MAX = 2**32 - 1
-DATA_CHARS_MAX = 2 * (1 << 20)  # of one entry, as hex
+DATA_CHARS_MAX = 2 * (1 << 20)  # hex characters of one entry's data
 Hash = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
 Quantity = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
 
@@ -143,7 +142,7 @@ class LogEntry(msgspec.Struct, rename="camel", gc=False):
 
 
 class BlockHeader(msgspec.Struct, rename="camel", gc=False):
-    """The fields of a block's header that are used."""
+    """The fields of a block's header that swarmd uses."""
 
     number: Quantity
     hash: Hash
@@ -151,7 +150,7 @@ class BlockHeader(msgspec.Struct, rename="camel", gc=False):
     timestamp: str
 
     def to_block_ref(self) -> BlockRef:
-        """The block in the form of events."""
+        """Convert the header to the form used in events."""
         return BlockRef(int(self.number, 16), self.hash, self.parent_hash, parse_block_time(self.timestamp))
 
 
@@ -160,7 +159,7 @@ def event_topic(signature: str) -> str:
 
 
 def parse_block_time(quantity: str) -> float:
-    """A block's time in POSIX seconds; 0 for nonsense, negative numbers and the far future."""
+    """Return a block's time in POSIX seconds; 0 if it is malformed, negative or in the far future."""
     try:
         seconds = int(quantity, 16)
     except ValueError:
@@ -169,7 +168,7 @@ def parse_block_time(quantity: str) -> float:
 
 
 def decode_log_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> events.AnyChainLog | None:
-    """The event in an entry; None if it holds none, or nothing new. `rejected` counts senseless entries by reason."""
+    """Return the event in an entry; None if it has none, or nothing new. `rejected` counts malformed entries."""
     say = SAYINGS.get(entry.topics[0]) if entry.topics else None
     if say is None:
         return None
@@ -261,7 +260,7 @@ def _read_peers(content: AbiReader, at: int, most: int) -> tuple[str, ...]:
     return tuple(_read_peer(content, content.read_offset(first, place)) for place in places)
 
 
-# RoundAdvanced and CumulativeRewardsUpdated are left out: each repeats another event of its transaction.
+# RoundAdvanced and CumulativeRewardsUpdated are omitted: each repeats another event of its transaction.
 SAYINGS: dict[str, Callable[[LogEntry, AbiReader], events.AnyChainLog]] = {
     event_topic("StageAdvanced(uint256,uint256)"): _decode_stage,
     event_topic("PeerRegistered(address,string)"): _decode_registration,
@@ -291,6 +290,6 @@ DISALLOWED_TOPIC = event_topic("PeersDisallowed(address,string[])")
 
 
 def decode_allow_list_change(entry: LogEntry) -> tuple[str, ...]:
-    """The peer ids of PeersAllowed or PeersDisallowed. Raises MalformedAbi."""
+    """Return the peer ids of PeersAllowed or PeersDisallowed. Raises MalformedAbi."""
     content = AbiReader(bytes.fromhex(entry.data[2:]))
     return _read_peers(content, content.read_offset(0, 0), PEERS_MAX)

@@ -1,9 +1,9 @@
 """An operator's transactions: deploying a contract, and changing one.
 
-- A person orders them and waits for the outcome, unlike a node's submissions.
+- Unlike a node's submissions, a person orders them and waits for the outcome.
 - The journal, if there is one, holds every signed attempt before it is sent. After a crash, the same order looks for
   the attempts on the chain, and sends the last one again.
-- All attempts at one order have the same nonce, until another transaction has taken it.
+- All attempts at one order have the same nonce, until another transaction uses it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from swarmd.files import advise_on_path_error, replace_durably
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
-PEERS_AT_ONCE = 50  # peer ids put on the allow-list by one transaction: 1.5 million units of gas
+PEERS_AT_ONCE = 50  # peer ids allowed by one transaction, which takes 1.5 million units of gas
 STAGES_BUILT = (1, 2, 3)  # stage counts that the contract is compiled for
-DEPLOY_GAS = 4_700_000  # what all steps of an open swarm take together, a little more than measured
+DEPLOY_GAS = 4_700_000  # units of gas for all steps of an open swarm, a little more than measured
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True):
@@ -45,22 +45,20 @@ class DeploymentPlan(msgspec.Struct, frozen=True):
     stages: int
     policy: RoundPolicy
     bootnodes: tuple[str, ...]
-    members: tuple[str, ...] | None = None  # on the allow-list of a closed swarm; None: open to all
+    members: tuple[str, ...] | None = None  # the allow-list of a closed swarm; None: open to all
 
 
 class Deployment(NamedTuple):
-    """A contract that was deployed as planned."""
-
     contract: str
     from_block: int
     receipts: tuple[OrderReceipt, ...]
 
 
 def read_creation_bytecode(name: str) -> bytes:
-    """Bytecode of the transaction that creates a built contract, without the constructor's arguments. Raises
-    NotFoundError if this installation has no such contract."""
+    """Return the bytecode that creates a built contract, without the constructor's arguments. Raises NotFoundError if
+    this installation has no such contract."""
     package = Path(__file__).resolve().parent.parent
-    inside = package / "contracts"  # in an installed wheel; in a checkout they lie beside the package
+    inside = package / "contracts"  # in an installed wheel; in a checkout they are beside the package
     path = (inside if inside.is_dir() else package.parent / "contracts" / "build") / f"{name}.json"
     try:
         return bytes.fromhex(json.loads(path.read_text(encoding="utf-8"))["bytecode"].removeprefix("0x"))
@@ -80,10 +78,10 @@ def check_stage_count(stages: int) -> None:
 
 
 async def deploy_coordinator(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployment:
-    """Create implementation and proxy and set the proxy up as planned; continue where an earlier run ended.
+    """Create implementation and proxy and configure the proxy as planned; continue where an earlier run ended.
 
     Raises:
-        ConfigError: the contract is not built for so many stages.
+        ConfigError: the contract is not built for this number of stages.
         ChainMismatch: the journal is of another chain, or another kind of contract is at the address.
         ContractRefused: a step was reverted.
         ChainError: an endpoint failed, the account cannot pay, or a transaction was not mined in time.
@@ -121,7 +119,7 @@ async def _configure_contract(
     return [receipt for receipt in steps if receipt is not None]
 
 
-# Each of these does nothing if the contract is as wanted already, unless the journal holds the step.
+# Each of these does nothing if the contract already has the wanted state, unless the journal holds the step.
 
 
 async def set_round_policy(
@@ -158,7 +156,7 @@ async def remove_bootnode(
 async def become_membership_manager(
     orders: OperatorTransactions, coordinator: CoordinatorContract
 ) -> OrderReceipt | None:
-    """Grant this account the role, as an owner, if it does not have it."""
+    """As an owner, grant this account the role of membership manager, if it does not have it."""
     contract = coordinator.contract
     (role,) = await call_view(orders.chain, contract, "MEMBERSHIP_MANAGER_ROLE()", ["bytes32"])
     if not orders.has_attempts("role"):
@@ -182,7 +180,7 @@ async def set_membership_open(
 async def allow_peers(
     orders: OperatorTransactions, coordinator: CoordinatorContract, peers: tuple[str, ...], allow: bool = True
 ) -> list[OrderReceipt | None]:
-    """Put peers on the allow-list, or take them off it; of an open swarm's list nothing is known, so all are put."""
+    """Add peers to the allow-list, or remove them. The list of an open swarm cannot be read, so all are sent."""
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.is_membership_open()
     receipts: list[OrderReceipt | None] = []
@@ -197,12 +195,12 @@ async def allow_peers(
     return receipts
 
 
-GAS_MAX = 8_000_000  # of one transaction; creating the contract takes five million
+GAS_MAX = 8_000_000  # units of gas of one transaction; creating the contract takes five million
 POLL = Backoff(0.05, 2.0)
-TELL_S = 10.0  # between two lines about waiting
+TELL_S = 10.0  # interval of progress lines while waiting
 MINED_S = 900.0  # longest wait for one transaction
-GONE_CHECKS = 5  # a second apart, until a transaction whose nonce is used up counts as lost
-ATTEMPTS_MAX = 32  # of one order
+GONE_CHECKS = 5  # checks, one second apart, until a transaction whose nonce is used up counts as lost
+ATTEMPTS_MAX = 32  # attempts at one order
 
 Tell = Callable[[str], None]
 
@@ -212,7 +210,7 @@ Raw = Annotated[str, msgspec.Meta(pattern=r"^0x([0-9a-f]{2})+\Z")]
 
 
 class JournaledAttempt(msgspec.Struct, frozen=True):
-    """A signed transaction, as the journal has it."""
+    """A signed transaction in the journal."""
 
     hash: Hash
     nonce: int
@@ -220,7 +218,7 @@ class JournaledAttempt(msgspec.Struct, frozen=True):
     fee_wei: str
 
     def to_prepared(self) -> SubmissionAttempt:
-        """The transaction, as it is sent."""
+        """Return the transaction in the form that is sent."""
         return SubmissionAttempt(self.hash, self.nonce, bytes.fromhex(self.raw[2:]), self.fee_wei)
 
 
@@ -228,20 +226,20 @@ class JournalContent(msgspec.Struct):
     """The journal's file."""
 
     chain_id: int
-    genesis: str  # hash of block 0: a chain that was reset has another one
+    genesis: str  # hash of block 0, which differs on a chain that was reset
     account: str
     steps: dict[str, list[JournaledAttempt]] = {}
 
 
 class OrderReceipt(msgspec.Struct, frozen=True):
-    """The receipt of an order that was mined."""
+    """The result of a mined order."""
 
     name: str
     hash: str
     block: int
     gas_used: int
     cost_wei: int
-    contract: str = ""  # that it created
+    contract: str = ""  # address of the contract that it created
 
 
 class OrderJournal:
@@ -258,7 +256,7 @@ class OrderJournal:
                 raise errors.ManifestError(f"the journal {path} is damaged: {error}", fix) from error
 
     def bind_to_account(self, chain_id: int, genesis: str, account: str) -> None:
-        """Use the journal for this chain and account. Raises ChainMismatch if it is of others."""
+        """Use the journal for this chain and account. Raises ChainMismatch if it belongs to others."""
         if self.record is None:
             self.record = JournalContent(chain_id, genesis, account)
             self._save_file()
@@ -276,11 +274,11 @@ class OrderJournal:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether it is in a file, so that another process can continue."""
+        """Whether the journal is in a file, so that another process can continue."""
         return self._path is not None
 
     def attempts(self, name: str) -> list[JournaledAttempt]:
-        """The signed attempts of one order, oldest first."""
+        """Return the signed attempts of one order, oldest first."""
         return self.record.steps.get(name, []) if self.record else []
 
     def add_attempt(self, name: str, signed: SubmissionAttempt) -> None:
@@ -307,7 +305,7 @@ class OrderJournal:
 
 
 class OperatorTransactions:
-    """Carries out orders by transactions of one account, each once; `journal` has begun for chain and account."""
+    """Executes orders by transactions of one account, each order once. `journal` must be bound to chain and account."""
 
     def __init__(self, rpc: RpcPool, key: LocalAccount, fees: FeesConfig, journal: OrderJournal, tell: Tell) -> None:
         assert journal.record is not None
@@ -315,18 +313,18 @@ class OperatorTransactions:
         self.chain = EthereumClient(rpc)
         self.account = str(key.address)
         self._key = AccountSigner(key, journal.record.chain_id)
-        # no day's bound
+        # a budget without a daily limit
         self._transactions = AccountTransactions(fees, self.chain, self._key, DailyBudget(FeesConfig()))
         self._stuck_s = fees.stuck_s
         self._journal = journal
         self._tell = tell
 
     def has_attempts(self, name: str) -> bool:
-        """Whether the journal has attempts at this order."""
+        """Return whether the journal has attempts at this order."""
         return bool(self._journal.attempts(name))
 
     async def execute_order(self, name: str, to: str, content: bytes) -> OrderReceipt:
-        """Have one transaction mined, once; `to` is empty if it creates a contract. Raises ContractRefused: the
+        """Get one transaction mined, exactly once; `to` is empty to create a contract. Raises ContractRefused: the
         contract reverts it; ChainError: it costs too much, cannot be paid, or is not mined in time."""
         try:
             for _ in range(ATTEMPTS_MAX):
@@ -355,7 +353,7 @@ class OperatorTransactions:
         self._journal.add_attempt(name, signed)
 
     async def _raise_price(self, name: str) -> None:
-        """Sign a dearer attempt in the place of the last one, if the bounds allow it."""
+        """Replace the last attempt by one at a higher price, if the bounds allow it."""
         attempts = [each.to_prepared() for each in self._journal.attempts(name)]
         last = attempts[-1]
         said = self._key.decode_signed(last)
@@ -370,7 +368,7 @@ class OperatorTransactions:
             self._journal.add_attempt(name, signed)
 
     async def _send_last_attempt(self, name: str) -> None:
-        """Hand the last attempt to an endpoint, which may have it already."""
+        """Send the last attempt to an endpoint, which may have it already."""
         attempt = self._journal.attempts(name)[-1].to_prepared()
         self._tell(f"{name}: sending {attempt.hash}")
         if not await self._transactions.broadcast_attempt(attempt, name):
@@ -379,7 +377,7 @@ class OperatorTransactions:
     # --- the outcome ---
 
     async def _send_until_mined(self, name: str) -> OrderReceipt | None:
-        """Send the last attempt, and dearer ones in its place, until one is mined; None if the nonce is used up."""
+        """Send the last attempt, then dearer replacements, until one is mined; None if the nonce is used up."""
         begun = told = monotonic()
         tried, looks = 0.0, 0
         while monotonic() - begun < MINED_S:
@@ -393,9 +391,7 @@ class OperatorTransactions:
                 receipt = await self._find_receipt(name)
                 if receipt is not None or await self._is_nonce_used(name):
                     return receipt
-            except (
-                errors.ChainError
-            ) as failed:  # what was sent may be mined all the same, and must not be ordered again
+            except errors.ChainError as failed:  # a sent transaction may still be mined, and must not be ordered again
                 if tried == 0.0 and not isinstance(failed, errors.EndpointFailed):
                     raise
                 waits_for = failed.message
@@ -412,7 +408,7 @@ class OperatorTransactions:
         )
 
     async def _find_receipt(self, name: str) -> OrderReceipt | None:
-        """The receipt of the attempt that was mined. Raises ContractRefused if it was reverted."""
+        """Return the receipt of the attempt that was mined. Raises ContractRefused if it was reverted."""
         for attempt in reversed(self._journal.attempts(name)):
             found = await self.chain.find_receipt(attempt.hash)
             if found is None:
@@ -425,7 +421,8 @@ class OperatorTransactions:
         return None
 
     async def _is_replaced(self, name: str) -> bool:
-        """Whether another transaction has used the nonce; an endpoint may know the nonce before the receipt."""
+        """Return whether another transaction has used the nonce. Checks several times: an endpoint may know the nonce
+        before the receipt."""
         for look in range(GONE_CHECKS):
             if not await self._is_nonce_used(name) or await self._find_receipt(name) is not None:
                 return False

@@ -1,12 +1,12 @@
 """The interface between the chain worker's logic and the chain: typed reads and writes.
 
-Watcher, submitter and wallet know the chain by these protocols alone. A node implements them over the endpoints of its
-configuration (`RpcBlockReader`, `CoordinatorContract`, `EthereumClient`, `RpcPool`, `HeadSubscription`,
-`AccountSigner`), the simulator over its own chain (`swarmd.sim.chain_worker`).
+Watcher, submitter and wallet access the chain through these protocols only. A node implements them over its configured
+endpoints (`RpcBlockReader`, `CoordinatorContract`, `EthereumClient`, `RpcPool`, `HeadSubscription`, `AccountSigner`),
+the simulator over its own chain (`swarmd.sim.chain_worker`).
 
 Every async method may raise:
 
-- EndpointFailed: no endpoint answers, or one answers with something else than was asked for.
+- EndpointFailed: no endpoint answers, or an answer is malformed.
 - RpcRefused: a node answers with an error about the request itself.
 - ChainMismatch: all endpoints that answer serve another chain.
 """
@@ -20,7 +20,7 @@ from swarmd.core.values import BlockRef, SubmissionAttempt, Value
 from swarmd.errors import ChainError
 
 Block = str | int  # a tag, a number as hex, or a number
-LogFilter = Sequence[Sequence[str]]  # for each topic of an entry the values that pass, 32 bytes as hex; none: any
+LogFilter = Sequence[Sequence[str]]  # for each topic of an entry, the accepted values (32 bytes as hex); none: any
 
 
 class BlockNotFound(ChainError):
@@ -48,15 +48,15 @@ class MinedTransaction(NamedTuple):
     block: BlockRef  # number and hash
     succeeded: bool
     gas_used: int
-    price_wei: int | None  # per unit of gas; None if the endpoint does not say it
-    contract: str  # that it created, checksummed; empty if none
-    to: str = ""  # the address that it called, checksummed; empty if none, or if the endpoint does not say it
+    price_wei: int | None  # per unit of gas; None if the endpoint does not report it
+    contract: str  # the contract that it created, checksummed; empty if none
+    to: str = ""  # the address that it called, checksummed; empty if none, or if the endpoint does not report it
 
 
 class Price(Value, frozen=True):
     """The price of a unit of gas; `tip_wei` is None on a chain without EIP-1559."""
 
-    fee_wei: int  # most that is paid, tip included
+    fee_wei: int  # the most that is paid, including the tip
     tip_wei: int | None = None
 
 
@@ -74,38 +74,38 @@ class BlockReader(Protocol):
     """Blocks, and the log entries of one contract."""
 
     async def get_head(self) -> BlockRef:
-        """The newest block."""
+        """Return the newest block."""
 
     async def get_block(self, block: int | str) -> BlockRef:
-        """A block by its number or tag. Raises BlockNotFound."""
+        """Return a block by its number or tag. Raises BlockNotFound."""
 
     async def get_blocks(self, numbers: Sequence[int]) -> list[BlockRef]:
-        """Blocks by their numbers, asked for concurrently. Raises BlockNotFound."""
+        """Return blocks by their numbers, requested concurrently. Raises BlockNotFound."""
 
     async def get_logs_of_blocks(
         self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()
     ) -> list[list[LogEntry]]:
-        """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them. No
-        entry may pass two filters. Raises BlockNotFound if one of the blocks is not known."""
+        """Return the entries of each of these blocks, requested concurrently; with filters, those that pass one of
+        them. No entry may pass two filters. Raises BlockNotFound if one of the blocks is unknown."""
 
     def iter_log_ranges(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[LogRange]:
-        """Entries of the blocks `first` to `last`, in ranges; filters as in `get_logs_of_blocks`. Raises ChainError if
-        they cannot be read."""
+        """Yield the entries of the blocks `first` to `last`, in ranges; filters as in `get_logs_of_blocks`. Raises
+        ChainError if they cannot be read."""
 
     async def is_syncing(self) -> bool:
-        """Whether the endpoint says that it is still catching up."""
+        """Return whether the endpoint reports that it is still catching up."""
 
 
 async def check_block_not_replaced(blocks: BlockReader, block: BlockRef) -> None:
-    """Raise BlockNotFound if another block has this number by now: what was read by number may be of both blocks."""
+    """Raise BlockNotFound if another block now has this number: data read by number may then come from both blocks."""
     if (await blocks.get_block(block.number)).hash != block.hash:
         raise BlockNotFound(f"block {block.number} was replaced while the contract was read")
 
 
 async def is_on_chain(blocks: BlockReader, block: BlockRef) -> bool:
-    """Whether the chain still has this block. Raises ChainError, as every read."""
+    """Return whether the chain still has this block. Raises ChainError, as every read."""
     try:
         return (await blocks.get_block(block.number)).hash == block.hash
     except BlockNotFound:
@@ -133,19 +133,19 @@ class ContractReader(Protocol):
         """Number of stages in a round."""
 
     async def extensions_version(self) -> int:
-        """0 for a contract without round policy and membership."""
+        """Return the version of swarmd's extensions; 0 for a contract without round policy and membership."""
 
     async def round_policy(self, block: str = "latest") -> RoundPolicy:
-        """The round policy; off if the contract has none."""
+        """Return the round policy; all conditions are off if the contract has none."""
 
     async def submission_count(self, block: str = "latest") -> int | None:
-        """Number of peers that have reported the current stage; None if the contract does not count them."""
+        """Return how many peers have reported the current stage; None if the contract does not count them."""
 
     async def stage_opened_at(self, block: str = "latest") -> float:
-        """When the current stage began, in POSIX seconds by the chain's clock."""
+        """Return when the current stage began, in POSIX seconds by the chain's clock."""
 
     async def account_of_peer(self, peer: str, block: str = "latest") -> str:
-        """The account that a peer id is registered to; empty if it is not."""
+        """Return the account that a peer id is registered to; empty if none."""
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
         """Whether the peer has reported a reward for a stage."""
@@ -164,28 +164,28 @@ class AccountClient(Protocol):
         """An account's balance in wei."""
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
-        """The next nonce of an account; with `block` "pending", transactions that wait for a block count as well."""
+        """Return an account's next nonce; with `block` "pending", transactions that wait for a block count as well."""
 
     async def gas_price_wei(self) -> int:
-        """The endpoint's suggested gas price, for a chain without a base fee."""
+        """Return the endpoint's suggested gas price, for a chain without a base fee."""
 
     async def base_fee_wei(self) -> int | None:
-        """The newest block's base fee; None if it shows none."""
+        """Return the newest block's base fee; None if it has none."""
 
     async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
-        """Gas that an account's transaction would use now; `to` is empty for one that creates a contract."""
+        """Estimate the gas of a transaction of an account; `to` is empty for one that creates a contract."""
 
     async def call_contract(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
-        """The result of a call that changes nothing, as if `account` made it."""
+        """Return the result of a call by `account` that changes nothing."""
 
     async def send_raw_transaction(self, raw: bytes) -> None:
         """Broadcast a signed transaction."""
 
     async def has_transaction(self, hash: str) -> bool:
-        """Whether an endpoint has a transaction, in a block or not."""
+        """Return whether an endpoint has a transaction, mined or not."""
 
     async def find_receipt(self, hash: str) -> MinedTransaction | None:
-        """The receipt of a transaction; None if no block has it."""
+        """Return a transaction's receipt; None if it is not mined."""
 
 
 class TransactionSigner(Protocol):
@@ -196,19 +196,19 @@ class TransactionSigner(Protocol):
         """The account's address, checksummed."""
 
     def encode_submission(self, command: Submit, peer: str) -> bytes:
-        """The contract call that makes a submission. Raises ChainError if this node makes no such call."""
+        """Return the contract call for a submission. Raises ChainError if this node never makes such a call."""
 
     def sign_transaction(self, said: SignedTransaction) -> SubmissionAttempt:
-        """Sign a transaction that carries no value."""
+        """Sign a transaction that transfers no coins."""
 
     def decode_signed(self, prepared: SubmissionAttempt) -> SignedTransaction:
-        """Decode a logged attempt. Raises ChainError if it is not a transaction that `sign` makes."""
+        """Decode a logged attempt. Raises ChainError if `sign_transaction` cannot have made it."""
 
 
 class EndpointPool(Protocol):
     """The state of the RPC endpoints, apart from calls."""
 
-    has_base_fee: bool  # blocks have one: an endpoint that shows a head without it has failed
+    has_base_fee: bool  # blocks have one: an endpoint whose head has none has failed
 
     @property
     def current(self) -> str:
@@ -218,7 +218,7 @@ class EndpointPool(Protocol):
         """Set `has_base_fee` if at least half of the endpoints that answer show a base fee."""
 
     async def has_block(self, block: BlockRef) -> bool:
-        """Whether any endpoint has this block on its chain; if so, those without it are paused."""
+        """Return whether any endpoint has this block on its chain; if so, pause those without it."""
 
     async def pause_lagging_endpoints(self) -> None:
         """Pause endpoints that are far behind the highest head."""
@@ -227,7 +227,8 @@ class EndpointPool(Protocol):
         """Pause the endpoint that answered last, if another one can be used."""
 
     def distrust_current_endpoint(self, reason: str) -> bool:
-        """Pause it because it shows another chain or contract; False if no other endpoint may contradict it."""
+        """Pause the endpoint that answered last, because it shows another chain or contract. Returns whether another
+        endpoint may contradict it."""
 
 
 class HeadNotifier(Protocol):
@@ -238,19 +239,19 @@ class HeadNotifier(Protocol):
         """Name of the endpoint whose subscription works, empty for none."""
 
     async def wait_for_head(self, soon: bool = False) -> BlockRef | None:
-        """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced. `soon`: poll
-        after `poll_s` even if a subscription works."""
+        """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced. With `soon`,
+        poll after `poll_s` even if a subscription works."""
 
     def end_wait(self) -> None:
         """End the wait, so that the chain is polled now."""
 
     def record_unannounced_head(self) -> None:
-        """Record that polling found a new block which was not announced."""
+        """Record that polling found a new block that was not announced."""
 
 
-# Gives the number of the last confirmed block on the chain as it is now; raises ChainError, as every read.
+# Returns the number of the last confirmed block on the present chain; raises ChainError, as every read.
 ConfirmedBlock = Callable[[], Awaitable[int]]
-# Gives the account that a node submits from, checksummed; empty if it is not known, as behind a signer proxy.
+# Returns the account that a node submits from, checksummed; empty if unknown, as behind a signer proxy.
 AccountSource = Callable[[], str]
 # Called when the chain has been read up to its head; returns at once.
 HeadListener = Callable[[], None]

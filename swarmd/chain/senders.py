@@ -1,13 +1,14 @@
-"""Sending transactions: with an account's own key (`Wallet`), or through a signer proxy that holds one (`ProxySender`).
+"""Sends transactions: with an account's own key (`Wallet`), or through a signer proxy that holds one (`ProxySender`).
 
-A sender prepares attempts, sends them, and finds out what became of them. It has no memory: earlier attempts are in the
-event log and come back with every `Submit`.
+A sender prepares attempts, sends them, and finds out whether they were mined. It keeps no state: earlier attempts are
+in the event log and are passed with every `Submit`.
 
-- `AccountTransactions` prices, signs and sends single transactions of an account; an operator's orders use it, too.
-- The wallet chooses nonces. All attempts at one submission have the same nonce, so that the chain takes at most one of
-  them. Another nonce is taken only if that one is spent, or can never come up.
-- A proxy is RL Swarm's login server, `swarmd signer`, or anything with their HTTP interface. It says what it sent, but
-  not what became of it: only the chain does. So an attempt is only a note that a request may have been made.
+- `AccountTransactions` prices, signs and sends single transactions of an account, including an operator's orders.
+- The wallet chooses nonces. All attempts at one submission have the same nonce, so that the chain mines at most one of
+  them. It chooses another nonce only if that one is used, or can never be reached.
+- A proxy is RL Swarm's login server, `swarmd signer`, or anything with their HTTP interface. It reports what it sent,
+  but not whether it was mined: only the chain shows that. So a proxy's attempt only records that a request may have
+  been made.
 """
 
 import json
@@ -55,7 +56,7 @@ Fate = MinedAttempt | Literal["waiting", "gone"]  # gone: none of the attempts c
 
 
 class SubmissionSender(Protocol):
-    """One way to submit to the contract. Every method may raise ChainError, which may pass."""
+    """A way to submit to the contract. Every method may raise a ChainError, which may be temporary."""
 
     @property
     def account(self) -> str:
@@ -72,30 +73,30 @@ class SubmissionSender(Protocol):
     async def prepare_attempt(
         self, peer: str, command: Submit, attempts: Sequence[SubmissionAttempt]
     ) -> SubmissionAttempt | None:
-        """The next attempt after these; None if the bounds on fees allow none that replaces them. Raises
-        ContractRefused: the contract would revert it; ChainError: not now; the message says why."""
+        """Return the next attempt after these; None if the bounds on fees allow no replacement. Raises ContractRefused:
+        the contract would revert it; ChainError: it cannot be prepared now, for the reason in the message."""
 
     async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
-        """An attempt that replaces the last one and does nothing; None if there can be none."""
+        """Return an attempt that replaces the last one and does nothing; None if that is impossible."""
 
     async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
-        """Send an attempt. Returns its hash, or None if it was not taken for a reason that `trace` will find. Raises
-        ContractRefused: the contract would revert it; ChainError: it was not sent; the message says why;
-        EndpointFailed: it may have been sent."""
+        """Send an attempt. Returns its hash, or None if it was not accepted for a reason that `trace_attempts` will
+        find. Raises ContractRefused: the contract would revert it; ChainError: it was not sent, for the reason in the
+        message; EndpointFailed: it may have been sent."""
 
     async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
-        """Find out what became of the attempts; there is at least one."""
+        """Find out whether one of the attempts (at least one) was mined."""
 
     async def is_attempt_known(self, prepared: SubmissionAttempt) -> bool:
-        """Whether an endpoint has this attempt, mined or not."""
+        """Return whether an endpoint has this attempt, mined or not."""
 
     async def explain_revert(self, peer: str, command: Submit, mined: MinedAttempt) -> None:
-        """Ask why a mined attempt was reverted. Raises ContractRefused if the contract says why."""
+        """Find out why a mined attempt was reverted. Raises ContractRefused if the contract gives a reason."""
 
 
 def make_sender(config: ChainConfig, data: NodeDirectory, rpc: RpcPool) -> SubmissionSender | None:
-    """The sender that the configuration asks for; None if nothing is to be submitted. Raises KeystoreError: the
-    account's key or the proxy's token cannot be read; ConfigError: the proxy's URL is not valid."""
+    """Return the configured sender; None if nothing is to be submitted. Raises KeystoreError: the account's key or the
+    proxy's token cannot be read; ConfigError: the proxy's URL is not valid."""
     if config.sender == "wallet":
         from swarmd.chain.keystore import load_account  # heavy, and only needed to sign
 
@@ -111,12 +112,12 @@ def make_sender(config: ChainConfig, data: NodeDirectory, rpc: RpcPool) -> Submi
     return None
 
 
-DYNAMIC_FEE = 2  # first byte of a transaction of EIP-1559; one of the old kind begins with an RLP list
+DYNAMIC_FEE = 2  # first byte of an EIP-1559 transaction; a legacy one begins with an RLP list
 STEPS: dict[Drive, str] = {"policy": "advance()", "manager": "updateStageAndRound()"}
 
 
 class AccountSigner:
-    """See `swarmd.chain.ports.TransactionSigner`."""
+    """Implements `swarmd.chain.ports.TransactionSigner` with a local key."""
 
     def __init__(self, account: "LocalAccount", chain_id: int, drive: Drive = "never") -> None:
         self.account = str(account.address)
@@ -178,7 +179,7 @@ def _int_from_bytes(encoded: bytes) -> int:
 
 
 GAS_MAX = 2_500_000  # units of gas of one submission
-# What Ethereum's nodes say when they do not take a transaction; JSON-RPC's error codes do not tell these apart.
+# What Ethereum's nodes say if they refuse a transaction; JSON-RPC's error codes do not distinguish these reasons.
 KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
 UNTIMELY = re.compile(
     r"nonce.{0,12}too (low|high)|old.?nonce|underpriced|(fee|price).{0,8}too.?low|replacement.?not.?allowed|"
@@ -215,8 +216,8 @@ class AccountTransactions:
         self._key = key
 
     async def estimate_gas_limit(self, to: str, content: bytes, gas_max: int, what: str = "the call") -> int:
-        """Gas to allow, a quarter more than it takes now. Raises ContractRefused: the contract would revert it;
-        ChainError: it takes more than `gas_max`, or the endpoints fail."""
+        """Return the gas limit: the present estimate and a quarter more. Raises ContractRefused: the contract would
+        revert it; ChainError: it takes more than `gas_max`, or the endpoints fail."""
         try:
             estimate = await self._chain.estimate_gas(self.account, to, content)
         except errors.RpcRefused as refused:
@@ -255,13 +256,13 @@ class AccountTransactions:
             )
 
     async def broadcast_attempt(self, prepared: SubmissionAttempt, what: str) -> bool:
-        """Send signed bytes; False if they were not taken for a reason that the account's nonces will tell.
+        """Send a signed transaction; False if it was refused for a reason that the account's nonces will show.
 
-        What is refused without an error of the contract, as for want of gas, is refused by the endpoint.
+        A refusal without an error of the contract, for instance for lack of gas, raises RpcRefused.
 
         Raises:
             ContractRefused: the contract would revert it.
-            RpcRefused: the endpoint does not take it.
+            RpcRefused: the endpoint does not accept it.
             InsufficientFunds: the account cannot pay for it.
             EndpointFailed: it may have been sent.
         """
@@ -313,7 +314,7 @@ class Wallet(AccountTransactions):
         )
 
     async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
-        """Sign an empty transaction to ourselves, which takes the nonce of the last attempt."""
+        """Sign an empty transaction to the account itself, with the nonce of the last attempt."""
         nothing = await self._make_empty_call()
         return await self.sign_next_attempt(
             attempts, await self._choose_nonce(attempts, "withdrawal"), nothing, "withdrawal"
@@ -325,8 +326,8 @@ class Wallet(AccountTransactions):
     async def _choose_nonce(self, attempts: Sequence[SubmissionAttempt], what: str) -> NonceSlot:
         """Choose the nonce of the next attempt.
 
-        A step of the contract would be made twice if two attempts at it were mined, so it keeps the highest nonce that
-        any attempt has. A withdrawal replaces the attempt's own nonce before it fills a lower one, which would let the
+        A step of the contract would be made twice if two attempts at it were mined, so it keeps the highest nonce of
+        its attempts. A withdrawal replaces the attempt's own nonce before it fills a lower one, which would let the
         attempt be mined.
         """
         mined = await self._chain.nonce(self.account)
@@ -339,14 +340,15 @@ class Wallet(AccountTransactions):
         last = max(reversed(free), key=lambda each: each.nonce) if keeps else free[-1]
         if waiting >= last.nonce or (what == "withdrawal" and not self._is_withdrawal(last)):
             return NonceSlot(last.nonce, last)
-        # Another process's transaction before ours is gone, so ours cannot be mined. A second nonce is safe for what
-        # the contract takes only once; for a step of the contract an empty transaction fills the gap.
+        # Another process's transaction with a lower nonce is lost, so ours cannot be mined. A second nonce is safe for
+        # calls
+        # that the contract accepts only once; for a step of the contract an empty transaction fills the gap.
         log.warning("%s: nonce %d of %s is free again", what, waiting, self.account)
         at_gap = (each for each in reversed(free) if each.nonce == waiting)
         return NonceSlot(waiting, next(at_gap, None), fills_gap=True)
 
     async def _check_none_succeeded(self, attempts: Sequence[SubmissionAttempt]) -> None:
-        """Raise ChainError if one was mined meanwhile: with a second nonce it would be made a second time."""
+        """Raise ChainError if one was mined meanwhile: a second nonce would submit it twice."""
         for each in reversed(attempts):
             mined = await self._find_mined_attempt(each)
             if mined is not None and mined.succeeded:
@@ -356,7 +358,7 @@ class Wallet(AccountTransactions):
         return prepared.hash if await self.broadcast_attempt(prepared, command.kind) else None
 
     async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
-        """Check the nonces first: an attempt whose nonce is not spent has no receipt."""
+        """Check the nonces first: an attempt whose nonce is not used has no receipt."""
         count = await self._chain.nonce(self.account)
         spent = [each for each in attempts if each.nonce < count]
         mined = [found for each in reversed(spent) if (found := await self._find_mined_attempt(each))]
@@ -373,7 +375,7 @@ class Wallet(AccountTransactions):
         receipt = await self._chain.find_receipt(attempt.hash)
         if receipt is None:
             return None
-        withdrawn = receipt.to == self.account or self._is_withdrawal(attempt)  # after a confirmation no bytes are left
+        withdrawn = receipt.to == self.account or self._is_withdrawal(attempt)  # a confirmed attempt has no bytes
         return MinedAttempt(attempt.hash, receipt.block, receipt.succeeded and not withdrawn)
 
     def _is_withdrawal(self, attempt: SubmissionAttempt) -> bool:
@@ -397,7 +399,7 @@ async def rehearse(
         raise refusal_from_revert(refused, what) or refused from None
 
 
-CALL_S = 10.0  # a call of the proxy ends within this
+CALL_S = 10.0  # timeout for a call to the proxy
 ANSWER_BYTES_MAX = 64 * 1024  # the rest of a proxy's answer is not read
 HASH_CHARS_MAX = 128
 REASON_CHARS_MAX = 200
@@ -432,7 +434,7 @@ class ProxySender:
     def __init__(self, config: ChainConfig, rpc: RpcPool, token: str = "") -> None:
         from swarmd.chain.ethereum import EthereumClient
 
-        self.account = config.proxy.account  # as configured: the proxy does not name it
+        self.account = config.proxy.account  # as configured: the proxy does not report it
         self._config = config
         self._chain = EthereumClient(rpc)
         self._url = config.proxy.url.rstrip("/")
@@ -444,7 +446,7 @@ class ProxySender:
     async def prepare_attempt(
         self, peer: str, command: Submit, attempts: Sequence[SubmissionAttempt]
     ) -> SubmissionAttempt | None:
-        """Note that a request is about to be made. If the account is known, the contract is asked first."""
+        """Return an attempt that stands for a request. If the account is known, simulate the call first."""
         if command.kind not in METHODS:
             raise errors.ContractRefused(
                 "not-offered", f"a signer proxy does not offer to {command.kind}", 'Set drive = "never"'
@@ -455,22 +457,22 @@ class ProxySender:
         return SubmissionAttempt()
 
     async def prepare_withdrawal(self, attempts: Sequence[SubmissionAttempt]) -> SubmissionAttempt | None:
-        """Always None: a request cannot be taken back."""
+        """Return None: a request cannot be withdrawn."""
         return None
 
     async def trace_attempts(self, attempts: Sequence[SubmissionAttempt]) -> Fate:
-        """Always "waiting": a proxy does not report its transactions."""
+        """Return "waiting": a proxy does not report its transactions."""
         return "waiting"
 
     async def is_attempt_known(self, prepared: SubmissionAttempt) -> bool:
-        """Always false: a proxy does not report its transactions."""
+        """Return False: a proxy does not report its transactions."""
         return False
 
     async def explain_revert(self, peer: str, command: Submit, mined: MinedAttempt) -> None:
-        """Nothing: this node has no transactions of its own."""
+        """Do nothing: this node has no transactions of its own."""
 
     async def send_attempt(self, peer: str, command: Submit, prepared: SubmissionAttempt) -> str | None:
-        """Make the request, see `SubmissionSender`. Returns the hash in the proxy's answer, empty if there is none."""
+        """Send the request, see `SubmissionSender`. Returns the hash in the proxy's answer, empty if there is none."""
         status, answer = await self._post_request(METHODS[command.kind], self._make_request_body(peer, command))
         said = _parse_json(answer)
         if status == 200 and isinstance(said, dict):
@@ -508,7 +510,7 @@ class ProxySender:
             raise errors.EndpointFailed(f"the signer proxy {self._name} broke off ({type(error).__name__})") from None
 
     def _error_from_answer(self, status: int, error: str) -> errors.SignerError | errors.EndpointFailed:
-        """The error for an answer: from 500 on, and for an answer that makes no sense, it may have been submitted."""
+        """Return the error for an answer. If status >= 500, or if malformed, it may have been submitted."""
         words = replace_unprintable(error[:REASON_CHARS_MAX])
         said = f" ({words})" if words else ""
         if 300 <= status < 500:

@@ -1,12 +1,12 @@
 """The signer: one account that submits for many nodes, each submission once (`swarmd signer`).
 
 - A submission is identified by kind, round, stage and peer. A repeated request gets the hash of the pending
-  transaction; for a submission that the signer has forgotten, the contract refuses a second one.
+  transaction; if the signer has forgotten a submission, the contract refuses a second one.
 - All attempts at one submission have the same nonce as long as that nonce is free.
-- The audit log says who asked for what and what came of it, in JSON lines that are on disk before anything is sent. The
-  line for a signed transaction holds the transaction: after a crash the log tells what is pending, and the same bytes
-  are sent again instead of a second transaction. They are public once sent. No line holds a key, a passphrase or a
-  token.
+- The audit log records who requested what and the outcome, in JSON lines that are on disk before anything is sent. The
+  line for a signed transaction contains the transaction: after a crash the log shows what is pending, and the same
+  bytes are sent again instead of a second transaction. They are public once sent. No line contains a key, a passphrase
+  or a token.
 """
 
 import asyncio
@@ -42,28 +42,28 @@ from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFa
 from swarmd.files import describe_irregular_file, make_write_error, read_regular, sync_directory, write_all
 from swarmd.logger import get_logger
 
-FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines; then a new file is begun
-FILES_KEPT = 8  # with the one in use; older ones are removed
+FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines; then a new file is started
+FILES_KEPT = 8  # including the current one; older ones are removed
 
 What = Literal[
     "started",  # the signer, with this account
     "stopped",
     "signed",  # a transaction, which may be sent from now on
     "sent",
-    "unsure",  # it may have been sent: no endpoint said that it took it
+    "unsure",  # it may have been sent, but no endpoint confirmed that
     "refused",  # nothing was signed, because the contract would revert it, see `code`
     "failed",  # nothing was signed, for another reason
     "mined",
     "reorganised",  # its block was replaced
     "confirmed",  # its block is deep enough to be final
-    "spent",  # the most that the day's transactions cost, in a file that does not hold them
+    "spent",  # the most that the day's transactions may cost, in a file that does not contain them
     "ended",  # it will not be mined, or it was reverted, see `code`
 ]
 log = get_logger(__name__)
 
 
 class SignerRequest(NamedTuple):
-    """A checked request, and who made it."""
+    """A validated request, and who sent it."""
 
     kind: SubmissionKind
     peer: str
@@ -76,17 +76,17 @@ class SignerRequest(NamedTuple):
 
     @property
     def submission_name(self) -> str:
-        """The submission's name; the same request gives the same one."""
+        """The submission's name; the same for a repeated request."""
         return f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
 
     def to_submit_command(self) -> Submit:
-        """The request as a sender takes it."""
+        """Convert the request to a sender's command."""
         name = self.submission_name
         return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
 
 
 class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the audit log; fields that do not apply are left out."""
+    """A line of the audit log; fields that do not apply are omitted."""
 
     at: str  # ISO 8601, UTC
     what: What
@@ -106,12 +106,12 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
     raw: str = ""  # the signed transaction as hex
     block: int = -1
     block_hash: str = ""
-    code: str = ""  # the contract's error by name, or a short word
+    code: str = ""  # the contract error's name, or a short word
     reason: str = ""
-    cost_wei: str = ""  # the most that the transaction may cost; in "spent" lines, that the day's transactions may
+    cost_wei: str = ""  # the most that the transaction may cost; in "spent" lines, the day's transactions
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which msgspec turns into a decoding error, for fields that could not be read later."""
+        """Raise ValueError, which msgspec turns into a decoding error, for fields that could not be parsed later."""
         datetime.fromisoformat(self.at)
         int(self.cost_wei or 0)
         int(self.fee_wei or 0)
@@ -122,18 +122,18 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
         return datetime.fromisoformat(self.at).timestamp()
 
     def to_request(self) -> SignerRequest:
-        """The request; complete only in lines that begin a submission."""
+        """Return the request; complete only in lines that begin a submission."""
         kind = self.kind or "register"
         return SignerRequest(kind, self.peer, self.round, self.stage, self.reward, self.winners, self.org, self.remote)
 
     def to_prepared(self) -> SubmissionAttempt:
-        """The transaction of a "signed" line."""
+        """Return the transaction of a "signed" line."""
         raw = bytes.fromhex(self.raw.removeprefix("0x"))
         return SubmissionAttempt(self.hash, self.nonce, raw, self.fee_wei or "0", self.cost_wei or "0")
 
 
 def current_timestamp() -> str:
-    """The current time in the form of the lines."""
+    """Return the current time in the log's format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -141,13 +141,13 @@ class AuditLog:
     """Appends lines to a file that only this process writes.
 
     Args:
-        path: of the file in use; older ones have the suffix .1, .2 and so on.
-        carried: gives the lines that a new file must begin with, because they are about open submissions.
+        path: of the current file; older ones have the suffix .1, .2 and so on.
+        carried: returns the lines about open submissions, with which a new file must begin.
 
     Raises:
         LogInUse: another process writes it.
-        LogDamaged: a line before the last one makes no sense.
-        NoSpaceLeft, LogWriteFailed: it cannot be opened or mended.
+        LogDamaged: a line before the last one is malformed.
+        NoSpaceLeft, LogWriteFailed: it cannot be opened or repaired.
     """
 
     def __init__(self, path: Path, carried: Callable[[], Iterable[AuditLine]] = tuple) -> None:
@@ -164,7 +164,7 @@ class AuditLog:
         self._limit = FILE_BYTES_MAX
 
     def _recover_lines(self) -> Iterator[AuditLine]:
-        """Read all lines; cut off a last one that is incomplete after a crash, and was never acted on."""
+        """Read all lines. Truncate a last one that a crash left incomplete: it was never acted on."""
         try:
             content = read_regular(self._path)
         except OSError as error:
@@ -190,7 +190,7 @@ class AuditLog:
             ) from None
 
     def append(self, line: AuditLine) -> None:
-        """Write a line, durably. Raises NoSpaceLeft or LogWriteFailed: then nothing may be signed."""
+        """Write a line durably. Raises NoSpaceLeft or LogWriteFailed: then nothing may be signed."""
         encoded = msgspec.json.encode(line) + b"\n"
         try:
             write_all(self._descriptor, encoded, self._size)
@@ -202,7 +202,7 @@ class AuditLog:
             self._rotate_file()
 
     def _rotate_file(self) -> None:
-        """Begin a new file with the lines about open submissions. At every moment one whole file is in place."""
+        """Start a new file with the lines about open submissions. A complete file is in place at every moment."""
         fresh = self._path.with_name(self._path.name + ".new")
         content = b"".join(msgspec.json.encode(line) + b"\n" for line in self._carried())
         try:
@@ -248,7 +248,7 @@ def _open_log_file(path: Path) -> int:
 
 
 def _acquire_lock(path: Path) -> int:
-    """Lock a file beside the log, which rotation replaces. The kernel releases the lock when the process ends."""
+    """Lock a file beside the log, which rotation replaces. The kernel unlocks it when the process ends."""
     descriptor = _open_log_file(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -264,16 +264,16 @@ def _acquire_lock(path: Path) -> int:
     return descriptor
 
 
-CONFIRMED_MAX = 10_000  # remembered; the contract refuses a second submission of older ones
+CONFIRMED_MAX = 10_000  # remembered submissions; the contract refuses to repeat older ones
 
 
 class SignedSubmission(TrackedSubmission):
-    """One submission that was signed: its transaction may be, or is, on the chain."""
+    """A signed submission: its transaction may be, or is, on the chain."""
 
     def __init__(self, line: AuditLine) -> None:
         self.asked = line.to_request()
         super().__init__(self.asked.to_submit_command())
-        self.lines: list[AuditLine] = []  # that a new file must begin with
+        self.lines: list[AuditLine] = []  # lines with which a new file must begin
         self.confirmed = False
         self.trouble = ""  # why the last check failed
 
@@ -298,7 +298,7 @@ class SignedSubmission(TrackedSubmission):
 
 
 class SignerLedger:
-    """The state that the audit log's lines add up to: open and confirmed submissions, and the day's cost."""
+    """The state computed from the audit log: open and confirmed submissions, and the day's cost."""
 
     def __init__(self, lines: Iterable[AuditLine] = ()) -> None:
         self.entries: dict[str, SignedSubmission] = {}  # by submission, in the order of their last change
@@ -328,26 +328,26 @@ class SignerLedger:
                 del self.entries[name]
 
     def open_submissions(self) -> list[SignedSubmission]:
-        """The submissions that are not confirmed, by the nonce of their newest attempt."""
+        """Return the unconfirmed submissions, ordered by the nonce of their newest attempt."""
         return sorted(
             (each for each in self.entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
         )
 
     def reserved_nonces(self) -> set[int]:
-        """The nonces of open submissions, which no other transaction may get."""
+        """Return the nonces of open submissions, which no other transaction may use."""
         return {attempt.nonce for entry in self.entries.values() if not entry.confirmed for attempt in entry.attempts}
 
     def lines_for_new_file(self) -> Iterator[AuditLine]:
-        """The lines that a new file must begin with: those about open submissions, and the day's cost."""
+        """Yield the lines with which a new file must begin: those about open submissions, and the day's cost."""
         for entry in self.open_submissions():
             yield from entry.lines
-        if utc_day_of(time()) == self.spent[0]:  # last: it includes the lines before it
+        if utc_day_of(time()) == self.spent[0]:  # last, because it includes the cost of the lines before it
             yield AuditLine(current_timestamp(), "spent", cost_wei=str(self.spent[1]))
 
 
 class NonceReservingClient(EthereumClient):
-    """Accounts whose next nonce is never one that a pending transaction has. An endpoint may lack, or may have dropped,
-    a transaction that another endpoint took."""
+    """A client whose pending nonce skips those of open submissions. An endpoint may lack, or may have dropped, a
+    transaction that another endpoint accepted."""
 
     def __init__(self, rpc: RpcPool, held: Callable[[], set[int]]) -> None:
         super().__init__(rpc)
@@ -360,13 +360,13 @@ class NonceReservingClient(EthereumClient):
         return nonce
 
 
-RESEND_S = 60.0  # until a pending transaction is sent again
-TURN_S = 30.0  # longest wait of a request for those before it
-TRIES = 3  # each with another nonce, if another program takes the account's nonces
+RESEND_S = 60.0  # interval after which a pending transaction is sent again
+TURN_S = 30.0  # longest time that a request waits for those before it
+TRIES = 3  # attempts, each with another nonce, if another program uses the account's nonces
 IDLE_S = 15.0  # between two checks of the chain while nothing is open
 OPEN_MAX = 1000  # unconfirmed submissions; more are refused
 
-# The errors by which the contract refuses a second submission.
+# The contract's errors for repeated submissions.
 TAKEN: dict[SubmissionKind, str] = {
     "register": "PeerIdAlreadyRegistered",
     "reward": "RewardAlreadySubmitted",
@@ -379,8 +379,8 @@ class SignerBusy(ChainError):
 
 
 class Signer:
-    """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed. `account`: the
-    address that all submissions come from. `ledger`: has all lines of `audit` so far."""
+    """Submits for nodes, one request at a time, and follows each submission until it is confirmed. `account`: the
+    address of all submissions. `ledger`: the state after all lines of `audit` so far."""
 
     def __init__(
         self, config: ChainConfig, rpc: RpcPool, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
@@ -405,17 +405,17 @@ class Signer:
     # --- requests ---
 
     async def submit(self, asked: SignerRequest) -> str:
-        """Submit, and return the hash of the transaction, which need not be mined yet.
+        """Submit, and return the hash of the transaction, which may not be mined yet.
 
         The hash is empty if the peer is registered to this account already by an unknown transaction: clients of RL
-        Swarm up to 0.4.3 end at a refusal.
+        Swarm up to 0.4.3 exit if refused.
 
         Raises:
             ContractRefused: the contract would revert it.
-            SignerBusy: too much is under way.
+            SignerBusy: too many requests or open submissions.
             ChainError: not now; the message says why.
             ChainMismatch: it is another chain, or the contract is gone; nothing is signed.
-            LogWriteFailed: nothing must be signed any more.
+            LogWriteFailed: nothing may be signed any more.
         """
         async with self._exclusive_turn():
             await self._ensure_ready()
@@ -430,7 +430,7 @@ class Signer:
 
     @asynccontextmanager
     async def _exclusive_turn(self) -> AsyncIterator[None]:
-        """Admit one at a time: the next nonce depends on the outcome of the one before."""
+        """Admit one request at a time, because the next nonce depends on the outcome of the one before."""
         try:
             async with asyncio.timeout(TURN_S):
                 await self._turns.acquire()
@@ -442,7 +442,7 @@ class Signer:
             self._turns.release()
 
     async def _ensure_ready(self) -> None:
-        """Check chain and contract before anything is signed; at first also what an earlier process left pending."""
+        """Check chain and contract before anything is signed; initially also an earlier process's attempts."""
         try:
             if self._ready:
                 await check_contract_exists(self._chain, self._config.contract)
@@ -457,12 +457,12 @@ class Signer:
         self._ready = True
 
     async def check_chain(self) -> None:
-        """Make the checks that `submit` begins with, and raise what it would."""
+        """Run the checks that `submit` begins with, and raise what it would."""
         async with self._exclusive_turn():
             await self._ensure_ready()
 
     async def _repeat_submission(self, entry: SignedSubmission, asked: SignerRequest) -> str:
-        """The hash of a submission's transaction; empty if the submission has ended."""
+        """Return the hash of a repeated submission's transaction; empty if the submission has ended."""
         await self._update_from_chain(entry, resend=True)
         if entry.submission not in self._ledger.entries:
             return ""
@@ -491,7 +491,7 @@ class Signer:
         )
 
     async def _send_first_attempt(self, asked: SignerRequest) -> str | None:
-        """Send for the first time; None if the nonce was taken meanwhile, so that another try makes sense."""
+        """Send for the first time; None if the nonce was used meanwhile, so that another attempt makes sense."""
         entry = self._ledger.entries[asked.submission_name]  # it was signed just now
         try:
             hash = await self._send_newest_attempt(entry)
@@ -509,7 +509,7 @@ class Signer:
             return hash
         fate = await self._wallet.trace_attempts(entry.attempts)
         if isinstance(fate, MinedAttempt) and fate.succeeded:
-            return entry.newest  # one endpoint took it and another did not see it coming
+            return entry.newest  # one endpoint accepted it, another refused its used nonce
         self._write_audit_line("ended", asked, code="not-taken", reason="another transaction has its nonce")
         return None
 
@@ -546,7 +546,7 @@ class Signer:
                     await self._log_own_failure(entry, self._check_submission(entry, confirmed))
 
     async def _log_own_failure(self, entry: SignedSubmission, look: Awaitable[None]) -> None:
-        """Log the failure of one submission's check, so that it does not keep the others waiting."""
+        """Log the failure of one submission's check, so that the others are still checked."""
         try:
             await look
         except EndpointFailed:
@@ -567,7 +567,7 @@ class Signer:
             await self._replace_stuck_transaction(entry)
 
     async def _update_from_chain(self, entry: SignedSubmission, resend: bool) -> None:
-        """Record what became of a submission; if it is still waiting, send the same bytes again."""
+        """Record a submission's outcome; with `resend`, send the same bytes again if it is still waiting."""
         fate = await self._wallet.trace_attempts(entry.attempts)
         if isinstance(fate, MinedAttempt):
             await self._record_mined(entry, fate)
@@ -581,7 +581,7 @@ class Signer:
                 await self._resend_newest_attempt(entry)
 
     async def _sign_with_new_nonce(self, entry: SignedSubmission) -> None:
-        """Sign with another nonce if two checks say that other transactions took the nonces of all attempts."""
+        """Sign with another nonce if two checks found the nonces of all attempts used by other transactions."""
         if not entry.count_missing_check():
             return
         if len(entry.attempts) >= ATTEMPTS_MAX:
@@ -620,10 +620,10 @@ class Signer:
             log.info("%s: %s", entry.submission, error)
 
     async def _replace_stuck_transaction(self, entry: SignedSubmission) -> None:
-        """Replace a stuck transaction, for which all later ones wait, by a dearer one."""
+        """Replace a stuck transaction, which blocks all later ones, by one at a higher price."""
         try:
             prepared = await self._wallet.prepare_attempt(entry.asked.peer, entry.command, entry.attempts)
-        except ContractRefused:  # it is done already, or not allowed any more: free its nonce
+        except ContractRefused:  # already done, or no longer allowed: free its nonce
             prepared = await self._wallet.prepare_withdrawal(entry.attempts)
         if prepared is None:
             log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
@@ -632,14 +632,13 @@ class Signer:
         await self._resend_newest_attempt(entry)
 
     async def _send_newest_attempt(self, entry: SignedSubmission) -> str | None:
-        """Send the newest attempt, see `Wallet.send_attempt`."""
         entry.pushed_at = monotonic()
         return await self._wallet.send_attempt(entry.asked.peer, entry.command, entry.attempts[-1])
 
     # --- the audit log ---
 
     async def _sign_first_attempt(self, asked: SignerRequest) -> None:
-        """Sign a transaction with a nonce of its own. Raises ContractRefused, ChainError."""
+        """Sign a transaction with a new nonce. Raises ContractRefused, ChainError."""
         prepared = await self._wallet.prepare_attempt(asked.peer, asked.to_submit_command(), ())
         assert prepared is not None, "it replaces none"
         self._record_signed_attempt(asked, prepared)

@@ -1,4 +1,4 @@
-"""The signer's HTTP server, with the interface of RL Swarm's login server: it checks requests and calls the signer."""
+"""The signer's HTTP server, with the interface of RL Swarm's login server: it validates requests for the signer."""
 
 import asyncio
 import re
@@ -28,9 +28,9 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quote_for_shell
 
 BODY_BYTES_MAX = 64 * 1024
-BODY_S = 5.0  # a request's body has arrived within this
-REQUESTS_MAX = 64  # under way at once
-STOP_S = 20.0  # requests under way may take so long when the server ends
+BODY_S = 5.0  # timeout for a request's body
+REQUESTS_MAX = 64  # concurrent requests
+STOP_S = 20.0  # longest time that running requests get when the server stops
 MINUTE_S = 60.0
 
 WINNERS_MAX = 100
@@ -77,16 +77,16 @@ AnyBody = RegisterBody | RewardBody | WinnerBody
 
 
 class AccessRules(NamedTuple):
-    """Who may ask for what."""
+    """Who may request what."""
 
     orgs: frozenset[str]
-    token: str = ""  # empty: none is needed
+    token: str = ""  # empty: none is required
     peers: frozenset[str] = frozenset()  # empty: all
     per_minute: int = 0  # requests; 0: without a limit
 
 
 class SignerApp:
-    """The signer's HTTP application: checks requests and hands them to the signer."""
+    """The signer's HTTP application: validates requests and passes them to the signer."""
 
     def __init__(self, signer: Signer, access: AccessRules) -> None:
         self._signer = signer
@@ -96,7 +96,7 @@ class SignerApp:
         self.broken: asyncio.Future[errors.LogWriteFailed] = asyncio.get_running_loop().create_future()
 
     def make_asgi_app(self) -> ASGIApp:
-        """The ASGI application. A request counts against its minute when it is admitted."""
+        """Return the ASGI application. A request counts against its minute when it is admitted."""
         routes = [
             Route("/api/register-peer", partial(self._handle_submit, RegisterBody), methods=["POST"]),
             Route("/api/submit-reward", partial(self._handle_submit, RewardBody), methods=["POST"]),
@@ -125,7 +125,7 @@ class SignerApp:
             self._under_way -= 1
 
     async def _submit_to_signer(self, asked: SignerRequest) -> str:
-        """The transaction's hash. Raises HttpRefusal."""
+        """Return the transaction's hash. Raises HttpRefusal."""
         try:
             return await self._signer.submit(asked)
         except errors.ContractRefused as error:
@@ -149,7 +149,7 @@ class SignerApp:
         return uvicorn_server.json_response(503 if trouble else 200, told)
 
     def _check_token(self, request: Request) -> None:
-        if "origin" in request.headers:  # a page in a browser, which can reach loopback
+        if "origin" in request.headers:  # a page in a browser, which could reach loopback
             raise uvicorn_server.HttpRefusal(403, "not for browsers")
         if not bears_token(request.headers.get("authorization", ""), self._access.token):
             raise uvicorn_server.HttpRefusal(401, "unauthorized")
@@ -174,8 +174,6 @@ TOKEN = http_server.TOKEN._replace(error=errors.KeystoreError)
 
 
 class SignerSetup(NamedTuple):
-    """What `run_signer` needs."""
-
     chain: ChainConfig
     data: NodeDirectory  # relative paths in `chain` are relative to it
     listen: http_server.Address
@@ -184,8 +182,8 @@ class SignerSetup(NamedTuple):
 
 
 async def run_signer(order: SignerSetup) -> None:
-    """Serve until SIGTERM or SIGINT. Raises KeystoreError, ConfigError, ChainMismatch: it does not start; LogInUse,
-    LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more."""
+    """Serve until SIGTERM or SIGINT. Raises KeystoreError, ConfigError, ChainMismatch: it cannot start; LogInUse,
+    LogDamaged, LogWriteFailed: the audit log cannot be used."""
     http_server.check_listen(order.listen, order.access.token, "the signer")
     urls = read_endpoint_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)
@@ -195,7 +193,7 @@ async def run_signer(order: SignerSetup) -> None:
         async with _open_signer(order, rpc, account) as (signer, audit):
             try:
                 await signer.check_chain()  # raises for another chain or contract
-            except errors.ChainError as error:  # while no endpoint answers, requests are answered with that
+            except errors.ChainError as error:  # until an endpoint answers, requests are refused with this error
                 log.warning("nothing can be signed yet: %s", error)
             await _serve_until_signal(order, signer, audit)
     finally:

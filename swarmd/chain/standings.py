@@ -1,6 +1,6 @@
 """A swarm's standings, added up from its contract's logs. Pure.
 
-The contract keeps sums, and in some versions leaderboards. Its logs are the same in all versions, and they suffice.
+The contract keeps sums, and in some versions leaderboards. Its logs suffice, and are the same in all versions.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from swarmd.core.events import AnyChainLog, ChainBlock, ChainReorged, Registrati
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError
 
-OPEN_BLOCKS_MAX = 4096  # newest blocks that a reorganisation may take back; older ones are sealed
+OPEN_BLOCKS_MAX = 4096  # newest blocks that a reorganisation may undo; older ones are sealed
 
 Order = Literal["reward", "wins", "votes", "rounds"]
 
@@ -24,13 +24,13 @@ class PeerStanding(msgspec.Struct, frozen=True):
     account: str = ""  # empty if only votes name the peer
     reward: int = 0  # sum of its rewards, as the contract's integers
     rounds: int = 0  # rounds with a reward
-    stages: int = 0  # rewards
-    wins: int = 0  # votes for it
-    votes: int = 0  # that it cast
+    stages: int = 0  # number of rewards
+    wins: int = 0  # votes that it received
+    votes: int = 0  # votes that it cast
 
 
 class PeerTotals(msgspec.Struct, array_like=True):
-    """One peer's sums so far; `reward` in decimal digits, because it may have more than 64 bits."""
+    """One peer's sums so far; `reward` in decimal digits, because it may exceed 64 bits."""
 
     account: str = ""
     reward: str = "0"
@@ -47,12 +47,12 @@ class PeerTotals(msgspec.Struct, array_like=True):
 
 
 class ChainStandings(msgspec.Struct, array_like=True):
-    """The fold of `ChainBlock` and `ChainReorged`; encoded and decoded it goes on where it was.
+    """The fold of `ChainBlock` and `ChainReorged`, which can be encoded, decoded and continued.
 
     Attributes:
-        first: the earliest block that stands, None before any.
+        first: the earliest block that counts, None if there is none.
         sealed: the sums of older blocks, by peer; `sealed_to` is the number of the last one.
-        open: the newest blocks, which a reorganisation may take back, oldest first.
+        open: the newest blocks, which a reorganisation may undo, oldest first.
     """
 
     first: BlockRef | None = None
@@ -66,7 +66,7 @@ class ChainStandings(msgspec.Struct, array_like=True):
         return self.open[-1].block.number if self.open else self.sealed_to
 
     def apply_event(self, event: ChainBlock | ChainReorged) -> None:
-        """Add a block, or take back those above a fork. Raises ChainError if they are sealed."""
+        """Add a block, or undo those above a fork. Raises ChainError if they are sealed."""
         if isinstance(event, ChainReorged):
             self._drop_blocks_above(event.fork.number)
         else:
@@ -97,7 +97,7 @@ class ChainStandings(msgspec.Struct, array_like=True):
             self.first = None
 
     def standings_by_peer(self, up_to: int | None = None) -> dict[str, PeerStanding]:
-        """Standings by peer: of all blocks, or of the sealed ones and open ones up to a number."""
+        """Return the standings by peer: of all blocks, or of those up to a number (at least the sealed ones)."""
         counts = {peer: count.copy() for peer, count in self.sealed.items()}
         for each in self.open:
             if up_to is None or each.block.number <= up_to:
@@ -106,7 +106,7 @@ class ChainStandings(msgspec.Struct, array_like=True):
 
 
 def rank_standings(standings: Iterable[PeerStanding], by: Order = "reward") -> list[PeerStanding]:
-    """Best first, ties by peer id."""
+    """Return the best first, ties by peer id."""
     return sorted(standings, key=lambda standing: (-getattr(standing, by), standing.peer))
 
 

@@ -1,8 +1,8 @@
 """Makes submissions to the contract, each exactly once.
 
-- The order is always the same: check what became of earlier attempts, then what the contract has, and only then sign
+- The order is always the same: check the fate of earlier attempts, then the contract's state, and only then sign
   something new.
-- A new attempt is emitted as an event first. It is sent when it comes back in a `Broadcast` or a `Submit`, because then
+- A new attempt is first emitted as an event. It is sent when it comes back in a `Broadcast` or a `Submit`, because then
   it is in the log.
 - So everything follows from `Submit` and the chain, and this process may be killed at any point.
 """
@@ -29,14 +29,14 @@ from swarmd.worker.runtime import LOOP, Runtime
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
 TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
-REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten: the contract is asked once more
+REFUSED_ONCE_MAX = 64  # submissions; after older ones' first refusal is forgotten, the contract is asked once more
 
-Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
+Name = tuple[SubmissionKind, int, int]  # kind, round, stage
 log = get_logger(__name__)
 
 
 class ContractRefusal(Value, frozen=True):
-    """The contract will never take a submission, see `SubmissionRefused`."""
+    """A final refusal of a submission by the contract, see `SubmissionRefused`."""
 
     code: str
     reason: str
@@ -44,19 +44,20 @@ class ContractRefusal(Value, frozen=True):
 
 
 class SubmissionResolver:
-    """Decides what the chain's state, or a revert, means for a submission. `account`: that submissions come from; empty
-    if unknown: then what the contract has counts as ours."""
+    """Decides what the chain's state, or a revert, means for a submission. `account` is the one that submissions come
+    from; if it is unknown (empty), whatever the contract has counts as this node's."""
 
     def __init__(self, coordinator: ports.ContractReader, peer: str, account: str) -> None:
         self._coordinator = coordinator
         self._blocks = coordinator.blocks
         self._peer = peer
         self._account = account
-        # The head at which the contract was not too early any more.
+        # submission → head at which the contract first refused it although it was not too early
         self._refused_once: FIFOCache[Name, BlockRef] = FIFOCache(REFUSED_ONCE_MAX)
 
     async def resolve_submission(self, command: Submit) -> bool | ContractRefusal:
-        """Whether the contract has it; a refusal if it will never take it from us. Raises ChainError if unknown now."""
+        """Return True if the contract has the submission, False if not; a refusal if it will never accept it from this
+        node. Raises ChainError if that is unknown now."""
         contract, found = self._coordinator, True
         if command.kind == "advance":
             return await self._resolve_advance(command)
@@ -68,7 +69,7 @@ class SubmissionResolver:
         return self._check_owner(owner) if owner else False
 
     async def _resolve_advance(self, command: Submit) -> bool | ContractRefusal:
-        """A step leaves no name behind: if the contract is further, somebody has made the step."""
+        """A step leaves no trace of its sender: if the contract is further, somebody has made the step."""
         place, _ = await self._read_stage_and_head()
         if place < (command.round, command.stage):
             raise self._endpoint_behind_error(command, place)
@@ -77,7 +78,7 @@ class SubmissionResolver:
         return False
 
     async def _read_stage_and_head(self) -> tuple[tuple[int, int], BlockRef]:
-        """Round and stage of one block, and that block: two reads might be of two blocks."""
+        """Return round and stage at the head, and the head. Raises BlockNotFound if it was replaced meanwhile."""
         head = await self._blocks.get_head()
         place = await self._coordinator.round_and_stage(hex(head.number))
         await ports.check_block_not_replaced(self._blocks, head)
@@ -98,7 +99,8 @@ class SubmissionResolver:
         )
 
     async def resolve_refusal(self, command: Submit, error: errors.ContractRefused) -> bool | ContractRefusal:
-        """As `look`, after the contract has refused it. Raises ChainError if the refusal may pass."""
+        """Resolve a submission (`resolve_submission`) that the contract has refused. Raises ChainError if the refusal
+        may be temporary."""
         seen = await self.resolve_submission(command)
         if seen:
             return seen
@@ -111,13 +113,11 @@ class SubmissionResolver:
         return ContractRefusal(error.code, str(error))
 
     async def _check_early_refusal(self, command: Submit, error: errors.ContractRefused) -> None:
-        """Judge a refusal for a round or stage that does not exist; return if it never will.
+        """Return if a refusal for a missing round or stage is final.
 
-        The contract may have reached this very round and stage since it refused. So the first refusal that does not
-        come too early does not count, nor does a second one if the block of the first was replaced in between.
-
-        Raises:
-            ChainError: it is too early, or was a moment ago.
+        The contract may have reached this very round and stage since it refused. So the first refusal that is not too
+        early does not count, nor does a second one if the block of the first was replaced in between. Raises
+        ChainError: it is too early, or was a moment ago.
         """
         name = (command.kind, command.round, command.stage)
         place, head = await self._read_stage_and_head()
@@ -137,33 +137,33 @@ class SubmissionResolver:
         raise errors.ChainError(error.message, error.fix)
 
 
-ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and brings those back after a restart
-MISSING_CHECKS = 2  # an attempt is gone if two checks find it so: endpoints do not all know the same block
+ATTEMPTS_MAX = 64  # attempts remembered; the core remembers fewer, and passes them again after a restart
+MISSING_CHECKS = 2  # checks after which a missing attempt counts as gone: endpoints do not all know the same block
 
 
 class TrackedSubmission:
-    """State of one submission. `command`: the attempts that come with it are in the log, and may be sent."""
+    """The state of one submission. Attempts that come with `command` are in the log, and may be sent."""
 
     def __init__(self, command: Submit) -> None:
         self.command = command
         self.submission = command.submission
         self.attempts: list[SubmissionAttempt] = _deduplicate_attempts(command.prepared)
-        self.block: BlockRef | None = None  # in which it was mined
-        self.hash = ""  # of the transaction; empty if only the contract was seen to have it
+        self.block: BlockRef | None = None  # the block in which it was mined
+        self.hash = ""  # hash of the transaction; empty if only the contract's state shows it
         self.pushed_at: float | None = None  # when the newest attempt was first sent, in the event loop's time
-        self.was_alive = False  # an attempt could still be mined when this process looked
-        self.withdrawn = False  # its attempts are only to be replaced by nothing
+        self.was_alive = False  # whether an attempt could still be mined when this process checked
+        self.withdrawn = False  # whether its attempts are only to be replaced by an empty transaction
         self.missing_checks = 0
         self.is_unannounced = False
-        self.needed_wei = 0  # that the account must have before it is tried again
-        self.held_until = 0.0  # the day's budget is spent: not tried before, in the event loop's time
-        self.unwanted: set[str] = set()  # hashes of attempts that no endpoint takes as they are signed
-        self.prepared_at = 0.0  # when the newest attempt was made, in the event loop's time
+        self.needed_wei = 0  # balance that the account must have before it is tried again
+        self.held_until = 0.0  # not tried before this time of the event loop, because the day's budget is spent
+        self.unwanted: set[str] = set()  # hashes of attempts that every endpoint refuses as they are signed
+        self.prepared_at = 0.0  # when the newest attempt was prepared, in the event loop's time
         self._in_log = {each.hash for each in command.prepared}
         self._sent: set[str] = set()
 
     def update_command(self, command: Submit) -> None:
-        """Take a new order: the attempts in it are in the log; what was prepared since stays. Bytes that were signed
+        """Apply a new command, whose attempts are in the log; attempts prepared since stay. Bytes that were signed
         again stay, too: after a confirmation the log keeps none, and may not have these yet."""
         anew = {each.hash for each in self.attempts if each.raw} - self._in_log
         logged = [each for each in command.prepared if each.raw or each.hash not in anew]
@@ -175,7 +175,7 @@ class TrackedSubmission:
         self.is_unannounced = self.block is not None
 
     def add_attempt(self, prepared: SubmissionAttempt, at: float) -> None:
-        """Add the next attempt, not yet to be sent. It replaces one without bytes, whose block was lost."""
+        """Add the next attempt, which may not be sent yet. It replaces one without bytes, whose block was lost."""
         if not self._has_raw_bytes(prepared.hash):
             self._in_log.discard(prepared.hash)
             self._put_attempt(prepared)
@@ -184,7 +184,7 @@ class TrackedSubmission:
         self.prepared_at = at
 
     def release_attempt(self, prepared: SubmissionAttempt) -> None:
-        """Allow an attempt to be sent: it is in the log."""
+        """Allow an attempt to be sent, because it is in the log."""
         if not self._has_raw_bytes(prepared.hash):
             self._put_attempt(prepared)
         self._in_log.add(prepared.hash)
@@ -200,13 +200,12 @@ class TrackedSubmission:
         return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
 
     def newest_released_by_nonce(self) -> list[SubmissionAttempt]:
-        """The newest attempt of each nonce that may be sent and has its bytes, the lowest nonce first."""
+        """Return the newest attempt of each nonce that may be sent and has its bytes, the lowest nonce first."""
         newest = {each.nonce: each for each in self.attempts if each.raw and each.hash in self._in_log}
         return [newest[nonce] for nonce in sorted(newest)]
 
     @property
     def was_sent(self) -> bool:
-        """Whether this process sent an attempt."""
         return bool(self._sent)
 
     @property
@@ -215,13 +214,13 @@ class TrackedSubmission:
         return self.attempts[-1].hash not in self._in_log
 
     def mark_sent(self, prepared: SubmissionAttempt) -> bool:
-        """Record an attempt as sent; true if this process had not sent it before."""
+        """Record an attempt as sent. Returns whether this is the first time in this process."""
         first = prepared.hash not in self._sent
         self._sent.add(prepared.hash)
         return first
 
     def count_missing_check(self) -> bool:
-        """Count a check without a live attempt; true after `MISSING_CHECKS` in a row, or if there never was one."""
+        """Count a check without a live attempt. Returns whether the attempts count as gone."""
         self.missing_checks += 1
         return not self.attempts or self.missing_checks >= MISSING_CHECKS
 
@@ -229,18 +228,18 @@ class TrackedSubmission:
         self.block, self.hash, self.is_unannounced, self.was_alive = block, hash, False, True
 
     def forget_block(self) -> None:
-        """Forget the block: a reorganisation has replaced it."""
+        """Forget the block, because a reorganisation has replaced it."""
         self.block, self.hash, self.is_unannounced, self.missing_checks = None, "", False, 0
         self.pushed_at = None  # the same bytes are sent again
 
 
 def list_replaced_attempts(tracked: TrackedSubmission) -> list[SubmissionAttempt]:
-    """The attempts that a new one replaces; those that no endpoint took without bytes, so that it costs no more."""
+    """Return the attempts that a new one replaces, without the bytes of those that all endpoints refused."""
     return [replace(each, raw=b"") if each.hash in tracked.unwanted else each for each in tracked.attempts]
 
 
 def _deduplicate_attempts(attempts: Sequence[SubmissionAttempt]) -> list[SubmissionAttempt]:
-    """Attempts without repetitions, in order: each hash at its last place, with its bytes from any place."""
+    """Return attempts without repetitions, in order: each hash at its last place, with its bytes from any place."""
     kept: dict[str, SubmissionAttempt] = {}
     for each in attempts:
         known = kept.pop(each.hash, each)
@@ -248,14 +247,14 @@ def _deduplicate_attempts(attempts: Sequence[SubmissionAttempt]) -> list[Submiss
     return list(kept.values())
 
 
-TRACKED_MAX = 4096  # submissions at once; one more is turned away, and comes again
+TRACKED_MAX = 4096  # submissions at once; one more fails, and the core sends it again
 IDLE_S = 5.0  # between two rounds of checks without a new head
-HELD_S = 60.0  # until what the day's budget has no room for is tried again
+HELD_S = 60.0  # until a submission that exceeds the day's budget is tried again
 
 
 class Submitter:
-    """Tracks submissions from their order until they are confirmed, refused, lost or given back. An attempt is sent
-    only after it is in the log, and replaced if it is stuck."""
+    """Tracks submissions from their command until they are confirmed, refused, lost or failed. An attempt is sent only
+    after it is in the log, and replaced if it is stuck."""
 
     def __init__(
         self,
@@ -278,14 +277,14 @@ class Submitter:
         self._runtime = runtime
         self._blocks = coordinator.blocks
         self._resolver = SubmissionResolver(coordinator, peer, sender.account)
-        self._unsent: set[str] = set()  # given back, and known not to be under way although the log has an attempt
+        self._unsent: set[str] = set()  # failed, and not pending although the log has an attempt
         self._woken = runtime.make_signal()
         self._depth: int | None = None  # the last confirmed block in this round of checks
 
     # --- orders ---
 
     def handle_command(self, command: Submit | Broadcast) -> None:
-        """Take an order; its results are emitted as events."""
+        """Handle a command; its results are emitted as events."""
         tracked = self._tracked.get(command.submission)
         if isinstance(command, Submit):
             self._handle_submit(command, tracked)
@@ -311,11 +310,11 @@ class Submitter:
         self._tracked.pop(tracked.submission, None)
 
     def on_head(self) -> None:
-        """Check everything again: the chain has a new head."""
+        """Check everything again, because the chain has a new head."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Check all tracked submissions until cancelled. Raises nothing that an endpoint can cause."""
+        """Check all tracked submissions until cancelled. Endpoints' errors do not end it."""
         while True:
             pause_s = min(IDLE_S, self._config.fees.stuck_s / 2) if self._tracked else None
             await self._woken.wait(pause_s)
@@ -331,7 +330,7 @@ class Submitter:
             errors.ChainError,
             errors.ChainMismatch,
             errors.ContractRefused,
-        ) as error:  # a mismatch is for the watcher to judge
+        ) as error:  # the watcher handles a mismatch
             self._handle_failure(tracked, error)
         except errors.SwarmdError:
             raise
@@ -340,16 +339,16 @@ class Submitter:
             self._emit_failed(tracked, f"{type(error).__name__}: {error}")
 
     async def _has_needed_funds(self, tracked: TrackedSubmission) -> bool:
-        """Whether the account has what it lacked before."""
+        """Return whether the account has the funds that it lacked before."""
         if tracked.needed_wei and await self._accounts.balance_wei(self._sender.account) >= tracked.needed_wei:
             tracked.needed_wei = 0
         return not tracked.needed_wei
 
     def _handle_failure(self, tracked: TrackedSubmission, error: errors.SwarmdError) -> None:
-        """Give a submission back if nothing of it is under way; otherwise it is checked again anyway.
+        """Report a failure, and stop tracking the submission unless it only lacks funds.
 
-        One that lacks only coins, or room in the day's budget, stays and goes on as soon as it can. A step of the
-        contract does not stay: by then somebody else has made it.
+        One that lacks coins, or exceeds the day's budget, continues as soon as it can. A step of the contract does not:
+        by then somebody else has made it.
         """
         if tracked.needed_wei:
             log.debug("%s: %s", tracked.command.id, error)
@@ -385,7 +384,7 @@ class Submitter:
             await self._handle_dead_attempts(tracked, fate)
 
     async def _handle_dead_attempts(self, tracked: TrackedSubmission, fate: Fate) -> None:
-        """Go on if no attempt can be mined: those of an earlier process may have been reported as lost already."""
+        """Continue if no attempt can be mined: those of an earlier process may have been reported as lost already."""
         if not tracked.was_alive:
             if (refusal := _reason_not_to_sign(tracked.command)) is not None:
                 self._emit_refused(tracked, refusal)
@@ -397,7 +396,7 @@ class Submitter:
             self._emit_lost(tracked, "another transaction took the nonce")
 
     async def _refuse_when_safe(self, tracked: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
-        """Refuse it, but not while an attempt could still be mined: the attempt's nonce must be spent first."""
+        """Refuse it, but not while an attempt could still be mined: the attempt's nonce must be used first."""
         if refusal.permanent or fate != "waiting" or not await self._is_attempt_pending(tracked):
             self._emit_refused(tracked, refusal)
         elif self._config.drive == "manager" and not tracked.withdrawn:
@@ -412,7 +411,7 @@ class Submitter:
     # --- on the chain ---
 
     async def _check_inclusion_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
-        """Confirm it once its block is deep enough, forget a block that was replaced. Returns whether it is there."""
+        """Confirm a submission in a deep block; forget a replaced block. Returns whether the chain has the block."""
         if self._depth is None:
             self._depth = await self._confirmed()
         there = await ports.is_on_chain(self._blocks, block)
@@ -442,7 +441,7 @@ class Submitter:
         self._emit_prepared(tracked, prepared)
 
     async def _send_or_bump_fee(self, tracked: TrackedSubmission) -> None:
-        """Send the newest attempt that may be sent, and make a dearer one if it is stuck."""
+        """Send the newest attempt that may be sent, or prepare one at a higher price if it is stuck."""
         tracked.was_alive = True
         since = self._runtime.now() - self._config.fees.stuck_s
         if tracked.is_waiting_for_log and tracked.prepared_at <= since:
@@ -458,17 +457,17 @@ class Submitter:
         elif prepared.raw:
             await self._broadcast_attempt(tracked, prepared)
         elif not tracked.is_waiting_for_log:
-            await self._prepare_first_attempt(tracked)  # it was confirmed once, and the log keeps its bytes no longer
+            await self._prepare_first_attempt(tracked)  # it was confirmed once, and the log no longer has its bytes
 
     async def _broadcast_attempt(self, tracked: TrackedSubmission, prepared: SubmissionAttempt) -> bool:
-        """Send an attempt; False if the contract, or the endpoint, refused it."""
+        """Send an attempt; False if the contract or the endpoint refused it."""
         try:
             name = await self._sender.send_attempt(self._peer, tracked.command, prepared)
         except errors.ContractRefused as error:
             await self._resolve_refused(tracked, error)
             return False
         except errors.RpcRefused as error:
-            if tracked.pushed_at is None:  # not taken as it is signed, for lack of gas, say: it is replaced in time
+            if tracked.pushed_at is None:  # refused as signed, for instance for lack of gas: it is replaced in time
                 tracked.pushed_at = self._runtime.now()
                 self._emit_trouble(tracked, str(error))
             if not tracked.was_sent:
@@ -494,7 +493,7 @@ class Submitter:
             raise
 
     async def _bump_fee(self, tracked: TrackedSubmission) -> None:
-        """Replace a stuck attempt: by a dearer one, or by an empty one if the contract would not take it any more."""
+        """Replace a stuck attempt by a dearer one, or by an empty one if the contract would refuse it now."""
         if not self._sender.repeatable:
             self._unsent.add(tracked.submission)
             raise errors.ChainError(
@@ -522,8 +521,8 @@ class Submitter:
         await self._emit_replacement(tracked, await self._sender.prepare_withdrawal(list_replaced_attempts(tracked)))
 
     async def _emit_replacement(self, tracked: TrackedSubmission, prepared: SubmissionAttempt | None) -> None:
-        """Emit the next attempt; if there can be none, send again what was sent. One attempt of each nonce is sent: the
-        endpoints may have forgotten the lowest, and the others wait for it."""
+        """Emit the next attempt; if there is none, send the newest attempt of each nonce again: the endpoints may have
+        forgotten the lowest nonce, and the others wait for it."""
         if prepared is not None:
             self._emit_prepared(tracked, prepared)
             return
@@ -542,11 +541,11 @@ class Submitter:
             await self._include_in_head(tracked)
 
     async def _include_in_head(self, tracked: TrackedSubmission) -> None:
-        """Include it in the head: read after the contract, it is not earlier than the block with the submission."""
+        """Record inclusion in the head, which is not earlier than the submission's block."""
         self._emit_included(tracked, await self._blocks.get_head(), "")
 
     async def _resolve_reverted(self, tracked: TrackedSubmission, mined: MinedAttempt) -> None:
-        """End a submission whose attempt was mined and reverted, so that its nonce is spent."""
+        """End a submission whose attempt was mined and reverted, so that its nonce is used."""
         try:
             await self._sender.explain_revert(self._peer, tracked.command, mined)
         except errors.ContractRefused as error:
@@ -555,7 +554,7 @@ class Submitter:
         self._emit_lost(tracked, f"it was reverted in block {mined.block.number}")
 
     async def _resolve_revert_reason(self, tracked: TrackedSubmission, error: errors.ContractRefused) -> None:
-        if error.code in TOO_EARLY:  # it was, in that block; now the contract is asked again
+        if error.code in TOO_EARLY:  # it was too early in that block; it is tried again
             self._emit_lost(tracked, error.message)
             return
         try:
@@ -576,7 +575,7 @@ class Submitter:
         self._emit(events.SubmissionIncluded(tracked.submission, block, hash))
 
     def _emit_refused(self, tracked: TrackedSubmission, refusal: ContractRefusal) -> None:
-        """Report that the contract will never take it."""
+        """Report that the contract will never accept it."""
         self._emit(events.SubmissionRefused(tracked.submission, refusal.code, refusal.reason, refusal.permanent))
         self._stop_tracking(tracked)
 
@@ -586,18 +585,18 @@ class Submitter:
         self._stop_tracking(tracked)
 
     def _emit_failed(self, tracked: TrackedSubmission, reason: str) -> None:
-        """Give it back; it will come again."""
+        """Report a failure, and stop tracking; the core sends the submission again."""
         self._emit_trouble(tracked, reason)
         self._stop_tracking(tracked)
 
     def _emit_trouble(self, tracked: TrackedSubmission, reason: str) -> None:
-        """Report a failure of a submission that is tracked further."""
+        """Report a failure of a submission that stays tracked."""
         log.info("%s: %s", tracked.command.id, reason)
         self._emit(events.CommandFailed(tracked.command.id, reason))
 
 
 def _reason_not_to_sign(command: Submit) -> ContractRefusal | None:
-    """The reason why nothing new may be signed for a submission; None if it may."""
+    """Return why nothing new may be signed for a submission; None if it may."""
     if command.kind == "winners" and not command.winners:
         return ContractRefusal(
             "empty-vote", "a vote without winners leaves no trace on the chain, and could be repeated"
@@ -609,8 +608,8 @@ def _reason_not_to_sign(command: Submit) -> ContractRefusal | None:
 
 
 class ChainCommandDispatcher:
-    """Dispatches the daemon's orders to watcher and submitter. `submitter`: None if this node submits nothing.
-    `budget`: of the account; None if nothing is signed here."""
+    """Passes the daemon's commands to watcher and submitter. `submitter`: None if this node submits nothing. `budget`:
+    the account's; None if this node signs nothing."""
 
     def __init__(
         self,
@@ -635,7 +634,7 @@ class ChainCommandDispatcher:
             self._begin(self._submitter.run)
 
     def handle_command(self, command: Command) -> None:
-        """Take an order; its results are emitted as events."""
+        """Handle a command; its results are emitted as events."""
         if isinstance(command, WatchChain):
             self._start_watching(command)
         elif isinstance(command, Submit | Broadcast) and self._submitter is not None:

@@ -1,10 +1,10 @@
-"""Follows the chain: the contract's logs become events, in the order of the blocks, across reorganisations.
+"""Follows the chain: turns the contract's logs into events, in the order of the blocks, across reorganisations.
 
 - Before anything is read, and after every failure, chain and contract are checked against the configuration
   (`ChainRequirements`).
 - Far behind the head, logs are read in ranges. The last blocks are read one by one, by their hashes, and each is
-  checked against the hash of the block before, so that no reorganisation is missed. Its depth is found by comparing the
-  blocks that were read with those of the chain.
+  checked against its parent's hash, so that no reorganisation is missed. A reorganisation's depth is found by comparing
+  the blocks that were read with those of the chain.
 - The allow-list (`MembershipReader`) is computed from logs at the confirmed depth, because the contract keeps no list.
 """
 
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 
 class ChainRequirements:
-    """What a configuration requires of chain and contract. `extensions`: the contract's version, once reported."""
+    """What a configuration requires of chain and contract. `extensions`: the contract's version of them, once read."""
 
     def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ports.ContractReader) -> None:
         self._config = config
@@ -44,12 +44,9 @@ class ChainRequirements:
     async def check_chain(self, genesis: str) -> str:
         """Check that the chain has this first block (empty: any), and the contract.
 
-        Returns the hash of the first block.
-
-        Raises:
-            ChainMismatch: it is another chain or contract.
-            ConfigError: the contract's rounds have another number of stages than the configuration says.
-            ChainError: it cannot be checked yet.
+        Returns the hash of the first block. Raises ChainMismatch: it is another chain or contract; ConfigError: the
+        contract's rounds have another number of stages than the configuration says; ChainError: it cannot be checked
+        yet.
         """
         found = (await self.blocks.get_block(0)).hash
         if genesis and found != genesis:
@@ -103,12 +100,12 @@ class ChainRequirements:
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
 FILTERS = [[[logs.OPEN_TOPIC, logs.ALLOWED_TOPIC, logs.DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
-CHANGES_MAX = 4096  # blocks with changes that are remembered; of more, the first and the newest ones
+CHANGES_MAX = 4096  # remembered blocks with changes; above it, the first and the newest ones are kept
 
 
 class MembershipReader:
-    """Reports the allow-list: at the start, and whenever a change is confirmed. The list is read only if the swarm is
-    closed: an open one does not use it."""
+    """Reports the allow-list at the start, and whenever a change is confirmed. Reads the list only if the swarm is
+    closed, because an open one does not use it."""
 
     def __init__(
         self,
@@ -123,10 +120,10 @@ class MembershipReader:
         self._from_block = from_block
         self._emit = emit
         self._allowed: set[str] = set()
-        self._read_to = from_block - 1  # last block whose logs are in `_allowed`
+        self._read_to = from_block - 1  # last block whose changes are in `_allowed`
         self._changes = [from_block]  # blocks with changes that have not been reported
-        self._lacking = False  # the contract seemed to have no list when changes were due
-        self._forgotten = 0  # count of reorganisations
+        self._lacking = False  # whether the contract seemed to have no list when changes were due
+        self._forgotten = 0  # number of reorganisations
         self._confirmed = -1
         self._told: events.MembershipRead | None = None
         self._runtime = runtime
@@ -135,10 +132,10 @@ class MembershipReader:
     def record_change(self, number: int) -> None:
         self._changes.append(number)
         if len(self._changes) > CHANGES_MAX:
-            del self._changes[1]  # what it changed is read with a later one
+            del self._changes[1]  # its change is read together with a later one
 
     def reread_after_detection(self) -> None:
-        """Read all changes again: the contract has a list, though it had seemed to have none."""
+        """Read all changes again, because the contract has a list although it seemed to have none."""
         if self._lacking:
             self._lacking = False
             self._changes.insert(0, self._from_block)
@@ -152,13 +149,13 @@ class MembershipReader:
         self._changes = [max(fork, self._from_block)]
 
     def request_update(self, confirmed: int) -> None:
-        """Have changes up to a block read, which is now confirmed."""
+        """Read changes up to a newly confirmed block."""
         self._confirmed = confirmed
         if self._changes and confirmed >= min(self._changes):
             self._due.set()
 
     async def run(self) -> None:
-        """Read and report what is due, until cancelled."""
+        """Read and report due changes until cancelled."""
         while True:
             await self._due.wait()
             try:
@@ -167,7 +164,7 @@ class MembershipReader:
                 errors.ChainError,
                 errors.ChainMismatch,
                 errors.ContractRefused,
-            ) as error:  # a mismatch is the watcher's to judge
+            ) as error:  # the watcher handles a mismatch
                 log.info("membership cannot be read: %s", error.message)
                 self._due.set()
                 await self._runtime.sleep(RETRY_S)
@@ -217,9 +214,9 @@ COMMON = tuple(topic for topic in logs.SAYINGS if topic not in EACH_MEMBERS)
 
 
 class LogSelection:
-    """Chooses which log entries are read, and counts submissions instead of reading all of them. `shards`: of the
-    swarm; if it has none, all entries are read. `account`: gives the account of this node; while it is empty, rewards
-    and votes of all accounts are read."""
+    """Chooses the log entries to read, and counts submissions instead of reading all of them. `shards`: the swarm's;
+    without any, all entries are read. `account` returns this node's account; while it is empty, rewards and votes of
+    all accounts are read."""
 
     def __init__(
         self, shards: int, contract: ports.ContractReader, account: ports.AccountSource, emit: EventSink
@@ -228,10 +225,10 @@ class LogSelection:
         self._contract = contract
         self._account = account
         self._emit = emit
-        self._counted: events.SubmissionsCounted | None = None  # reported last
+        self._counted: events.SubmissionsCounted | None = None  # the count reported last
 
     def make_filters(self) -> tuple[ports.LogFilter, ...]:
-        """Filters for what is read; none if everything is."""
+        """Return filters for the entries to read; empty if all are read."""
         if not self._shards:
             return ()
         account = self._account().removeprefix("0x").lower()
@@ -239,7 +236,7 @@ class LogSelection:
         return [COMMON], [EACH_MEMBERS, *senders]
 
     async def report_submission_count(self, head: BlockRef) -> None:
-        """Report how many peers have reported the stage that is open at a block, if that changed. Raises ChainError."""
+        """Report how many peers reported the stage open at a block, if that changed. Raises ChainError."""
         if not self._shards:
             return
         block = hex(head.number)
@@ -252,11 +249,11 @@ class LogSelection:
             self._emit(counted)
 
     def reset_reported_count(self) -> None:
-        """Report the next count, even an unchanged one: blocks were replaced."""
+        """Report the next count even if it is unchanged, because blocks were replaced."""
         self._counted = None
 
 
-STILL_S = 1800.0  # without a new final block until a warning; Ethereum has one every 6.4 minutes
+STILL_S = 1800.0  # time without a new final block until a warning; Ethereum has one every 6.4 minutes
 
 
 class FinalityTracker:
@@ -266,13 +263,13 @@ class FinalityTracker:
         self._config = config
         self._blocks = blocks
         self._runtime = runtime
-        self._lacking = False  # the chain has no final blocks, and a warning said so
+        self._lacking = False  # whether the chain has no final blocks, and a warning said so
         self._final = -1
         self._moved_at = runtime.now()
-        self._still = False  # it has not moved for long, and a warning said so
+        self._still = False  # whether there was no new final block for long, and a warning said so
 
     async def find_confirmed_number(self, tip: int) -> int:
-        """The number of the last confirmed block up to `tip`; -1 if there is none. Raises ChainError."""
+        """Return the number of the last confirmed block up to `tip`; -1 if there is none. Raises ChainError."""
         if self._config.finality != "depth":
             try:
                 final = (await self._blocks.get_block(self._config.finality)).number
@@ -289,7 +286,7 @@ class FinalityTracker:
         return max(tip - self._config.depth, -1)
 
     def _warn_if_stalled(self, final: int) -> None:
-        """Warn if there has been no new final block for long: submissions then wait without an end."""
+        """Warn if there has been no new final block for a long time: submissions are then never confirmed."""
         now = self._runtime.now()
         if final > self._final:
             if self._still:
@@ -304,22 +301,22 @@ class FinalityTracker:
             )
 
 
-NEAR_BLOCKS = 64  # below the head that are read one by one
-LEFT_AFTER = 2  # failed polls with an endpoint that answers, until another one is asked
+NEAR_BLOCKS = 64  # number of blocks below the head that are read one by one
+LEFT_AFTER = 2  # failed polls with an endpoint that answers, until another one is used
 DEGRADED_AFTER = 3  # failed polls in a row
 ABSENT_AFTER = 12  # the same if endpoints answer, but lack a block that another one has
 PAUSE = Backoff(0.25, 4.0)  # after a failed poll
-LOWER_POLLS = 2  # with a head below the tip, and no endpoint that has the tip, until blocks count as lost
+LOWER_POLLS = 2  # polls with a head below the tip, and no endpoint that has the tip, until blocks count as lost
 AGAIN_S = 300.0  # between two checks for extensions
 STALE_S = 60.0  # without a new block until endpoints are compared
 
 
 class ReadProgress(NamedTuple):
-    """How far the watcher has read, for the status."""
+    """The watcher's progress, for the status."""
 
     tip: int
     head: int
-    lag_s: float  # between the tip's own time and now
+    lag_s: float  # age of the tip by the block's own time
     endpoint: str
     up: bool
 
@@ -329,7 +326,7 @@ ReachListener = Callable[[ReadProgress], None]
 
 
 class ChainWatcher:
-    """Reads one contract's logs block by block and reports them as events, also across reorganisations."""
+    """Reads one contract's logs block by block and reports them as events, across reorganisations."""
 
     def __init__(
         self,
@@ -352,9 +349,9 @@ class ChainWatcher:
         self._branch: RecentBlocks | None = None
         self._genesis = ""
         self._head = 0
-        self._up = False  # ChainUp was emitted, and nothing since needs another one
-        self._checked = False  # chain and contract were checked since the last failure
-        self._degraded = False  # ChainDegraded was emitted, and no ChainUp since
+        self._up = False  # whether ChainUp was emitted, and nothing since needs another one
+        self._checked = False  # whether chain and contract were checked since the last failure
+        self._degraded = False  # whether ChainDegraded was emitted, and no ChainUp since
         self._failures = 0
         self._lower = 0  # polls with a head below the tip
         self._moved_at = self._runtime.now()
@@ -368,19 +365,17 @@ class ChainWatcher:
 
     @property
     def branch(self) -> RecentBlocks:
-        """The branch that has been read so far."""
+        """The branch read so far."""
         assert self._branch is not None, "the watcher has not begun"
         return self._branch
 
     async def run(self, order: WatchChain) -> None:
         """Follow the chain until cancelled.
 
-        An error ends it only if no other endpoint may contradict the one that caused it: an endpoint that lies, or is
-        set up wrongly, is paused.
-
-        Raises:
-            ChainMismatch: it is another chain than before or than configured, or the contract is missing.
-            ConfigError: the contract's rounds have another number of stages than the configuration says.
+        An error ends it only if no other endpoint may contradict the one that caused it: an endpoint that lies or is
+        misconfigured is paused. Raises ChainMismatch: it is another chain than before or than configured, or the
+        contract is missing; ConfigError: the contract's rounds have another number of stages than the configuration
+        says.
         """
         self._genesis = order.genesis
         self._endpoints.has_base_fee |= order.base_fee
@@ -401,7 +396,7 @@ class ChainWatcher:
                 header = await self.heads.wait_for_head(soon=self._lower > 0)
 
     def emit_chain_up_again(self) -> None:
-        """Emit `ChainUp` again when the chain has been read up to its head."""
+        """Emit `ChainUp` again once the chain has been read up to its head."""
         self._up = False
         self.heads.end_wait()
 
@@ -446,7 +441,7 @@ class ChainWatcher:
         self._checked = True
 
     async def _set_starting_block(self, order: WatchChain) -> None:
-        """Continue where the log ends, or begin before the contract's first block."""
+        """Continue where the log ends, or start before the contract's first block."""
         if order.recent:
             self._branch = RecentBlocks(order.recent)
             self.reports.resume_after(self.branch.tip)
@@ -458,7 +453,7 @@ class ChainWatcher:
     # --- from the tip to the head ---
 
     async def _read_up_to(self, head: BlockRef) -> None:
-        """Read the blocks after the tip up to the head; first take back blocks that the chain has replaced."""
+        """Read the blocks after the tip up to the head; first undo blocks that the chain has replaced."""
         self._head = head.number
         tip = self.branch.tip
         if head.number < tip.number:
@@ -478,7 +473,7 @@ class ChainWatcher:
             await self._report_reorganisation(head)
 
     async def _report_reorganisation(self, head: BlockRef) -> None:
-        """Find where the chain forked off, because the tip is no longer part of it, and report that."""
+        """Report where the chain forked off, because the tip is no longer part of it."""
         self._checked = False
         await self._check_chain()
         tip = self.branch.tip
@@ -504,7 +499,7 @@ class ChainWatcher:
         self._emit(events.ChainReorged(fork, tip.number - fork.number))
 
     async def _read_in_ranges(self, last: int) -> bool:
-        """Read in ranges up to the block `last`. Returns False if the tip is not part of the chain any more."""
+        """Read in ranges up to the block `last`. Returns False if the tip is no longer part of the chain."""
         async for span in self._blocks.iter_log_ranges(self.branch.tip.number + 1, last, self._own.make_filters()):
             first, end = await self._blocks.get_blocks((span.first, span.last))
             if span.first == self.branch.tip.number + 1 and first.parent != self.branch.tip.hash:
@@ -530,7 +525,7 @@ class ChainWatcher:
             self.reports.report_block(end, [])
 
     async def _read_block_by_block(self, head: BlockRef) -> bool:
-        """Read block by block. Returns False if the tip is not part of the chain any more."""
+        """Read block by block. Returns False if the tip is no longer part of the chain."""
         blocks = [*await self._blocks.get_blocks(range(self.branch.tip.number + 1, head.number)), head]
         for before, block in pairwise(blocks):
             if block.parent != before.hash:
@@ -563,7 +558,7 @@ class ChainWatcher:
         self.on_head()
 
     async def confirmed_number(self) -> int:
-        """The number of the last confirmed block; -1 if there is none. Raises ChainError."""
+        """Return the number of the last confirmed block; -1 if there is none. Raises ChainError."""
         tip = self.branch.tip.number if self._branch is not None else (await self._blocks.get_head()).number
         return await self._finality.find_confirmed_number(tip)
 
@@ -585,12 +580,12 @@ class ChainWatcher:
             await self.check_for_extensions()
 
     async def check_for_extensions(self) -> None:
-        """Ask again for the extensions of a contract without any; if it has some after all, report that."""
+        """Read the extensions' version again if the contract seemed to have none; report any found."""
         if self._terms.extensions != 0:
             return
         try:
             found = await self._terms.coordinator.extensions_version()
-        except errors.SwarmdError as error:  # also of another chain: that is for `run` to judge
+        except errors.SwarmdError as error:  # even for another chain: `run` handles that
             log.debug("whether the contract has extensions is not known: %s", error.message)
             return
         if found:

@@ -1,8 +1,8 @@
 """The chain worker: `python -m swarmd.chain.worker`, controlled over frames (`swarmd.worker`).
 
-It follows the contract and submits for this node; it alone holds the account's key. It waits for failures to pass. The
+It follows the contract and submits for this node; it alone holds the account's key. It retries after failures. The
 process ends by itself only if no retry can help: another chain or contract than the node's, a key that cannot be read,
-or a configuration that makes no sense.
+or a contradictory configuration.
 """
 
 import logging
@@ -29,7 +29,7 @@ from swarmd.secret_files import CREDENTIAL
 from swarmd.worker.child import Inbox, Outbox, log_lines_to_stderr, run_worker
 from swarmd.worker.messages import StartMessage, StopMessage
 
-PROGRESS_S = 1.0  # between two progress messages, at least
+PROGRESS_S = 1.0  # shortest interval between two progress messages
 
 log = get_logger(__name__)
 
@@ -114,14 +114,14 @@ def confine_process(start: StartMessage) -> None:
 
 
 def list_secret_files(chain: ChainConfig) -> tuple[str, ...]:
-    """Names of the files that the worker reads, as in the configuration."""
+    """Return the names of the files that the worker reads, as in the configuration."""
     files = tuple(url.removeprefix("file:") for url in chain.rpc if url.startswith("file:"))
     named = (chain.keystore, chain.passphrase, chain.proxy.token, *files)
     return tuple(name for name in named if name and not name.startswith(CREDENTIAL))
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """The chain worker's main loop, run by `serve`. Raises SwarmdError: no restart can help, as its exit code says."""
+    """Run the chain worker, for `serve`. Raises SwarmdError if a restart cannot help; the exit code says so."""
     config = decode(start.config)
     if config.chain is None:
         raise ConfigError("this node has no chain: the configuration has no [chain]")
@@ -133,7 +133,7 @@ async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
 
 
 def log_to_stderr(config: Config) -> None:
-    """Log to stderr; the libraries' own loggers, which show whole URLs, only from warnings on."""
+    """Log to stderr; the libraries' own loggers, which show whole URLs, only at warning level and above."""
     log_lines_to_stderr(config.logs.level)
     for name in ("aiohttp", "asyncio", "web3", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,8 +1,8 @@
-"""What a journal is made of: events applied to states, one by one. All that read a journal take `AppliedEvent`.
+"""Applies events to states one by one. Every reader of a journal gets `AppliedEvent`s.
 
-Whether the events come from a live node, a log, a snapshot onwards, or a simulated node: `fold` makes them, and a
-`Projection` makes something of them. What a live node observes goes through `advance`: rounds that pass without it
-become one fact, recorded before the event that showed it.
+The events may come from a live node, a log, a snapshot and the events after it, or a simulated node: `fold_envelopes`
+yields `AppliedEvent`s, and a `Projection` consumes them. Events that a live node observes go through `apply_facts`:
+rounds that pass without the node become one event, recorded before the event that showed it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ StepRule = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]  # `st
 
 
 class AppliedEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event and what came of it."""
+    """One event with the states before and after it, and its commands."""
 
     envelope: Envelope
     before: State
@@ -43,22 +43,22 @@ class AppliedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Projection(Protocol):
-    """Makes something of a journal: figures, lines, a page, a check."""
+    """Computes something from a journal: metrics, lines, a page, a check."""
 
     def apply(self, applied: AppliedEvent) -> None:
-        """Take the next event, in the order of the log and once each. Must return at once."""
+        """Handle the next event, in the order of the log and once each. Must return at once."""
         ...
 
 
 def apply_event(state: State, envelope: Envelope, rule: StepRule = step) -> AppliedEvent:
-    """Apply one event to a state; the state that is given stays as it was."""
+    """Apply one event to a state, which stays unchanged."""
     after, commands = rule(state, envelope)
     return AppliedEvent(envelope, state, after, commands)
 
 
 def fold_envelopes(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[AppliedEvent]:
-    """Apply events one after the other. `envelopes`: without gaps, from the event that `state` is the fold up to.
-    `state`: to start from, by default the empty state before event 0."""
+    """Apply consecutive events, and yield each result. `envelopes` must continue without gaps where `state` ends; by
+    default it starts from the empty state before event 0."""
     now = State() if state is None else state
     for envelope in envelopes:
         after, commands = step(now, envelope)
@@ -67,8 +67,8 @@ def fold_envelopes(envelopes: Iterable[Envelope], state: State | None = None) ->
 
 
 def apply_facts(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[AppliedEvent]:
-    """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it. `seq`: sequence
-    number that the next event gets. `at`: commit time of them all, POSIX seconds."""
+    """Apply a batch of facts in memory; if a fact moves the node past rounds, a `RoundsSkipped` is applied before it.
+    `seq`: sequence number of the next event. `at`: commit time of them all, POSIX seconds."""
     journal: list[AppliedEvent] = []
     for fact in facts:
         applied = apply_event(state, Envelope(seq, at, fact))
@@ -85,21 +85,21 @@ def apply_facts(state: State, seq: int, at: float, facts: Sequence[Event]) -> li
 
 
 def find_skipped_rounds(before: State, after: State) -> RoundsSkipped | None:
-    """The rounds that one step took the node past, to be recorded before the event of that step."""
+    """Return the rounds that one step moved the node past, to be recorded before that step's event."""
     first = max(after.done[0], after.skipped_to) + 1
     last = _reached_round(after) - 1
     return None if first > last else RoundsSkipped(first, last, skip_cause_of(before))
 
 
 def _reached_round(state: State) -> int:
-    """The round that the node is at; the number of all rounds when it waits after the swarm's last one."""
+    """Return the node's current round; the total number of rounds if it waits after the swarm's last one."""
     if state.clock is not None and state.clock.final and state.chart == "waiting":
         return state.clock.round
     return 0 if state.work is None else state.work.round
 
 
 def skip_cause_of(state: State) -> SkipCause:
-    """Why rounds were missed: it joined late, something broke, it was stopped, or it was slow."""
+    """Return why rounds were missed: the node joined late, had a fault, was stopped, or was slow."""
     if state.done[0] < 0 and state.skipped_to < 0 and state.work is None:
         return "late"
     if state.faulted:

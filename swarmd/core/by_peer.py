@@ -1,23 +1,23 @@
-"""Immutable values by peer, in an order; a changed version is made without copying the values.
+"""Immutable ordered values by peer; a changed version is made without copying the values.
 
-All versions that came of one another share one list of what was ever put or removed, and each knows how much of it is
-its own: what comes later is behind that, and does not count. So the newest version takes one more value in O(1), and
-every older one stays as it was; only where an older one is changed too, or most of the list is out of date, is there a
-copy. Versions may be read in any thread while a further one is made, by one thread at a time.
+Versions derived from one another share one append-only list of puts and removals, and each version knows its own length
+of that list, so later entries do not affect it. The newest version takes one more value in O(1), and every older one
+stays unchanged; only changing an older version, or one with mostly stale entries, copies the list. Versions may be read
+in any thread while one thread at a time makes the next one.
 
-For several changes of which nobody sees what lies between there is `grow`: it makes one further version, and changes
-that same one until it is closed.
+For several changes without visible versions in between, `put_in_place` makes one new version, and changes that version
+until `freeze`.
 """
 
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-STALE_MIN = 64  # entries out of date from whose number on, and from half of all on, they are dropped
+STALE_MIN = 64  # stale entries are dropped once there are this many and they are half of all
 
 
 class HasPeer(Protocol):
-    """What belongs to one peer."""
+    """A value that belongs to one peer."""
 
     @property
     def peer(self) -> str:
@@ -28,25 +28,25 @@ T = TypeVar("T", bound=HasPeer)
 
 
 class _Entries(Generic[T]):
-    """What was put and removed, in order.
+    """Puts and removals, in order.
 
     Attributes:
-        values: of each entry, `None` for a removal.
-        removed: whose value it was, by the place of a removal.
-        latest: place of each peer's last entry.
-        before: place of the same peer's entry before it, by the place of an entry that is not its peer's first.
+        values: value of each entry, `None` for a removal.
+        removed: index of a removal → peer.
+        latest: peer → index of its last entry.
+        before: index of an entry → index of the same peer's preceding entry, if there is one.
     """
 
     __slots__ = ("before", "latest", "removed", "values")
 
     def __init__(self, values: list[T], latest: dict[str, int]) -> None:
-        self.values: list[T | None] = values  # type: ignore[assignment]  # nobody else has this list
+        self.values: list[T | None] = values  # the list is not shared
         self.removed: dict[int, str] = {}
         self.latest = latest
         self.before: dict[int, int] = {}
 
     def peers_between(self, start: int, end: int) -> list[str]:
-        """Whose the entries are, of some places."""
+        """Return the peers of the entries from `start` up to `end`."""
         return [
             self.removed[place] if value is None else value.peer
             for place, value in enumerate(self.values[start:end], start)
@@ -54,8 +54,8 @@ class _Entries(Generic[T]):
 
 
 class ValuesByPeer(Generic[T]):
-    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one. `count`: how many
-    there are, as `len` says. `size`: entries that are this version's: how many changes it is made of."""
+    """Values of peers, one each, in the order in which they were last put. Made by `empty` and `from_values`. `count`:
+    number of values, as `len`. `size`: number of this version's entries, that is, of changes."""
 
     __slots__ = ("_entries", "_open", "count", "size")
 
@@ -74,18 +74,18 @@ class ValuesByPeer(Generic[T]):
 
     @classmethod
     def from_values(cls, values: Iterable[T]) -> Self:
-        """These values, in order; of several of one peer the last."""
+        """Return these values in order; the last one if a peer has several."""
         made = cls(values)
         return made if made.count else cls.empty()
 
     @classmethod
     @cache
     def empty(cls) -> Self:
-        """No values: always the same object, so that msgspec leaves a field out that has it by default."""
+        """Return the one empty instance, so that msgspec omits a field that has it by default."""
         return cls()
 
     def put(self, value: T) -> Self:
-        """With this value last, in place of the one that its peer has now."""
+        """Return a version with this value last, in place of its peer's present one."""
         made = self._copy_for_change()
         made._append_entry(value.peer, value)
         return made
@@ -98,18 +98,18 @@ class ValuesByPeer(Generic[T]):
         return made if made.count else self.empty()
 
     def put_in_place(self, value: T) -> Self:
-        """As `put`, into this version itself if it is open, else into a further one that is."""
+        """Put into this version itself if it is open, else into a new, open version. Returns the version."""
         made = self if self._open and self.size < 2 * self.count + STALE_MIN else self._copy_for_change()
         made._open = True
         made._append_entry(value.peer, value)
         return made
 
     def freeze(self) -> None:
-        """Let this version stay as it is from now on."""
+        """Make this version immutable from now on."""
         self._open = False
 
     def with_new_values(self, values: list[T]) -> Self:
-        """The same peers in the same order, each with a new value."""
+        """Return a version with the same peers in the same order, each with a new value."""
         if self.size != self.count or self.size != len(self._entries.values):
             return type(self).from_values(values)
         made = object.__new__(type(self))
@@ -118,7 +118,7 @@ class ValuesByPeer(Generic[T]):
         return made
 
     def _append_entry(self, peer: str, value: T | None) -> None:
-        """Add an entry. Readers in other threads know of none at its place or later."""
+        """Append an entry. Readers in other threads never read at its index or beyond."""
         entries, place = self._entries, self.size
         earlier = entries.latest.get(peer, -1)
         before = None
@@ -134,8 +134,8 @@ class ValuesByPeer(Generic[T]):
         self._update_counts(before, value)
 
     def _copy_for_change(self) -> Self:
-        """This version once more, to be made the next one."""
-        self._open = False  # the entries that it would take are the next one's
+        """Return a copy of this version, to be changed into the next one."""
+        self._open = False  # the next version owns the entries from here on
         size, count = self.size, self.count
         stale = size - count
         if not size or size != len(self._entries.values) or (stale >= STALE_MIN and stale >= count):
@@ -146,10 +146,10 @@ class ValuesByPeer(Generic[T]):
         return made
 
     def _copy_counts_to(self, made: Self) -> None:
-        """Give a further version what this one has counted."""
+        """Copy a subclass's counts to a new version."""
 
     def _update_counts(self, before: T | None, after: T | None) -> None:
-        """Count that a peer's value was one and is another."""
+        """Update a subclass's counts after a peer's value has changed."""
 
     def get(self, peer: str) -> T | None:
         place = self._entries.latest.get(peer, -1)
@@ -158,7 +158,7 @@ class ValuesByPeer(Generic[T]):
         return self.get_at_size(peer, self.size)
 
     def get_at_size(self, peer: str, size: int) -> T | None:
-        """The value that a peer had when this version, or an earlier one of which it came, had that `size`."""
+        """Return the value that a peer had when this version, or one it derives from, had that `size`."""
         entries = self._entries
         place = entries.latest.get(peer, -1)
         while place >= size:
@@ -166,11 +166,11 @@ class ValuesByPeer(Generic[T]):
         return entries.values[place] if place >= 0 else None
 
     def peers_changed_since(self, size: int) -> list[str]:
-        """The peers of the entries from place `size` on: those whose values changed since a version had that `size`."""
+        """Return the peers whose values changed since a version had that `size`, one for each entry since."""
         return self._entries.peers_between(size, self.size)
 
     def is_successor_of(self, earlier: "ValuesByPeer[T]") -> bool:
-        """Whether this came of an earlier version by `peers_changed_since(earlier.size)` alone, or of an empty one."""
+        """Return whether this differs from `earlier` in `peers_changed_since(earlier.size)` only."""
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
 

@@ -1,7 +1,7 @@
 """The statecharts: written by hand as YAML, loaded into `transitions` once, compiled to lookup tables.
 
-`transitions` checks and draws a chart; `step` only ever looks a (state, trigger) pair up in the compiled table, which
-is some hundred times faster. A property test drives both with the same triggers and demands the same states.
+`transitions` checks and draws a chart; `step` only looks a (state, trigger) pair up in the compiled table, which is
+some hundred times faster. A property test drives both with the same triggers and demands the same states.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ NAMES = ("round", "link", "trainer", "coordinator", "submission")
 
 
 class DottedState(NestedState):
-    """Names nested states with a dot: round.training."""
+    """A state class that names nested states with a dot: round.training."""
 
     separator = "."
 
 
 class DottedMachine(HierarchicalMachine):
-    """A machine of `transitions` whose nested states are named so."""
+    """A `transitions` machine with dotted state names."""
 
     state_cls = DottedState
 
 
 class ChartGaps:
-    """Gaps in the charts: triggers that came in states which neither follow nor ignore them.
+    """Gaps in the charts: triggers that arrived in states which neither follow nor ignore them.
 
-    The state stays as it is then. With `raises`, as in tests and in the simulator, a gap is an error. A node counts it,
-    and its daemon logs it: an event in the log must not end every process that reads the log.
+    The state then stays unchanged. With `raises`, as in tests and in the simulator, a gap is an error. A node counts
+    it, and its daemon logs it: an event in the log must not end every process that reads the log.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class ChartGaps:
         self.seen[chart, state, trigger] += 1
 
     def take_lines(self) -> list[str]:
-        """What was noted since this was asked last, as lines for people."""
+        """Return the gaps since the last call, as lines to log."""
         lines = [
             f"{chart}: {trigger} in {state}, {count} times" for (chart, state, trigger), count in self.seen.items()
         ]
@@ -83,7 +83,7 @@ TriggerT = TypeVar("TriggerT", bound=str)
 
 
 class Chart(msgspec.Struct, Generic[StateT, TriggerT], frozen=True):
-    """One chart, ready to be looked up. `chart_types.py` names the states and triggers of each.
+    """One chart, compiled for look-ups. `chart_types.py` names the states and triggers of each.
 
     Attributes:
         source: the YAML document, for drawing.
@@ -98,7 +98,7 @@ class Chart(msgspec.Struct, Generic[StateT, TriggerT], frozen=True):
     ignored: dict[tuple[StateT, TriggerT], str] = {}
 
     def ignore_trigger(self, state: StateT, trigger: TriggerT) -> Literal[False]:
-        """Leave the state as it is: False. What the chart does not list as ignored is noted as a gap."""
+        """Leave the state unchanged and return False; record a gap unless the chart lists the trigger as ignored."""
         if (state, trigger) not in self.ignored:
             GAPS.record_gap(self.name, state, trigger)
         return False
@@ -118,8 +118,6 @@ AnyChart = Chart[Any, Any]
 
 
 class Charts(msgspec.Struct, frozen=True):
-    """The charts that `step` follows."""
-
     round: Chart[RoundState, RoundTrigger]
     link: Chart[LinkState, LinkTrigger]
     trainer: Chart[TrainerState, TrainerTrigger]
@@ -128,7 +126,7 @@ class Charts(msgspec.Struct, frozen=True):
 
 
 def leaf_states(states: list[Any], prefix: str = "") -> list[str]:
-    """Names of all states without children, nested ones with a dot."""
+    """Return the names of all states without children, nested ones with a dot."""
     leaves: list[str] = []
     for state in states:
         if isinstance(state, dict) and state.get("children"):
@@ -139,14 +137,14 @@ def leaf_states(states: list[Any], prefix: str = "") -> list[str]:
 
 
 def shipped_charts_directory() -> Path:
-    """Where the charts lie: beside the package in a checkout, inside it in an installed wheel."""
+    """Return the charts' directory: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "statecharts"
     return inside if inside.is_dir() else package.parent / "statecharts"
 
 
 def build_machine(source: dict[str, Any], model: object | None = None) -> HierarchicalMachine:
-    """A `transitions` machine of the chart. Raises ChartError when the chart is inconsistent."""
+    """Return a `transitions` machine of the chart. Raises ChartError if the chart is inconsistent."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -167,13 +165,13 @@ def build_machine(source: dict[str, Any], model: object | None = None) -> Hierar
 
 
 class _ProbeModel:
-    """Scratch model that the machine moves while the table is compiled."""
+    """A dummy model that the machine moves while the table is compiled."""
 
     state: str
 
 
 def _refuse_unknown_states(source: dict[str, Any]) -> None:
-    """`transitions` looks a transition's states up when it is taken; a wrong name is to be found before."""
+    """Raise ChartError for unknown state names, which `transitions` would find only when a transition is taken."""
     leaves = leaf_states(source["states"])
     known = {leaf.rsplit(".", depth)[0] for leaf in leaves for depth in range(leaf.count(".") + 1)} | {"*"}
     for item in source["transitions"]:
@@ -183,7 +181,7 @@ def _refuse_unknown_states(source: dict[str, Any]) -> None:
 
 
 def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """Try every trigger in every leaf state and note where it leads."""
+    """Return (state, trigger) → state, by trying every trigger in every leaf state."""
     probe = _ProbeModel()
     machine = build_machine(source, probe)
     _refuse_unknown_states(source)
@@ -200,8 +198,8 @@ def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def compile_ignored(source: dict[str, Any], table: Mapping[Any, str]) -> dict[tuple[str, str], str]:
-    """Which (state, trigger) pairs change nothing, and why. `*` is every state that does not follow the trigger. Raises
-    ChartError: an entry names a state or trigger that there is not, gives no `why`, or has a transition too."""
+    """Return (state, trigger) → why it changes nothing. `*` stands for every state that does not follow the trigger.
+    Raises ChartError: an entry names an unknown state or trigger, gives no `why`, or has a transition as well."""
     leaves = leaf_states(source["states"])
     triggers = {item["trigger"] for item in source["transitions"]}
     ignored: dict[tuple[str, str], str] = {}
@@ -223,8 +221,8 @@ def _sources_of(item: dict[str, Any]) -> list[str]:
 
 
 def load_chart(path: Path) -> AnyChart:
-    """Read and compile one chart. Raises NotFoundError: there is no such file; ChartError: it is not YAML, has a wrong
-    shape, or names states that do not exist."""
+    """Read and compile one chart. Raises NotFoundError: there is no such file; ChartError: it is not YAML, has the
+    wrong structure, or names states that do not exist."""
     try:
         source = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

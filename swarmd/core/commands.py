@@ -1,7 +1,7 @@
-"""What a node wants done: intentions that leave the core only after their cause is on disk.
+"""Commands: what a node wants done. They leave the core only after their cause is on disk.
 
-Every command carries an id made of what it is about, so that doing it twice is doing it once: after a crash the same
-command may be issued again under the same id, and the port that receives it must recognise it.
+Every command has an id derived from its subject, so that carrying it out twice has no further effect: after a crash the
+same command may be issued again under the same id, and its receiver must recognise it.
 """
 
 import msgspec
@@ -30,14 +30,14 @@ class StopWorkers(CommandBase, frozen=True, tag="stop_workers"):
 
 
 class KillWorker(CommandBase, frozen=True, tag="kill_worker"):
-    """End a worker's process at once: it missed a deadline. Answered by `WorkerExited`."""
+    """Kill a worker's process that missed a deadline; answered by `WorkerExited`."""
 
     worker: values.Worker
     reason: str
 
 
 class Register(CommandBase, frozen=True, tag="register"):
-    """Publish the membership record and keep it alive until the worker is asked to end; answered by `Registered`."""
+    """Publish the membership record and renew it until the worker is asked to end; answered by `Registered`."""
 
 
 class ReadClock(CommandBase, frozen=True, tag="read_clock"):
@@ -45,8 +45,8 @@ class ReadClock(CommandBase, frozen=True, tag="read_clock"):
 
 
 class Gather(CommandBase, frozen=True, tag="gather"):
-    """Fetch what peers published at (source_round, source_stage), for use in (round, stage). Answered by
-    `RolloutsGathered`, at `until_at` (POSIX seconds) at the latest."""
+    """Fetch peers' rollouts of (source_round, source_stage), for use in (round, stage). Answered by `RolloutsGathered`,
+    at `until_at` (POSIX seconds) at the latest."""
 
     round: int
     stage: int
@@ -60,11 +60,11 @@ class Train(CommandBase, frozen=True, tag="train"):
 
     Attributes:
         rollouts: peers' rollouts of the preceding stage.
-        context: what those were made of, this node's own rollouts too: all earlier stages of the round, and of the
-            round before if this stage begins a round.
-        weights: of a peer, to be measured before the first step, and begun from if they are better than one's own.
-        barred: evidence for which earlier groups of peers are not trained on again, either.
-        peer_questions: groups of a step that come from peers at most, chosen by their cost; 0: as configured.
+        context: the rollouts that those were made from, including own ones: of all earlier stages of the round, and of
+            the round before if this stage is the round's first.
+        weights: a peer's, to be evaluated before the first step, and started from if they are better than the own ones.
+        barred: evidence against peers whose earlier groups must not be trained on again, either.
+        peer_questions: maximum of peers' groups in a step, chosen by their cost; 0: as configured.
     """
 
     round: int
@@ -79,9 +79,9 @@ class Train(CommandBase, frozen=True, tag="train"):
 class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
     """Fetch weights that a trusted peer offers, of this architecture and tokenizer (digests, lower-case hex).
 
-    Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest. To be averaged with,
-    those of several trusted peers, drawn at random, if they were trained in `oldest_round` or later, and after the last
-    mean with them; else those of the peer that is trusted most.
+    Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest. Without `average`,
+    fetch those of the most trusted peer. With it, fetch those of several trusted peers, drawn at random, if they were
+    trained in `oldest_round` or later, and since the last averaging with them.
     """
 
     architecture: str
@@ -94,7 +94,7 @@ class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
 
 
 class CancelTraining(CommandBase, frozen=True, tag="cancel_training"):
-    """Give up the stage that is trained, between two steps; answered by `TrainingCancelled` or `StageTrained`."""
+    """Stop training a stage between two steps; answered by `TrainingCancelled` or `StageTrained`."""
 
     train: str  # id of the `Train` command
 
@@ -109,35 +109,35 @@ class PublishReport(CommandBase, frozen=True, tag="publish_report"):
 
 
 class Announce(CommandBase, frozen=True, tag="announce"):
-    """Store the coordinator's signed clock: a stage is open until `deadline_at` (POSIX seconds); `final`: none follows.
-    Answered by `RoundPublished`."""
+    """Publish the coordinator's signed clock: a stage is open until `deadline_at` (POSIX seconds). `final`: no stage
+    follows. Answered by `RoundPublished`."""
 
     round: int
     stage: int
     opened_at: float
     deadline_at: float
     final: bool = False
-    shards: int = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they lie together
+    shards: int = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: one key
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
-    steady_min: int = 0  # rounds since a stage last waited for it in vain, of a credited member that is waited for
+    steady_min: int = 0  # rounds since a stage last timed out waiting for a credited member that is still waited for
 
     @property
     def announcement_number(self) -> int:
-        """Number of the announcement, in which its id ends; 0 for the final one. A stage may be announced again."""
+        """Number of the announcement, at the end of its id; 0 for the final one. A stage may be announced again."""
         number = self.id.rpartition("/")[2]
         return int(number) if number.isdecimal() and not self.final else 0
 
 
 class CollectReports(CommandBase, frozen=True, tag="collect_reports"):
-    """Report each member's record of (round, stage) as `ReportSeen`, as they come, until another stage is asked for."""
+    """Report each member's record of (round, stage) as `ReportSeen`, until another stage is requested."""
 
     round: int
     stage: int
 
 
 class PublishLeaderboard(CommandBase, frozen=True, tag="publish_leaderboard"):
-    """Publish the standings after a round, and the signed reports they add up; answered by `LeaderboardPublished`."""
+    """Publish a round's standings and the signed reports in them; answered by `LeaderboardPublished`."""
 
     round: int
     standings: tuple[values.Standing, ...]
@@ -145,36 +145,36 @@ class PublishLeaderboard(CommandBase, frozen=True, tag="publish_leaderboard"):
 
 
 class AdmitPeers(CommandBase, frozen=True, tag="admit_peers"):
-    """Accept records of these peers only or, if `open`, of all: the contract's word on membership. No answer."""
+    """Accept records of these peers only or, if `open`, of all, as the contract says. No answer."""
 
     open: bool
     peers: tuple[str, ...] = ()
 
 
 class NoteEvidence(CommandBase, frozen=True, tag="note_evidence"):
-    """Report this evidence no more, as the log holds it, and gather nothing of the peers that it bars. No answer."""
+    """Do not report this evidence again, which is in the log, and gather nothing from the peers that it bans. No
+    answer."""
 
     known: tuple[values.KnownEvidence, ...]
 
 
 class WatchChain(CommandBase, frozen=True, tag="watch_chain"):
-    """Report what the contract said after the block `recent[-1]`, then `ChainUp`, then what it says from then on.
+    """Report the contract's logs after the block `recent[-1]`, then `ChainUp`, then new logs.
 
-    The first command to every chain worker.
-
-    `recent` are the last blocks that were reported, oldest first, so that a reorganisation meanwhile is noticed.
+    The first command to every chain worker. `recent` are the last reported blocks, oldest first, for detecting a
+    reorganisation since.
     """
 
     recent: tuple[values.BlockRef, ...] = ()
-    genesis: str = ""  # of the chain seen before; another one is refused
-    base_fee: bool = False  # that chain's blocks were seen to have one: no endpoint may hide it
-    spent_day: int = -1  # the last day on which the account signed for something, and what that may cost, in wei
+    genesis: str = ""  # of the known chain; another one is refused
+    base_fee: bool = False  # the known chain's blocks have a base fee: an endpoint must not hide it
+    spent_day: int = -1  # the last day on which the account signed, and the most that this day's transactions cost
     spent_wei: str = "0"
 
 
 class Submit(CommandBase, frozen=True, tag="submit"):
-    """Bring a submission about: look whether the chain has it, else prepare an attempt, and follow it until confirmed.
-    Takes the place of an earlier `Submit` of the same submission."""
+    """Get a submission onto the chain: check if the chain has it, else prepare an attempt, and track it until
+    confirmed. Replaces an earlier `Submit` of the same submission."""
 
     submission: str
     kind: values.SubmissionKind
@@ -187,13 +187,13 @@ class Submit(CommandBase, frozen=True, tag="submit"):
 
 
 class Broadcast(CommandBase, frozen=True, tag="broadcast"):
-    """Send an attempt at a submission: it is in the log by now."""
+    """Send an attempt at a submission, which is now in the log."""
 
     submission: str
     prepared: values.SubmissionAttempt
 
 
-# By who carries them out: `swarmd.shell.supervision.worker_of`.
+# Grouped by receiver: `swarmd.shell.supervision.worker_for_command`.
 NetworkCommand = (
     Register
     | ReadClock

@@ -1,7 +1,7 @@
-"""A swarm whose rounds a contract keeps: where the contract is, what it says about this node, who moves it on.
+"""Rounds kept by a contract: where the contract is, what it says about this node, and who advances it.
 
-The contract's round and stage count above all else. While the chain cannot be reached, the node goes by what the
-coordinator mirrors into the DHT, trains on and keeps what it wants to submit (submissions.py).
+The contract's round and stage take precedence over everything else. While the chain cannot be reached, the node follows
+the clock that the coordinator mirrors into the DHT, continues to train, and keeps its submissions (submissions.py).
 """
 
 import zlib
@@ -20,7 +20,7 @@ from swarmd.errors import ExitCode
 
 
 def on_chain_up(turn: StepContext, event: events.ChainUp) -> None:
-    """The chain has been read up to its head: go where the contract is, and submit what waits."""
+    """Follow the contract and resume submissions, after the chain has been read up to its head."""
     turn.clear_deadlines(timer_name_of("ready", "chain"))
     if not _check_contract(turn, event):
         return
@@ -48,7 +48,7 @@ def on_chain_up(turn: StepContext, event: events.ChainUp) -> None:
 
 
 def _check_contract(turn: StepContext, event: events.ChainUp) -> bool:
-    """Stop the node if contract or account are others than the log's. Returns whether both are this node's."""
+    """Stop the node if the contract or account differs from the log's. Returns whether both match."""
     known = turn.chain
     if known.contract and known.contract.lower() != event.contract.lower():
         reason = (
@@ -68,7 +68,7 @@ def _check_account(turn: StepContext, owner: str, account: str) -> bool:
 
 
 def on_chain_degraded(turn: StepContext, event: events.ChainDegraded) -> None:
-    """No endpoint answers: follow the DHT's clock for now."""
+    """Follow the DHT's clock while no endpoint answers."""
     turn.clear_deadlines(timer_name_of("ready", "chain"))
     if turn.fire_chain_trigger("isolated", reason=event.reason, handed=""):
         turn.mark_faulted()
@@ -76,7 +76,7 @@ def on_chain_degraded(turn: StepContext, event: events.ChainDegraded) -> None:
 
 
 def on_chain_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
-    """The chain worker is gone: follow the DHT's clock until it is back."""
+    """Follow the DHT's clock until the chain worker is back."""
     turn.fire_chain_trigger("exited", reason=event.reason, handed="")
     if turn.state.chart not in workers.LEAVING:
         _follow_dht_clock(turn)
@@ -91,14 +91,14 @@ def _follow_dht_clock(turn: StepContext) -> None:
 
 
 def on_chain_block(turn: StepContext, event: events.ChainBlock) -> None:
-    """Apply a block's log entries; blocks that are read to catch up do not move the clock yet."""
+    """Apply a block's log entries. While the chain is still being read, blocks do not move the clock."""
     for entry in event.logs:
         rule = _LOGS.get(type(entry))
         if rule is not None:
             rule(turn, entry, event.block)
     turn.update_chain(recent=_append_block(turn.chain.recent, event.block))
     if turn.chain.chart == "connecting":
-        # much to read, but it gets on
+        # there is much to read, but it makes progress
         turn.set_deadline(timer_name_of("ready", "chain"), turn.at + turn.settings.ready_s)
     if turn.is_chain_up and event.logs:
         _follow_contract(turn)
@@ -155,7 +155,7 @@ _LOGS: dict[type, Callable[[StepContext, Any, BlockRef], None]] = {
 
 
 def on_chain_reorged(turn: StepContext, event: events.ChainReorged) -> None:
-    """Blocks were replaced: what they held of this node is not on the chain now. The node's clock does not go back."""
+    """Undo what this node had in replaced blocks. The node's clock does not go back."""
     fork = event.fork.number
     submissions.drop_above_fork(turn, fork)
     chain = turn.chain
@@ -163,7 +163,7 @@ def on_chain_reorged(turn: StepContext, event: events.ChainReorged) -> None:
 
 
 def _marks_up_to_fork(turn: StepContext, chain: ChainState, fork: int) -> dict[str, Any]:
-    """The marks without what was in blocks above the fork."""
+    """Return the marks (latest reward and vote on the chain) without blocks above the fork."""
     marks: dict[str, Any] = {}
     if chain.reward_block > fork:
         held = submissions.submissions_on_chain(turn.state, "reward")
@@ -182,7 +182,7 @@ def _marks_up_to_fork(turn: StepContext, chain: ChainState, fork: int) -> dict[s
 
 
 def _follow_contract(turn: StepContext) -> None:
-    """Follow the contract, and plan when this node moves it on."""
+    """Set the swarm's clock to the contract's stage, and schedule when this node advances the contract."""
     submissions.drop_advances(turn)
     chain = turn.chain
     place = turn.state.clock
@@ -199,7 +199,7 @@ def _follow_contract(turn: StepContext) -> None:
 
 
 def mirror_clock(turn: StepContext) -> None:
-    """The coordinator tells in the DHT where the contract is, for nodes that cannot read the chain."""
+    """Announce the contract's stage in the DHT, as coordinator, for nodes that cannot read the chain."""
     clock = turn.state.clock
     if turn.settings.role != "coordinator" or clock is None:
         return
@@ -213,7 +213,8 @@ def mirror_clock(turn: StepContext) -> None:
 
 
 def _schedule_advance(turn: StepContext, deadline_at: float) -> None:
-    """Nodes try one after another, each stage in another order, so that mostly one pays for it."""
+    """Schedule this node's attempt to advance the contract. Nodes try one after another, in a different order for each
+    stage, so that usually only one pays for it."""
     settings, chain = turn.chain_settings, turn.chain
     if settings.drive == "never" or (settings.drive == "policy" and not _has_policy(chain)):
         return
@@ -227,12 +228,12 @@ def _schedule_advance(turn: StepContext, deadline_at: float) -> None:
 
 
 def submission_count_of(chain: ChainState) -> int:
-    """Number of peers whose rewards for the present stage are known to be on the chain."""
+    """Return how many peers are known to have a reward for the current stage on the chain."""
     return max(chain.counted, len(chain.reporters))
 
 
 def on_submissions_counted(turn: StepContext, event: events.SubmissionsCounted) -> None:
-    """The contract's own count of a stage's reports."""
+    """Use the contract's own count of a stage's reports."""
     chain = turn.chain
     if (event.round, event.stage) == (chain.round, chain.stage):
         turn.update_chain(counted=event.count)
@@ -241,14 +242,14 @@ def on_submissions_counted(turn: StepContext, event: events.SubmissionsCounted) 
 
 
 def reschedule_advance(turn: StepContext) -> None:
-    """The machine's clock was set: wait from now on, as if the stage had been looked at just now."""
+    """Schedule the advance again after the machine's clock was set."""
     if turn.is_chain_up:
         turn.clear_deadlines("drive")
         _schedule_advance(turn, _stage_deadline_of(turn))
 
 
 def _stage_deadline_of(turn: StepContext) -> float:
-    """When the contract's stage is over, POSIX seconds."""
+    """Return the end of the contract's stage, POSIX seconds."""
     return turn.chain.opened_at + (turn.chain.max_stage_s or turn.chain_settings.stage_s)
 
 
@@ -263,7 +264,8 @@ def _advance_order_of(turn: StepContext, chain: ChainState) -> int:
 
 
 def on_advance_due(turn: StepContext) -> None:
-    """The stage could be over and nobody has moved the contract on. Whatever comes of it, look again after a while."""
+    """Submit an advance, because the stage could be over and nobody has advanced the contract. Try again after a while,
+    whatever the outcome."""
     if turn.is_chain_up:
         submissions.submit_advance(turn, turn.chain.round, turn.chain.stage)
         turn.set_deadline("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
@@ -273,7 +275,7 @@ def on_advance_due(turn: StepContext) -> None:
 
 
 def on_membership_read(turn: StepContext, event: events.MembershipRead) -> None:
-    """The contract says whose records count in the DHT."""
+    """Apply the contract's word on whose records count in the DHT."""
     turn.state.members = None if event.open else event.peers[:ONCHAIN_PEERS_MAX]
     if len(event.peers) > ONCHAIN_PEERS_MAX:
         turn.count_rejections("members-full", len(event.peers) - ONCHAIN_PEERS_MAX)
@@ -282,13 +284,13 @@ def on_membership_read(turn: StepContext, event: events.MembershipRead) -> None:
 
 
 def admit_peers(turn: StepContext) -> None:
-    """Tell the network worker whose records to take."""
+    """Send the network worker the allow-list."""
     members = turn.state.members
     turn.emit(AdmitPeers(command_id("admit", turn.seq), members is None, members or ()))
 
 
 def on_linked(turn: StepContext) -> None:
-    """The DHT answers again: tell the network worker whom to admit, what to announce and what to collect."""
+    """Send the network worker the allow-list, the clock and the stage to collect, after the link came up."""
     work = turn.state.work
     if turn.state.members is not None:
         admit_peers(turn)

@@ -1,7 +1,7 @@
 """The coordinator: musters members, opens stages, closes them on quorum or deadline, keeps the leaderboard.
 
-It keeps count of a bounded number of members: which of them makes room for another is `find_member_slot`. It decides
-into how many shards the records of a stage are divided, and announces that with the clock.
+It tracks a bounded number of members; `find_member_slot` chooses which one is dropped for another. It decides into how
+many shards the records of a stage are divided, and announces that with the clock.
 """
 
 import math
@@ -21,8 +21,8 @@ from swarmd.core.values import CoordinatorSettings, Standing
 
 COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 TOO_HIGH = "reward-too-high"
-ROUNDING = 1e-6  # share of the largest reward that a mean of rewards may be above it
-REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
+ROUNDING = 1e-6  # relative error by which a mean reward may exceed the highest possible one
+REPORT_BYTES_MAX = 2048  # bytes of one signed report; a real one has some 350, with an RSA key 600
 
 
 def settings_of(turn: StepContext) -> CoordinatorSettings:
@@ -32,7 +32,7 @@ def settings_of(turn: StepContext) -> CoordinatorSettings:
 
 
 def on_node_started(turn: StepContext, event: events.NodeStarted) -> None:
-    """A swarm that had run its rounds goes on when it was given more."""
+    """Continue a finished swarm whose number of rounds was raised."""
     coordination = turn.coordination
     if coordination.chart == "finished" and not _are_all_rounds_run(turn, coordination.round):
         _open_stage(turn, "extend", coordination.round, 0)
@@ -44,7 +44,7 @@ def _are_all_rounds_run(turn: StepContext, next_round: int) -> bool:
 
 
 def on_linked(turn: StepContext) -> None:
-    """The DHT answers: begin the muster, or publish the clock again as it was."""
+    """Begin the muster, or publish the clock again, when the DHT answers."""
     coordination = turn.coordination
     if turn.fire_coordinator_trigger("linked"):
         turn.set_deadline("muster", turn.at + settings_of(turn).start_s)
@@ -56,12 +56,12 @@ def on_linked(turn: StepContext) -> None:
 
 
 def _resume_stage(turn: StepContext, coordination: CoordinationBase) -> None:
-    """The network lost the clock or nobody heard it: the same stage, open for a while longer."""
+    """Announce the same stage again, open for a while longer: the network may have lost the clock."""
     turn.remove_pending(_announce_id(coordination))
     rules, peers = settings_of(turn), turn.state.link.peers
-    unseen = coordination.held_since is not None and peers > 0  # others may begin with it only now
+    unseen = coordination.held_since is not None and peers > 0  # other members can start it only now
     more_s = rules.stage_s if unseen else rules.resume_s
-    longest_s = max(rules.stage_s, rules.resume_s)  # an earlier life's clock may have been ahead
+    longest_s = max(rules.stage_s, rules.resume_s)  # an earlier run's clock may have been ahead
     deadline_at = min(max(coordination.deadline_at, turn.at + more_s), turn.at + longest_s)
     if turn.fire_coordinator_trigger("resume"):
         coordination.deadline_at = deadline_at
@@ -71,7 +71,7 @@ def _resume_stage(turn: StepContext, coordination: CoordinationBase) -> None:
 
 
 def on_peer_count_changed(turn: StepContext, before: int) -> None:
-    """Announce a held stage again, with its whole time, when there is a peer again; `before`: peers so far."""
+    """Announce a held stage again with its full time once there is a peer. `before`: number of peers before."""
     held = turn.coordination
     if held.held_since is None or before or not turn.state.link.peers:
         return
@@ -79,7 +79,7 @@ def on_peer_count_changed(turn: StepContext, before: int) -> None:
 
 
 def _reannounce_stage(turn: StepContext) -> None:
-    """Announce the open stage with its whole time from now on."""
+    """Announce the open stage with its full time from now on."""
     opened = turn.coordination
     turn.remove_pending(_announce_id(opened))
     deadline_at = max(opened.deadline_at, turn.at + settings_of(turn).stage_s)
@@ -91,8 +91,8 @@ def _reannounce_stage(turn: StepContext) -> None:
 
 
 def on_first_trainer_ready(turn: StepContext) -> None:
-    """This node can train, for the first time in its life: the stage that it opened meanwhile has its whole time still.
-    So has one that an earlier life opened, unless somebody has reported: then the others are at it."""
+    """Give the open stage its full time when this node can train for the first time in this run. A stage opened by an
+    earlier run gets it only if nobody has reported: otherwise the others are training it."""
     opened = turn.coordination
     waits = opened.chart in COLLECTING and opened.held_since is None
     fresh = opened.opened_at >= turn.state.started_at or not opened.reports
@@ -101,21 +101,22 @@ def on_first_trainer_ready(turn: StepContext) -> None:
 
 
 def should_extend_for_trainer(state: StateBase) -> bool:
-    """Whether the open stage goes on beyond its deadline: nobody has reported, and this node could not yet have."""
+    """Return whether to extend the open stage: nobody has reported, and this node had no chance to, as it had no
+    trainer."""
     coordination = state.coordination
     return coordination is not None and not coordination.reports and not has_had_trainer(state)
 
 
 def has_had_trainer(state: StateBase) -> bool:
-    """Whether the trainer has been ready in this life."""
+    """Return whether the trainer has been ready in this run."""
     return bool(state.trainer.device)
 
 
 def is_alone(state: StateBase) -> bool:
-    """Whether a stage that closes now would close without the others of the swarm, which the settings forbid.
+    """Return whether the open stage must not close because this node is alone, which the settings forbid.
 
-    No peer is connected, and no other member has reported in the open stage, though there have been others. A swarm
-    that may begin with one member may go on with one.
+    It is alone if no peer is connected, and no other member has reported in the open stage, though there have been
+    others. A swarm that may start with one member may continue with one.
     """
     coordination, settings = state.coordination, state.settings
     if coordination is None or settings is None or settings.coordination is None or state.link.peers:
@@ -131,7 +132,7 @@ def _have_others_reported(coordination: CoordinationBase, peer: str) -> bool:
 
 
 def _hold_stage_open(turn: StepContext) -> None:
-    """Keep the stage open for as long as this node is alone; look again after another stage's time."""
+    """Keep the stage open while this node is alone; check again after a full stage time."""
     coordination = turn.coordination
     if coordination.held_since is None:
         coordination.held_since = turn.at
@@ -140,12 +141,12 @@ def _hold_stage_open(turn: StepContext) -> None:
 
 
 def on_registered(turn: StepContext, event: events.Registered) -> None:
-    """The coordinator is a member too."""
+    """Count the coordinator itself as a member."""
     on_member_seen(turn, events.MemberSeen(turn.settings.peer, turn.settings.name))
 
 
 def on_member_seen(turn: StepContext, event: events.MemberSeen) -> None:
-    """Count a member from the round that is open or comes next; one that came back may complete the stage."""
+    """Count a member from the open or next round on. If it came back, it may complete the stage."""
     _record_member(turn, event)
     _close_if_complete(turn)
 
@@ -168,7 +169,7 @@ def _record_member(turn: StepContext, event: events.MemberSeen, reported: bool =
 
 
 def _make_room(turn: StepContext, newcomer: events.MemberSeen, reported: bool) -> bool:
-    """Let a member who is gone make room for one more if need be. Returns whether there is room."""
+    """Drop a member that is gone if another one needs its slot. Returns whether there is a slot."""
     there_is, gone = find_member_slot(turn.coordination, newcomer, reported)
     if gone is not None:
         _set_member(turn, gone, None)
@@ -176,7 +177,7 @@ def _make_room(turn: StepContext, newcomer: events.MemberSeen, reported: bool) -
 
 
 def _set_member(turn: StepContext, before: Member | None, after: Member | None) -> None:
-    """Put a member in place of what it was; None for none."""
+    """Replace a member's entry: `before` None adds one, `after` None removes it."""
     coordination = turn.coordination
     if after is not None:
         coordination.members = coordination.members.put_in_place(after)
@@ -186,7 +187,7 @@ def _set_member(turn: StepContext, before: Member | None, after: Member | None) 
 
 
 def on_member_left(turn: StepContext, event: events.MemberLeft) -> None:
-    """Expect nothing more from it; the stage may be complete without it."""
+    """Wait no longer for a member that left; the stage may be complete without it."""
     coordination = turn.coordination
     member = coordination.members.get(event.peer)
     if member is not None and not member.left:
@@ -199,13 +200,13 @@ def _begin_if_mustered(turn: StepContext) -> None:
     coordination = turn.coordination
     enough = (
         coordination.members.present >= settings_of(turn).min_peers and not turn.state.restored
-    )  # then the clock may still be heard
+    )  # if restored, the clock may still arrive
     if coordination.chart == "mustering" and enough:
         open_first_round(turn)
 
 
 def open_first_round(turn: StepContext) -> None:
-    """Open the first round of this life: the muster is complete or its time is over."""
+    """Open this run's first round, once the muster is complete or its time is over."""
     if turn.coordination.chart != "mustering":
         return
     turn.clear_deadlines("muster")
@@ -217,10 +218,10 @@ def open_first_round(turn: StepContext) -> None:
 
 
 def _first_round(turn: StepContext) -> int:
-    """The round to open first. After a restore it is one that this node never opened, as far as anybody can tell."""
+    """Return the round to open first. After a restore, it is one never opened by this node, as far as is known."""
     round = turn.coordination.round
     if turn.state.restored:
-        heard = turn.state.first_heard >= 0 or turn.state.heard is not None  # which may be old by one
+        heard = turn.state.first_heard >= 0 or turn.state.heard is not None  # the round heard may be one behind
         turn.state.restored = False
         turn.state.floor = clamp_integer(max(turn.state.floor + heard, round + 1))
     return max(round, turn.state.floor)
@@ -270,7 +271,7 @@ def _announce_as(turn: StepContext, name: str, final: bool) -> None:
 
 
 def _finish_rounds(turn: StepContext, rounds: int) -> None:
-    """All rounds have been run: announce the end."""
+    """Announce the end after all rounds."""
     if not turn.fire_coordinator_trigger("finish"):
         return
     coordination = turn.coordination
@@ -286,7 +287,7 @@ def _announce_end(turn: StepContext) -> None:
 
 
 def on_round_published(turn: StepContext, event: events.RoundPublished) -> None:
-    """Everybody can read it: collect the reports."""
+    """Collect the stage's reports, now that all members can read its announcement."""
     command = turn.remove_pending(event.command)
     coordination = turn.coordination
     if not isinstance(command, Announce) or command.id != _announce_id(coordination):
@@ -298,7 +299,7 @@ def on_round_published(turn: StepContext, event: events.RoundPublished) -> None:
 
 
 def on_report_seen(turn: StepContext, event: events.ReportSeen) -> None:
-    """Count a member's report of the open stage once."""
+    """Count a member's report of the open stage, once."""
     coordination = turn.coordination
     current = event.round == coordination.round and event.stage == coordination.stage
     if not current or coordination.chart not in COLLECTING or coordination.reports.get(event.peer):
@@ -323,13 +324,13 @@ def on_report_seen(turn: StepContext, event: events.ReportSeen) -> None:
 
 
 def is_reward_too_high(state: StateBase, reward: float) -> bool:
-    """Whether a stage's reward is more than this swarm's recipe can give, as far as this node's trainer has said."""
+    """Return whether a reward exceeds the maximum of this swarm's recipe, by this node's trainer."""
     most = state.trainer.reward_max
     return most is not None and reward > most + ROUNDING * abs(most)
 
 
 def on_equivocated(turn: StepContext) -> None:
-    """Fewer reports count, and the stage waits for fewer members."""
+    """Recount after evidence of equivocation: fewer reports count, and the stage waits for fewer members."""
     waiting.recount_expected(turn)
     _close_if_complete(turn)
 
@@ -337,14 +338,14 @@ def on_equivocated(turn: StepContext) -> None:
 def _close_if_complete(turn: StepContext) -> None:
     coordination = turn.coordination
     if coordination.held_since is not None and not _have_others_reported(coordination, turn.settings.peer):
-        return  # those it was held for may take part now
+        return  # the stage was held for other members, who may take part now
     if waiting.is_complete(turn, settings_of(turn).quorum):
         _close_stage(turn, "quorum")
 
 
 def on_stage_overdue(turn: StepContext) -> None:
-    """The stage has waited for long enough, or its time is over; if nobody could report yet, there is more time. A
-    trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train."""
+    """Close the stage after its waiting time or deadline, or extend it if nobody could report yet. A trainer that never
+    gets ready is killed and restarted, so extensions end unless nobody can train."""
     waiting.recount_expected(turn)
     if turn.at < turn.coordination.deadline_at and not waiting.is_complete(turn, settings_of(turn).quorum):
         waiting.set_stage_deadline(turn)
@@ -355,7 +356,7 @@ def on_stage_overdue(turn: StepContext) -> None:
 
 
 def _close_stage(turn: StepContext, trigger: CoordinatorTrigger) -> None:
-    """Settle accounts and open what comes next, unless nobody else could take part in either."""
+    """Credit members and open the next stage; hold the stage open instead if no other member could take part."""
     closed = turn.coordination
     round, stage = closed.round, closed.stage
     if closed.chart == "open.collecting" and is_alone(turn.state):
@@ -363,7 +364,7 @@ def _close_stage(turn: StepContext, trigger: CoordinatorTrigger) -> None:
         return
     if not turn.fire_coordinator_trigger(trigger):
         return
-    turn.remove_pending(_announce_id(closed))  # announced again after a hold, and nobody needs it any more
+    turn.remove_pending(_announce_id(closed))  # a held stage is announced again, and nobody needs that any more
     turn.clear_deadlines("stage")
     waiting.on_stage_closed(turn)
     credit_members(turn)
@@ -377,13 +378,13 @@ def _close_stage(turn: StepContext, trigger: CoordinatorTrigger) -> None:
         _open_stage(turn, "next", round + 1, 0)
 
 
-GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
-SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
-IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
+GONE_KEPT = 256  # number of members up to which those without credit are kept after they leave
+SILENT_ROUNDS_MAX = 64  # a credited member that is silent for longer may be dropped, too
+IDLE_MEMBERS_MAX = 256  # members without proof of work, of `MEMBERS_MAX`
 
 
 def should_forget(coordination: CoordinationBase, member: Member) -> bool:
-    """Whether a member that has just left is not kept: it is owed nothing, and there are many."""
+    """Return whether to drop a member that has just left: it has no credit or report, and there are many members."""
     owed = member.rounds > 0 or member.peer in coordination.reports
     return not owed and len(coordination.members) > GONE_KEPT
 
@@ -391,14 +392,11 @@ def should_forget(coordination: CoordinationBase, member: Member) -> bool:
 def find_member_slot(
     coordination: CoordinationBase, newcomer: events.MemberSeen, reported: bool
 ) -> tuple[bool, Member | None]:
-    """Whether there is room for one more, and the member that makes room for it; None if nobody has to.
+    """Return whether there is a slot for a newcomer, and the member to drop for it, if any.
 
-    First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
-    for a long time. Members that have not done the work that every node does have `IDLE_MEMBERS_MAX` places of all.
-
-    Args:
-        newcomer: who wants a place.
-        reported: whether it has reported: then it comes before members that have not done so yet.
+    Members that never had credit are dropped first, and those that left before silent ones; credited members only if
+    they left or were silent for long. Members without proof of work share `IDLE_MEMBERS_MAX` slots. `reported`: whether
+    the newcomer has reported; then it comes before members that have not done so yet.
     """
     members = coordination.members
     if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
@@ -416,7 +414,7 @@ def find_member_slot(
 
 
 def _is_displaceable(member: Member, round: int, reported: bool) -> bool:
-    """Whether a member makes room: it may be silent for as many rounds as it was credited for, up to a bound."""
+    """Return whether a member may be dropped: it left, or was silent for more rounds than it has credit."""
     if member.left:
         return True
     if not member.rounds:
@@ -429,11 +427,11 @@ def _retention_order(member: Member) -> tuple[bool, bool, int, int, str]:
 
 
 SHARDS_MAX = 1024
-ROUNDS_KEPT = 16  # before their number shrinks
+ROUNDS_KEPT = 16  # rounds before the number of shards may shrink
 
 
 def shard_count_for(members: int, each: int) -> int:
-    """The power of two that divides the members into shards of about `each`; 0 if they fit into one."""
+    """Return the number of shards, a power of two, for about `each` members per shard; 0 if they all fit into one."""
     if not each or members <= each:
         return 0
     exponent = max(1, round(math.log2(members / each)))
@@ -441,8 +439,8 @@ def shard_count_for(members: int, each: int) -> int:
 
 
 def decide_shards(coordination: CoordinationBase, shard_members: int) -> None:
-    """Decide where records lie from the round on that begins. Their number grows at once and shrinks only after
-    `ROUNDS_KEPT`, so that one more member or one less does not have it change in each round."""
+    """Decide the number of shards from the current round on. It grows at once but shrinks only after `ROUNDS_KEPT`
+    rounds, so that a few members more or less do not change it in each round."""
     placed, since, round = coordination.shards, coordination.sharded_since, coordination.round
     wanted = shard_count_for(coordination.members.present, shard_members)
     rests = round < since + ROUNDS_KEPT and wanted < placed
@@ -450,14 +448,14 @@ def decide_shards(coordination: CoordinationBase, shard_members: int) -> None:
         coordination.shards, coordination.sharded_since, coordination.shards_before = wanted, round, placed
 
 
-REPORTS_BYTES_MAX = 3 * 1024 * 1024  # of all that go with a leaderboard; a frame to a worker has 4 MiB
+REPORTS_BYTES_MAX = 3 * 1024 * 1024  # bytes of all reports with a leaderboard; a frame to a worker has 4 MiB
 BOARD_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024  # of a leaderboard's rows and reports together
-NAMES_BYTES_MAX = 1024 * 1024  # of all names in it: the ones at the top come first
-ROW_BYTES = 128  # of a row, its name apart
+NAMES_BYTES_MAX = 1024 * 1024  # bytes of all names in it; those at the top have priority
+ROW_BYTES = 128  # bytes of a row without its name
 
 
 def credit_members(turn: StepContext) -> None:
-    """Add the stage's rewards to the members' accounts."""
+    """Add the stage's rewards to the members' totals."""
     coordination = turn.coordination
     reports = {report.peer: report for report in coordination.reports}
     coordination.members = coordination.members.with_new_values(
@@ -478,7 +476,7 @@ def _credit_member(coordination: CoordinationBase, member: Member, report: Repor
 
 
 def publish_leaderboard(turn: StepContext) -> None:
-    """Publish where everybody stands after a round: members with an admission, then those without."""
+    """Publish the standings after a round: members with proof of work first."""
     coordination = turn.coordination
     rows = [
         Standing(member.peer, member.name, member.reward, member.rounds, member.last_round, member.worked)
@@ -497,7 +495,7 @@ def publish_leaderboard(turn: StepContext) -> None:
 
 
 def _drop_excess_names(rows: list[Standing]) -> list[Standing]:
-    """The rows; from the first name on for which there is no room, without names."""
+    """Return the rows; without names from the first one on that exceeds `NAMES_BYTES_MAX`."""
     if _names_bytes(rows) <= NAMES_BYTES_MAX:
         return rows
     sizes = accumulate(len(row.name.encode()) for row in rows)
@@ -510,7 +508,7 @@ def _names_bytes(rows: Sequence[Standing]) -> int:
 
 
 def reports_bytes_max(standings: Sequence[Standing]) -> int:
-    """Bytes of reports that a leaderboard with these rows has room for."""
+    """Return how many bytes of reports fit into a leaderboard with these rows."""
     rows_bytes = ROW_BYTES * len(standings) + _names_bytes(standings)
     return min(REPORTS_BYTES_MAX, BOARD_BYTES_MAX - rows_bytes)
 
@@ -518,7 +516,7 @@ def reports_bytes_max(standings: Sequence[Standing]) -> int:
 def _reports_that_fit(
     turn: StepContext, standings: Sequence[Standing], reports: tuple[Report, ...]
 ) -> tuple[bytes, ...]:
-    """The signed reports that the standings add up from, as many as one order to the network worker holds."""
+    """Return the signed reports behind the standings, as many as fit into one command to the network worker."""
     records = tuple([report.record for report in reports])
     bytes_max = reports_bytes_max(standings)
     if sum(map(len, records)) <= bytes_max:
@@ -530,5 +528,4 @@ def _reports_that_fit(
 
 
 def on_leaderboard_published(turn: StepContext, event: events.LeaderboardPublished) -> None:
-    """The leaderboard is published: its command is answered."""
     turn.remove_pending(event.command)

@@ -1,8 +1,7 @@
-"""Everything that can happen to a node, as recorded facts.
+"""The events: everything that can happen to a node, as recorded facts.
 
-An event is immutable, and for ever from the first release on: then a field may be added with a default, and a tag is
-never renamed or reused (``CONTRIBUTING.md``, law 7). Times are POSIX seconds (float, UTC); rounds and stages count
-from 0.
+Events are immutable. From the first release on, a field may be added with a default, and a tag is never renamed or
+reused (``CONTRIBUTING.md``, law 7). Times are POSIX seconds (float, UTC); rounds and stages count from 0.
 """
 
 from collections.abc import Sequence
@@ -20,24 +19,24 @@ class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_f
 
 
 class NodeStarted(EventBase, frozen=True, tag="node_started"):
-    """A process opened the log and goes on with it: the first event of each life of the node."""
+    """A process opened the log to continue it: the first event of each run of the node."""
 
     settings: values.Settings
-    run: str  # random id of this process's life, so that logs of two lives are told apart
+    run: str  # random id of this run, to tell logs of two runs apart
     version: str = ""
-    restored: bool = False  # the log came from a backup: this node may have signed more than the log knows of
-    from_round: int = 0  # first round that such a node may take part in or open, if the one who restored it knew
+    restored: bool = False  # the log came from a backup: this node may have signed more than the log contains
+    from_round: int = 0  # first round that a restored node may take part in or open, if the operator gave one
 
 
 class NodeForked(EventBase, frozen=True, tag="node_forked"):
-    """The log goes on as that of another node, a second life of the one whose events are before; it has never run."""
+    """The log continues as that of another node, whose first events are the parent's; the new node has never run."""
 
-    parent: str  # peer id of that one
+    parent: str  # the parent's peer id
     version: str = ""
 
 
 class StopRequested(EventBase, frozen=True, tag="stop_requested"):
-    """Somebody wants the node to stop: a signal, the operator, or the node itself after a permanent failure."""
+    """A request to stop: by a signal, the operator, or the node itself after a permanent failure."""
 
     reason: str
     code: int = 0  # exit code to end with
@@ -51,36 +50,36 @@ class NodeStopped(EventBase, frozen=True, tag="node_stopped"):
 
 
 class TimerFired(EventBase, frozen=True, tag="timer_fired"):
-    """A deadline that stands in the state has passed."""
+    """A deadline in the state has passed."""
 
     name: str
     due_at: float
 
 
 class SpaceLow(EventBase, frozen=True, tag="space_low"):
-    """Too little room is left on the data directory's file system to train on; what may go has gone already."""
+    """The data directory's file system has too little free space to train; removable files are removed already."""
 
     free_bytes: int
-    wanted_bytes: int  # that must be free before training goes on
+    wanted_bytes: int  # bytes that must be free before training continues
 
 
 class SpaceFreed(EventBase, frozen=True, tag="space_freed"):
-    """There is enough room on the data directory's file system to train on."""
+    """The data directory's file system has enough free space to train again."""
 
     free_bytes: int
 
 
 class ClockSet(EventBase, frozen=True, tag="clock_set"):
-    """Somebody set this machine's clock."""
+    """This machine's clock was set."""
 
-    step_s: float  # by which it went forward; negative: back
+    step_s: float  # step in seconds, negative if the clock was set back
 
 
 # --- workers ---
 
 
 class WorkerStarted(EventBase, frozen=True, tag="worker_started"):
-    """A worker's process runs. `attempt` is that of the `StartWorker` it answers."""
+    """A worker's process runs. `attempt` is that of the `StartWorker` command."""
 
     worker: values.Worker
     pid: int
@@ -88,40 +87,40 @@ class WorkerStarted(EventBase, frozen=True, tag="worker_started"):
 
 
 class WorkerExited(EventBase, frozen=True, tag="worker_exited"):
-    """A worker process is gone, whatever the cause."""
+    """A worker process ended, for whatever reason."""
 
     worker: values.Worker
     reason: str
-    code: int | None = None  # exit status, absent when a signal ended it
+    code: int | None = None  # exit status; None if a signal ended it
     signal: int | None = None
     permanent: bool = False  # a restart cannot help (bad model path, identity in use, ...)
-    exit_code: int = 0  # what the daemon should exit with when permanent
-    planned: bool = False  # it had done its share and made room for a fresh process: no failure
-    outside: bool = False  # others caused it: another's signal, as the kernel's for want of memory, or room was made
+    exit_code: int = 0  # the daemon's exit code if permanent
+    planned: bool = False  # the worker ended on purpose to be replaced by a fresh process: no failure
+    outside: bool = False  # caused from outside: a signal, such as the kernel's if out of memory, or lack of memory
 
 
 class WorkerStartFailed(EventBase, frozen=True, tag="worker_start_failed"):
-    """The worker could not even be executed."""
+    """The worker's process could not be started."""
 
     worker: values.Worker
     reason: str
     attempt: int
-    outside: bool = False  # the machine had no memory, process or file left for it
+    outside: bool = False  # the machine had no memory, process or file descriptor left for it
 
 
 # --- network ---
 
 
 class LinkUp(EventBase, frozen=True, tag="link_up"):
-    """The DHT answers: at least one other peer for a follower, the own node for a coordinator."""
+    """The DHT answers: at least one other peer for a follower, this node itself for a coordinator."""
 
     peers: int
     addresses: tuple[str, ...] = ()
-    isolated: str = ""  # why the node counts as cut off from its coordinator, or this from its members, all the same
+    isolated: str = ""  # why the node counts as cut off from its coordinator, or a coordinator from its members
 
 
 class LinkDegraded(EventBase, frozen=True, tag="link_degraded"):
-    """The DHT node runs but reaches nobody."""
+    """The DHT node runs but reaches no peer."""
 
     reason: str
 
@@ -139,11 +138,11 @@ class Registered(EventBase, frozen=True, tag="registered"):
 
 
 class MemberSeen(EventBase, frozen=True, tag="member_seen"):
-    """A peer's membership record was read, validated. `name` is what the peer calls itself."""
+    """A valid membership record of a peer was read. `name` is the peer's own name for itself."""
 
     peer: str
     name: str = ""
-    worked: bool = True  # whether its identity has cost what every node's does; else nobody waits for it
+    worked: bool = True  # whether its identity has proof of work; otherwise no stage waits for it
 
 
 class MemberRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -155,18 +154,17 @@ class MemberRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class MembersSeen(EventBase, frozen=True, tag="members_seen"):
-    """Several `MemberSeen` that came together, in order: it means what they mean, one after the other."""
+    """Several `MemberSeen` at once, equivalent to them one after the other."""
 
     members: tuple[MemberRow, ...]
 
     @property
     def count(self) -> int:
-        """How many."""
         return len(self.members)
 
 
 class ReportSeen(EventBase, frozen=True, tag="report_seen"):
-    """A peer's signed report of a finished stage, validated."""
+    """A valid signed report of a peer on a finished stage."""
 
     peer: str
     round: int
@@ -188,7 +186,7 @@ class ReportRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class ReportsSeen(EventBase, frozen=True, tag="reports_seen"):
-    """Several `ReportSeen` of one stage that came together, in order: it means what they mean, one after the other."""
+    """Several `ReportSeen` of one stage at once, equivalent to them one after the other."""
 
     round: int
     stage: int
@@ -196,12 +194,11 @@ class ReportsSeen(EventBase, frozen=True, tag="reports_seen"):
 
     @property
     def count(self) -> int:
-        """How many."""
         return len(self.reports)
 
 
 class MemberLeft(EventBase, frozen=True, tag="member_left"):
-    """A member announced its leaving."""
+    """A member announced that it leaves."""
 
     peer: str
 
@@ -213,7 +210,7 @@ class RoundAnnounced(EventBase, frozen=True, tag="round_announced"):
     stage: int
     opened_at: float
     deadline_at: float
-    final: bool = False  # the swarm has run its rounds: nothing more will open
+    final: bool = False  # the swarm has run all its rounds
 
 
 class NoRoundYet(EventBase, frozen=True, tag="no_round_yet"):
@@ -221,7 +218,8 @@ class NoRoundYet(EventBase, frozen=True, tag="no_round_yet"):
 
 
 class RoundsSkipped(EventBase, frozen=True, tag="rounds_skipped"):
-    """Rounds from `first` to `last` in which this node takes no part. Derived by the node itself, see `advance`."""
+    """Rounds `first` to `last`, in which this node takes no part. Derived by the node itself, see
+    `find_skipped_rounds`."""
 
     first: int
     last: int
@@ -229,13 +227,13 @@ class RoundsSkipped(EventBase, frozen=True, tag="rounds_skipped"):
 
 
 class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
-    """What peers published of a stage lies in the blob store; answers `Gather`."""
+    """Peers' rollouts of a stage are in the blob store; answers `Gather`."""
 
     command: str
     round: int
     stage: int
     rollouts: tuple[values.RolloutsRef, ...] = ()
-    missing: int = 0  # announced by peers, and not fetched in time
+    missing: int = 0  # number of rollouts announced by peers, but not fetched in time
 
 
 class ReportPublished(EventBase, frozen=True, tag="report_published"):
@@ -264,26 +262,24 @@ class LeaderboardPublished(EventBase, frozen=True, tag="leaderboard_published"):
 class RecordsRejected(EventBase, frozen=True, tag="records_rejected"):
     """Peers' records that failed validation, counted per peer and reason."""
 
-    peer: str  # empty when the sender cannot be known
+    peer: str  # empty if the sender is unknown
     reason: str
     count: int = 1
 
 
 class Equivocated(EventBase, frozen=True, tag="equivocated"):
-    """A peer has signed two different records for one place; both are here, for anyone to check."""
+    """A peer has signed two different records for one place; the event holds both, for anyone to check."""
 
     kind: values.EvidenceKind
     peer: str
     round: int
     stage: int
-    first: (
-        bytes  # signed records, as `swarmd.dht.wire.records.SignedRecord.encode` gives them, the one that expires first
-    )
+    first: bytes  # signed records, encoded by `swarmd.dht.wire.records.SignedRecord.encode`; `first` expires first
     second: bytes
 
 
 class CommandFailed(EventBase, frozen=True, tag="command_failed"):
-    """A worker could not do what it was told; it may be told again."""
+    """A worker could not carry out a command, which may be sent again."""
 
     command: str
     reason: str
@@ -298,18 +294,18 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     device: str
     model: str
     parameters: int
-    digest: str = ""  # of the weights it starts from
-    numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
-    architecture: str = ""  # digest of what makes weights fit the model; empty if it takes none from peers
-    tokenizer: str = ""  # digest of the tokenizer, if it does
-    reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
-    other_weights: str = ""  # how the model's weights differ from those that the swarm's recipe names, in words
+    digest: str = ""  # of the initial weights
+    numbers: str = ""  # numeric format of the weights and of training: "float32", "4bit, adapters in float32"
+    architecture: str = ""  # digest that compatible peer weights share; empty if it accepts none from peers
+    tokenizer: str = ""  # digest of the tokenizer, if it accepts weights from peers
+    reward_max: float | None = None  # highest possible reward of a completion; None: the plan does not say
+    other_weights: str = ""  # how the model's weights differ from those named by the swarm's recipe, in words
     restored: tuple[int, int] | None = None  # round and stage whose checkpoint it starts from; None: from the model
-    drawn: int = 0  # tokens drawn for training in all of the node's life
+    drawn: int = 0  # tokens drawn for training since the node was created
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):
-    """A stage was trained once and its rollouts are stored; its checkpoint is written beside what follows."""
+    """A stage was trained and its rollouts are stored; its checkpoint is still being written."""
 
     command: str
     round: int
@@ -322,21 +318,21 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     peer_groups: int = 0  # peers' groups trained on
     held_out: float | None = None  # accuracy on held-out questions, if measured
     rejected: tuple[tuple[str, int], ...] = ()  # peers' groups refused by the trainer: (reason, count)
-    held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
-    judged: tuple[values.Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
-    scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.plan`), for people to read
-    set_aside: tuple[values.SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
+    held_out_before: float | None = None  # accuracy before the node's very first step; only in its first stage
+    judged: tuple[values.Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored by this node
+    scored: str = ""  # digest of questions, truths and rewards as readable text (`swarmd.swarms.plan`)
+    set_aside: tuple[values.SetAside, ...] = ()  # parts of peers' rollouts not trained on, of at most eight peers
     skills: tuple[
         values.Skill, ...
-    ] = ()  # held-out accuracy by task, if measured: 32 at most, those first that fell most
-    flat: values.FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
-    staleness: int = 0  # steps by which the weights that drew own groups lagged; none in the first step of a stage
-    times: values.TrainerTimes | None = None  # where the time went
-    ledger: values.StageTokens | None = None  # what became of the tokens that the node's own model drew
+    ] = ()  # held-out accuracy by task, if measured: at most 32, those that fell most first
+    flat: values.FlatStage | None = None  # why the own groups had zero variance; None: some had not, or there were none
+    staleness: int = 0  # steps by which the weights that drew own groups lagged; none in a stage's first step
+    times: values.TrainerTimes | None = None  # the trainer's time by part
+    ledger: values.StageTokens | None = None  # fate of the tokens that the node's own model drew
 
 
 class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):
-    """What a stage has learnt is on disk; a kill before that costs it, though the stage counts."""
+    """A stage's checkpoint is on disk; a kill before that loses what was learnt, although the stage counts."""
 
     round: int
     stage: int
@@ -344,7 +340,7 @@ class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):
 
 
 class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
-    """A stage was given up after `steps` steps; answers `CancelTraining`."""
+    """Training of a stage was stopped after `steps` steps; answers `CancelTraining`."""
 
     command: str
     round: int
@@ -354,49 +350,50 @@ class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
 
 
 class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):
-    """A peer's weights are here, whole and as its manifest says; nothing has measured them. Answers `FetchWeights`."""
+    """A peer's weights are complete and match their manifest; they are not evaluated yet. Answers `FetchWeights`."""
 
     command: str
     weights: values.PeerWeights
-    received_bytes: int = 0  # in this attempt: less than the file if some of it was here, or a delta was enough
+    received_bytes: int = 0  # in this attempt; less than the file if a part of it was present, or a delta sufficed
     seconds: float = 0.0
-    damaged: values.WeightsDamage = ""  # what was, so that all was fetched
+    damaged: values.WeightsDamage = ""  # which local file was damaged, so that the whole file was fetched
 
 
 class WeightsRefused(EventBase, frozen=True, tag="weights_refused"):
-    """A peer's weights cannot be fetched, or are not begun from; answers `FetchWeights`, or comes amid a `Train`."""
+    """A peer's weights cannot be fetched, or are not used; answers `FetchWeights`, or arrives during a `Train`."""
 
     command: str
     cause: values.WeightsCause
-    reason: str = ""  # for people
-    peer: str = ""  # whose they are, if there were any
+    reason: str = ""  # human-readable
+    peer: str = ""  # the weights' owner, if there were any weights
     held_out_before: float | None = None  # accuracy of the own weights, if it was measured
-    held_out: float | None = None  # that of the peer's, or of the mean with them
+    held_out: float | None = None  # accuracy of the peer's weights, or of the average with them
 
 
 class WeightsAdopted(EventBase, frozen=True, tag="weights_adopted"):
-    """The trainer begins a stage from a peer's weights, since they are better here than its own; or from a mean of both
+    """The trainer starts a stage from a peer's weights, which are better here than its own; or from an average of both
     that is not worse (`PeerWeights.averaged`).
 
-    It counts when the stage is trained: one that is given up leaves the own weights, and the next measures again.
+    It takes effect when the stage is trained: a cancelled stage leaves the own weights, and the next one evaluates
+    again.
     """
 
-    command: str  # the `Train`
+    command: str  # id of the `Train` command
     round: int
     stage: int
     weights: values.PeerWeights
     held_out_before: float  # accuracy of the own weights on the held-out questions here
-    held_out: float  # that of the weights it begins from, on the same
+    held_out: float  # accuracy of the adopted weights on the same questions
 
 
 class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
-    """What became of an attempt to put the model on the Hugging Face Hub. No rule of the core uses it."""
+    """The outcome of pushing the model to the Hugging Face Hub. No rule of the core uses it."""
 
-    round: int  # the last one that the pushed model was trained in
+    round: int  # the last round that the pushed model was trained in
     repo: str
     revision: str = ""  # commit on the Hub; empty if it failed
     url: str = ""
-    error: str = ""  # why it failed; empty if it did not
+    error: str = ""  # why it failed; empty on success
     seconds: float = 0.0
 
 
@@ -404,15 +401,15 @@ class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
 
 
 class ChainLog(values.Value, frozen=True, tag_field="log"):
-    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses. `index` is the
-    entry's place in its block, `transaction` the hash of the transaction that caused it."""
+    """Base of the contract's log entries; accounts are checksummed addresses. `index` is the entry's index in its
+    block, `transaction` the hash of the transaction that caused it."""
 
     index: int
     transaction: str
 
 
 class StageLog(ChainLog, frozen=True, tag="stage"):
-    """StageAdvanced: the swarm is at this stage now. A new round is told by its stage 0 alone."""
+    """StageAdvanced: the swarm is at this stage now. Only stage 0 marks a new round."""
 
     round: int
     stage: int
@@ -461,20 +458,20 @@ AnyChainLog = StageLog | RegistrationLog | RewardLog | VoteLog | PolicyLog | Oth
 
 
 class ChainUp(EventBase, frozen=True, tag="chain_up"):
-    """Everything up to `head` has been read: the chain and the contract are those of the configuration."""
+    """The chain has been read up to `head`; chain and contract match the configuration."""
 
     chain_id: int
     contract: str
-    genesis: str  # hash of block 0: a chain that was reset has another one
+    genesis: str  # hash of block 0, which differs on a chain that was reset
     head: values.BlockRef
-    stages: int  # stages in a round, as the contract counts
+    stages: int  # number of stages in a round, by the contract
     round: int
     stage: int
     opened_at: float  # when that stage began, POSIX seconds
-    account: str = ""  # that this node's submissions come from, empty while nobody knows
-    registered_to: str = ""  # account that this node's peer id is registered to, empty while it is not
+    account: str = ""  # the account of this node's submissions; empty if unknown
+    registered_to: str = ""  # the account that this node's peer id is registered to; empty if none
     extensions: int = 0  # `extensionsVersion()`, 0 for a contract without it
-    min_submissions: int = 0  # the policy
+    min_submissions: int = 0  # the round policy
     max_stage_s: int = 0
     base_fee: bool = False  # the chain's blocks have a base fee (EIP-1559)
 
@@ -486,14 +483,14 @@ class ChainDegraded(EventBase, frozen=True, tag="chain_degraded"):
 
 
 class ChainBlock(EventBase, frozen=True, tag="chain_block"):
-    """A block in which the contract said something; now and then one without, so that a restart has less to read."""
+    """A block with log entries of the contract; occasionally one without, so that a restart has less to read."""
 
     block: values.BlockRef
     logs: tuple[AnyChainLog, ...] = ()
 
 
 class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
-    """Rewards for a stage on the chain, by the contract's own count, for nodes that do not read each."""
+    """The contract's own count of rewards for a stage, for nodes that do not read each reward."""
 
     round: int
     stage: int
@@ -501,14 +498,14 @@ class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
 
 
 class ChainReorged(EventBase, frozen=True, tag="chain_reorged"):
-    """Blocks after `fork` are no part of the chain now; `ChainBlock`, then `ChainUp` tell what is there instead."""
+    """Blocks after `fork` are no longer part of the chain; `ChainBlock`, then `ChainUp` report what replaced them."""
 
     fork: values.BlockRef
-    depth: int  # blocks dropped
+    depth: int  # number of blocks dropped
 
 
 class MembershipRead(EventBase, frozen=True, tag="membership_read"):
-    """Who may take part, as the contract says at its confirmed depth."""
+    """Who may take part, by the contract at its confirmed depth."""
 
     open: bool
     peers: tuple[str, ...] = ()  # the allow-list, sorted
@@ -518,21 +515,21 @@ class MembershipRead(EventBase, frozen=True, tag="membership_read"):
 
 
 class SubmissionPrepared(EventBase, frozen=True, tag="submission_prepared"):
-    """The next attempt is ready; it is sent once this is durable."""
+    """The next attempt is signed; it is sent once this event is durable."""
 
     submission: str
     prepared: values.SubmissionAttempt
 
 
 class SubmissionSent(EventBase, frozen=True, tag="submission_sent"):
-    """An endpoint or the signer proxy took it; `hash` is what they call it."""
+    """An endpoint or the signer proxy accepted the submission; `hash` is the transaction's hash by their answer."""
 
     submission: str
     hash: str = ""
 
 
 class SubmissionIncluded(EventBase, frozen=True, tag="submission_included"):
-    """It is on the chain, by one of our attempts or found there; not yet deep enough to count on."""
+    """The submission is on the chain, by one of this node's attempts or not, but not yet confirmed."""
 
     submission: str
     block: values.BlockRef
@@ -540,24 +537,24 @@ class SubmissionIncluded(EventBase, frozen=True, tag="submission_included"):
 
 
 class SubmissionConfirmed(EventBase, frozen=True, tag="submission_confirmed"):
-    """It is on the chain as deep as the configuration asks."""
+    """The submission is on the chain at the configured depth."""
 
     submission: str
     block: values.BlockRef
 
 
 class SubmissionLost(EventBase, frozen=True, tag="submission_lost"):
-    """None of its attempts can be mined any more, and the chain does not have it: a new one is needed."""
+    """None of the submission's attempts can be mined any more, and the chain does not have it: it needs a new one."""
 
     submission: str
     reason: str
 
 
 class SubmissionRefused(EventBase, frozen=True, tag="submission_refused"):
-    """The contract will never take it. `permanent`: nor any other of this node, so that the node must stop."""
+    """The contract will never accept the submission. `permanent`: nor any of this node's, which must stop."""
 
     submission: str
-    code: str  # the contract's error by name, or swarmd's own word: below-mark, outbox-full, taken
+    code: str  # the contract error's name, or swarmd's own code: below-mark, outbox-full, taken
     reason: str
     permanent: bool = False
 
@@ -629,7 +626,7 @@ def tag_of(event: Event) -> str:
 
 
 def reports_in(event: EventBase) -> Sequence[ReportSeen]:
-    """The reports that an event tells of, each as if it were told by itself; none for other events."""
+    """Return the reports in an event, each as a `ReportSeen`; empty for other events."""
     if isinstance(event, ReportSeen):
         return (event,)
     if isinstance(event, ReportsSeen):
@@ -639,7 +636,7 @@ def reports_in(event: EventBase) -> Sequence[ReportSeen]:
 
 
 def members_in(event: EventBase) -> Sequence[MemberSeen]:
-    """The memberships that an event tells of, each as if it were told by itself; none for other events."""
+    """Return the memberships in an event, each as a `MemberSeen`; empty for other events."""
     if isinstance(event, MemberSeen):
         return (event,)
     if isinstance(event, MembersSeen):

@@ -1,11 +1,12 @@
-"""How many groups of a step come from peers, by what an informative group costs: one drawn here, or a peer's.
+"""Decides how many groups of a step come from peers, by the cost of an informative own group and of a peer's.
 
-- An own group costs drawing and scoring, a peer's waiting for the network, reading and scoring. Both cost their share
-  of the passes. The trainer measures this (`TrainerTimes`), and the node how long it waits for peers' rollouts.
-- The cheaper peers' groups are, the more of them are taken: at four tenths of the price, six tenths of a step. At the
-  same price or above it is one in a step, so that the price goes on being known. At least one group is this node's own.
-  A rule that took all from whoever is cheaper would leave a swarm in which nobody draws.
-- The figures are in the log, and the choice is computed from them alone: a replay chooses the same.
+- An own group costs drawing and scoring, a peer's costs waiting for the network, reading and scoring. Both cost their
+  share of the forward and backward passes. The trainer measures this (`TrainerTimes`), and the node how long it waits
+  for peers' rollouts.
+- The cheaper peers' groups are, the more are used: at four tenths of the own price, six tenths of a step. At the same
+  price or above, one per step, so that the price is still measured. At least one group is this node's own. If all nodes
+  took the cheaper kind only, nobody in the swarm might draw.
+- The figures are in the log, and the choice is computed from them alone, so a replay chooses the same.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from swarmd.core.events import StageTrained
 from swarmd.core.state import GroupCosts, StateBase
 from swarmd.core.values import PeerSlots, TrainerPart, TrainerTimes
 
-MEASURED_MIN = 8.0  # groups of each kind, without which nothing is known of their cost
-KEPT = 0.5  # of the sums, from one stage to the next
+MEASURED_MIN = 8.0  # measured groups of each kind below which their cost counts as unknown
+KEPT = 0.5  # share of the sums that is kept from one stage to the next
 DRAWING: tuple[TrainerPart, ...] = ("prefill", "decode", "sync", "score")
 PASSES: tuple[TrainerPart, ...] = ("forward", "backward", "gradients")
 
 
 def count_stage(state: StateBase, event: StageTrained) -> None:
-    """Count what the groups of the stage in hand have cost, once it is trained."""
+    """Add a trained stage's group costs to the running sums."""
     times, trainer, before = state.stage_times, event.times, state.group_costs
     if times is None or trainer is None or (times.round, times.stage) != (event.round, event.stage):
         return
@@ -39,7 +40,7 @@ def count_stage(state: StateBase, event: StageTrained) -> None:
 
 
 def stage_costs(trainer: TrainerTimes, gather_s: float) -> GroupCosts:
-    """What the groups of one stage have cost; `gather_s` is how long peers' rollouts were waited for."""
+    """Return the cost of one stage's groups; `gather_s` is the time spent waiting for peers' rollouts."""
     parts = dict(trainer.parts)
     return GroupCosts(
         trainer.own_groups,
@@ -52,7 +53,7 @@ def stage_costs(trainer: TrainerTimes, gather_s: float) -> GroupCosts:
 
 
 def group_prices(costs: GroupCosts, least: float = MEASURED_MIN) -> tuple[float, float] | None:
-    """Seconds that an informative group costs, an own one and a peer's; None if fewer than `least` were measured."""
+    """Return the seconds that an informative group costs, (own, peer's); None if fewer than `least` were measured."""
     if min(costs.own_groups, costs.peer_groups, costs.trained_groups) < least:
         return None
     passing_s = costs.pass_s / costs.trained_groups
@@ -61,7 +62,7 @@ def group_prices(costs: GroupCosts, least: float = MEASURED_MIN) -> tuple[float,
 
 
 def choose_peer_questions(slots: PeerSlots, costs: GroupCosts) -> int:
-    """How many groups of a step come from peers at most."""
+    """Return the maximum number of groups of a step that come from peers."""
     prices = group_prices(costs)
     if prices is None:
         return slots.usual
@@ -71,7 +72,7 @@ def choose_peer_questions(slots: PeerSlots, costs: GroupCosts) -> int:
 
 
 def choose_for_stage(state: StateBase, slots: PeerSlots | None) -> int:
-    """The choice for the stage in hand, which is kept with the figures behind it; 0: the configuration has a number."""
+    """Return the choice for the current stage, and record it with its costs; 0: a fixed configured number."""
     if slots is None:
         return 0
     chosen, times = choose_peer_questions(slots, state.group_costs), state.stage_times

@@ -1,14 +1,14 @@
-"""The names of deadlines, commands and submissions in the log, made and told apart in one place.
+"""Builds and parses the names of deadlines, commands and submissions in the log.
 
-A name is its kind, or its kind and what it is about: "gather", "ready/chain", "train/3/0". Names stand in logs: a kind
-is never renamed.
+A name is a kind, or a kind and its subject: "gather", "ready/chain", "train/3/0". Names are in logs, so a kind is never
+renamed.
 """
 
 from typing import Literal, NewType, cast
 
 from swarmd.core.values import SubmissionKind
 
-# Deadlines of which a node has one at a time.
+# Deadlines that a node has at most one of.
 Timer = Literal[
     "cancel", "clock", "drive", "gather", "muster", "publish", "register", "stage", "submission", "train",
     "weights",
@@ -24,22 +24,21 @@ CommandKind = Literal[
 
 
 def timer_name_of(kind: TimerAbout, what: str) -> TimerName:
-    """The deadline of a worker or a command, as "ready/chain"."""
-    return f"{kind}/{what}"  # type: ignore[return-value]  # to call `TimerName` takes as long as to make the name
+    """Return the name of a worker's or a command's deadline, such as "ready/chain"."""
+    return f"{kind}/{what}"  # calling `TimerName` takes as long as building the name
 
 
 def kind_of_timer(name: str) -> TimerKind:
-    """What a deadline waits for."""
     return cast(TimerKind, name.partition("/")[0])
 
 
 def command_id(kind: CommandKind, about: int | str = "") -> str:
-    """The id of a command, as "kill/trainer/9f3c/2"."""
+    """Return the id of a command, such as "kill/trainer/9f3c/2"."""
     return kind if about == "" else f"{kind}/{about}"
 
 
 def stage_command_id(kind: CommandKind, round: int, stage: int) -> str:
-    """The id of a command about a stage, as "train/3/0"."""
+    """Return the id of a command about a stage, such as "train/3/0"."""
     return f"{kind}/{round}/{stage}"
 
 
@@ -48,7 +47,7 @@ def is_command_of_kind(id: str, *kinds: CommandKind) -> bool:
 
 
 def submission_id(kind: SubmissionKind, about: int | str = "") -> str:
-    """The id of a submission: "register", "winners/3", "reward/3/0"."""
+    """Return the id of a submission: "register", "winners/3", "reward/3/0"."""
     return kind if about == "" else f"{kind}/{about}"
 
 

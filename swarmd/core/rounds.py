@@ -1,7 +1,7 @@
 """How a node takes part in rounds and stages: join, gather, train, publish, settle, skip.
 
-A node that was brought back from a backup signs nothing again that it may have signed since the backup was made. Where
-a contract keeps the rounds it knows what was submitted. The signed reports in the DHT nobody keeps, so a restored node
+A node that was restored from a backup does not sign again what it may have signed since the backup was made. If a
+contract keeps the rounds, it shows what was submitted. Nobody keeps the signed reports in the DHT, so a restored node
 takes part only from the round after the first one that it saw open (`raise_round_floor`).
 """
 
@@ -28,18 +28,18 @@ from swarmd.core.turn import StepContext
 from swarmd.core.values import RolloutsRef, SetAside
 from swarmd.core.workers import LEAVING
 
-RETRY_S = 2.0  # before a failed network command is sent again
+RETRY_S = 2.0  # delay before a failed network command is sent again
 TRAIN_RETRY_S = 1.0
-TRAIN_FAILURES_MAX = 3  # failures of one stage before it is given up
+TRAIN_FAILURES_MAX = 3  # failures of one stage before the node gives it up
 CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
-# States in which the clock is not read: too early for it, or too late.
+# States in which the clock is not read: too early, or too late.
 UNSYNCED: tuple[RoundState, ...] = ("stopped", "failed", "draining", "starting", "joining", "registering")
-NOWHERE = (-1, -1, False)  # before every announcement
+NOWHERE = (-1, -1, False)  # sorts before every announcement
 
 
 def on_linked(turn: StepContext) -> None:
-    """The link has just come up: register again, look at the clock, send what waits for an answer."""
+    """Register again, read the clock, and send pending commands, after the link came up."""
     turn.fire_round_trigger("linked")
     for command in turn.pending.values():
         if not isinstance(command, commands.Train):
@@ -58,21 +58,21 @@ def on_linked(turn: StepContext) -> None:
 
 
 def _republish_report(turn: StepContext) -> None:
-    """A network worker that was restarted no longer keeps this stage's report alive: hand it over once more."""
+    """Send the current stage's report again, because a restarted network worker no longer renews it."""
     work = turn.state.work
     if work is not None and work.published and work.result is not None:
         turn.emit(make_report_command(work, work.result))
 
 
 def read_clock(turn: StepContext) -> None:
-    """Have the coordinator's clock read, and look again later."""
+    """Request the coordinator's clock, and set a deadline to read it again."""
     if turn.state.link.chart == "up":
         turn.emit(commands.ReadClock(command_id("clock", turn.seq)))
     turn.set_deadline("clock", turn.at + min(turn.settings.clock_s, CLOCK_REPEAT_MAX_S))
 
 
 def on_registered(turn: StepContext, event: events.Registered) -> None:
-    """The swarm knows this node; now find out where the swarm is."""
+    """Find out where the swarm is, now that this node is registered."""
     turn.remove_pending(event.command)
     if not turn.fire_round_trigger("registered"):
         return
@@ -83,29 +83,29 @@ def on_registered(turn: StepContext, event: events.Registered) -> None:
 
 
 def on_no_round_yet(turn: StepContext, event: events.NoRoundYet) -> None:
-    """Nothing was announced so far. If a round is known to be open, its announcement is only lost for a while."""
+    """Wait for a first announcement. If a round is known to be open, its announcement is only missing."""
     clock = turn.state.clock
     if turn.state.chain is None and (clock is None or clock.final):
         turn.fire_round_trigger("no_round")
 
 
 def on_round_announced(turn: StepContext, event: events.RoundAnnounced) -> None:
-    """The coordinator tells where the swarm is; a contract that can be read knows better."""
+    """Follow the coordinator's announcement, unless the contract can be read, which takes precedence."""
     if not turn.is_chain_up:
         apply_announcement(turn, event)
 
 
 def apply_announcement(turn: StepContext, event: events.RoundAnnounced) -> None:
-    """Follow the swarm's clock, which never goes back."""
+    """Apply an announcement to the swarm's clock, which never goes back."""
     clock = turn.state.clock
-    # Order of announcements: a swarm that goes on after its final mark announces the same round, not final.
+    # Sort key: a swarm that continues after its final mark announces the same round, not final.
     place = (event.round, event.stage, not event.final)
     before = NOWHERE if clock is None else (clock.round, clock.stage, not clock.final)
     if place < before:
         return
     if clock is not None and place == before and event.deadline_at < clock.deadline_at:
         raise_round_floor(turn, event, clock.round)
-        follow_clock(turn, moved=False)  # an older record of the same stage: it tells where the swarm is, not how long
+        follow_clock(turn, moved=False)  # an older record of the same stage: its place counts, its deadline does not
         return
     turn.state.clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
     raise_round_floor(turn, event, event.round)
@@ -117,7 +117,7 @@ def apply_announcement(turn: StepContext, event: events.RoundAnnounced) -> None:
 
 
 def follow_clock(turn: StepContext, moved: bool) -> None:
-    """Act on the clock in the present state."""
+    """Act on the clock according to the present state."""
     clock = turn.state.clock
     if clock is None:
         return
@@ -134,7 +134,7 @@ def follow_clock(turn: StepContext, moved: bool) -> None:
 
 
 def _resume_or_enter_stage(turn: StepContext, clock: Clock) -> None:
-    """After a start: resume the unfinished stage if the swarm is still at it, else join the stage that is open."""
+    """After a start, resume the unfinished stage if the swarm is still at it, else join the open stage."""
     weights.resume_deadline(turn)
     work = turn.state.work
     elsewhere = work is None or (work.round, work.stage) != (clock.round, clock.stage)
@@ -156,7 +156,7 @@ def _resume_or_enter_stage(turn: StepContext, clock: Clock) -> None:
 
 
 def enter_stage(turn: StepContext, clock: Clock) -> None:
-    """Begin the announced stage: one trained already is left alone, the end of the swarm leads to waiting."""
+    """Start the announced stage, unless it was trained already; wait if the swarm has ended."""
     if turn.state.chart == "round.settling" and is_trainer_still_busy(turn):
         return
     if clock.final:
@@ -168,7 +168,7 @@ def enter_stage(turn: StepContext, clock: Clock) -> None:
         turn.fire_round_trigger("no_round")
         return
     if turn.state.low_space is not None:
-        turn.fire_round_trigger("pause")  # `machine.hold` does the rest
+        turn.fire_round_trigger("pause")  # `pause_for_low_space` does the rest
         return
     place = (clock.round, clock.stage)
     if place <= turn.state.done or place <= last_rewarded_stage(turn):
@@ -191,13 +191,13 @@ def enter_stage(turn: StepContext, clock: Clock) -> None:
 
 
 def _drop_gathering(turn: StepContext) -> None:
-    """Drop gathering and training of an earlier stage; its report stays pending, and nobody waits for it."""
+    """Drop gathering and training of an earlier stage. Its report stays pending, but nothing waits for it."""
     turn.drop_pending(commands.Gather, commands.Train)
     turn.clear_deadlines("gather", "train", "publish")
 
 
 def _start_gathering(turn: StepContext, work: StageWork) -> None:
-    """Fetch what peers published at the preceding stage; at the very first there is nothing to fetch."""
+    """Fetch peers' rollouts of the preceding stage; the very first stage has none."""
     source = preceding_stage(work.round, work.stage, turn.settings.stages)
     if source is None:
         _begin_training(turn, ())
@@ -211,7 +211,7 @@ def _start_gathering(turn: StepContext, work: StageWork) -> None:
 
 
 def on_rollouts_gathered(turn: StepContext, event: events.RolloutsGathered) -> None:
-    """Peers' rollouts are in the blob store."""
+    """Train with the rollouts that are now in the blob store."""
     if turn.remove_pending(event.command) is None:
         return
     stage_times.record_gathering(turn.state, event)
@@ -223,7 +223,7 @@ def on_rollouts_gathered(turn: StepContext, event: events.RolloutsGathered) -> N
 
 
 def on_gather_overdue(turn: StepContext) -> None:
-    """Train without what has not come."""
+    """Train without the rollouts that have not arrived."""
     work = turn.state.work
     if work is not None and turn.state.chart == "round.gathering":
         turn.remove_pending(stage_command_id("gather", work.round, work.stage))
@@ -242,7 +242,7 @@ def _begin_training(turn: StepContext, rollouts: tuple[RolloutsRef, ...]) -> Non
 
 
 def train_if_gathered(turn: StepContext) -> None:
-    """Train the stage that waits for nothing any more."""
+    """Train the current stage if it no longer waits for anything."""
     work = turn.state.work
     if work is not None and work.gathered and turn.state.chart == "round.gathering":
         _begin_training(turn, work.rollouts)
@@ -264,7 +264,7 @@ def _issue_train(turn: StepContext, work: StageWork) -> None:
 
 
 def on_stage_trained(turn: StepContext, event: events.StageTrained) -> None:
-    """Keep the result, whatever else has happened meanwhile, and publish it if the node is still at that stage."""
+    """Keep the result in any case, and publish it if the node is still at that stage."""
     freed = _free_trainer(turn, train_command_id(event.round, event.stage))
     work = turn.state.work
     if turn.state.done >= (event.round, event.stage):
@@ -291,11 +291,11 @@ def _publish_result(turn: StepContext, event: events.StageTrained, work: StageWo
     elif turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
     elif turn.state.chart == "round.settling":
-        settle_stage(turn)  # it was given up, and came to its end all the same
+        settle_stage(turn)  # it was cancelled, but finished all the same
 
 
 def on_report_published(turn: StepContext, event: events.ReportPublished) -> None:
-    """The report is out; with a chain, the stage also waits for its reward to be on it."""
+    """Record that the report is published; with a chain, the stage also waits for its reward to be on the chain."""
     turn.remove_pending(event.command)
     work = turn.state.work
     if work is None or (work.round, work.stage) != (event.round, event.stage):
@@ -307,7 +307,7 @@ def on_report_published(turn: StepContext, event: events.ReportPublished) -> Non
 
 
 def on_submission_settled(turn: StepContext) -> None:
-    """The stage is over for this node once nothing of it is on its way to the chain."""
+    """End the stage for this node once none of its submissions is pending."""
     work = turn.state.work
     if work is None or submissions.is_reward_pending(turn.state, work.round, work.stage):
         return
@@ -316,7 +316,7 @@ def on_submission_settled(turn: StepContext) -> None:
 
 
 def settle_stage(turn: StepContext) -> None:
-    """The stage is over for this node: go on at once if the swarm has moved on meanwhile."""
+    """End the stage for this node, and enter the next one if the swarm has moved on."""
     clock, work = turn.state.clock, turn.state.work
     if clock is None or work is None:
         return
@@ -325,7 +325,7 @@ def settle_stage(turn: StepContext) -> None:
 
 
 def on_publish_overdue(turn: StepContext) -> None:
-    """No answer to the report: send it again."""
+    """Send the report again, because it was not acknowledged."""
     work = turn.state.work
     command = turn.pending.get(stage_command_id("report", work.round, work.stage)) if work else None
     if command is not None:
@@ -336,7 +336,7 @@ def on_publish_overdue(turn: StepContext) -> None:
 
 
 def _abandon_stage(turn: StepContext) -> None:
-    """Leave the stage in training for the newer one that opened."""
+    """Stop training the current stage, because a newer one opened."""
     if turn.fire_round_trigger("abandon"):
         cancel_training(turn)
         if turn.state.trainer.chart != "busy" and turn.state.clock is not None:
@@ -350,20 +350,20 @@ def cancel_training(turn: StepContext) -> None:
     turn.clear_deadlines("train")
     train = train_command_id(work.round, work.stage)
     turn.remove_pending(train)
-    if is_training(turn, train) and "cancel" not in turn.deadlines:  # a pause may end before it has answered
+    if is_training(turn, train) and "cancel" not in turn.deadlines:  # a pause may end before the trainer has answered
         turn.emit(commands.CancelTraining(stage_command_id("cancel", work.round, work.stage), train))
         turn.set_deadline("cancel", turn.at + CANCEL_S)
 
 
 def on_train_overdue(turn: StepContext) -> None:
-    """The stage has had its time on this node: give it up."""
+    """Give the stage up, because its training time on this node is over."""
     if turn.state.chart == "round.training":
         cancel_training(turn)
         _give_up_stage(turn)
 
 
 def on_cancel_overdue(turn: StepContext) -> None:
-    """The trainer has not stopped in time: have it killed."""
+    """Kill the trainer, because it has not stopped in time."""
     life = turn.state.training
     turn.emit(
         commands.KillWorker(
@@ -373,11 +373,11 @@ def on_cancel_overdue(turn: StepContext) -> None:
 
 
 def on_training_cancelled(turn: StepContext, event: events.TrainingCancelled) -> None:
-    """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
+    """Continue with a free trainer. While leaving, the command stays pending, so that the next run trains the stage."""
     turn.state.tokens = token_ledger.count_given_up(turn.state.tokens, event.drawn)
     leaving = turn.state.chart in LEAVING  # then nothing is waited for
     if not leaving and "cancel" not in turn.deadlines:
-        return  # an answer that comes late: the stage failed meanwhile, and is being trained once more
+        return  # a late answer: the stage failed meanwhile, and is being trained again
     if _free_trainer(turn, train_command_id(event.round, event.stage)):
         continue_after_training(turn)
 
@@ -387,7 +387,7 @@ def is_training(turn: StepContext, train: str) -> bool:
 
 
 def _free_trainer(turn: StepContext, train: str) -> bool:
-    """The trainer is done with a `Train`. False if it was not at it: the answer came late."""
+    """Mark the trainer as free after a `Train`. Returns False if it was not at that command: the answer came late."""
     if not is_training(turn, train):
         return False
     turn.fire_trainer_trigger("done")
@@ -396,8 +396,9 @@ def _free_trainer(turn: StepContext, train: str) -> bool:
 
 
 def is_trainer_still_busy(turn: StepContext) -> bool:
-    """Whether the trainer is still at the stage in hand, though it was given up: its answer says what becomes of it. It
-    is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile."""
+    """Return whether the trainer is still at the current stage, although it was cancelled. Its answer decides how the
+    stage continues. It is told to stop, and killed if it does not, so this ends; no other stage could be trained
+    meanwhile."""
     work = turn.state.work
     if work is None or turn.state.trainer.chart != "busy":
         return False
@@ -405,7 +406,7 @@ def is_trainer_still_busy(turn: StepContext) -> bool:
 
 
 def continue_after_training(turn: StepContext) -> None:
-    """Nothing is training any more: a node that waited for that goes on, a stage that waits is begun."""
+    """Continue what waited for the trainer: enter a stage, settle, rejoin, or send a pending `Train`."""
     if turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
     elif turn.state.chart == "round.settling":
@@ -419,7 +420,7 @@ def continue_after_training(turn: StepContext) -> None:
 
 
 def on_command_failed(turn: StepContext, event: events.CommandFailed) -> None:
-    """Send it again after a while; a stage that keeps failing is given up."""
+    """Schedule a retry of the command; a stage that keeps failing is given up."""
     command = turn.pending.get(event.command)
     freed = _free_trainer(turn, event.command)
     if isinstance(command, commands.Train):
@@ -452,7 +453,7 @@ def _give_up_stage(turn: StepContext) -> None:
 
 
 def on_retry_due(turn: StepContext, command_id: str) -> None:
-    """Send a command again that failed a while ago."""
+    """Send a failed command again."""
     command = turn.pending.get(command_id)
     idle = isinstance(command, commands.Gather) and turn.state.low_space is not None
     if command is not None and not idle and turn.is_worker_free(command):
@@ -460,7 +461,7 @@ def on_retry_due(turn: StepContext, command_id: str) -> None:
 
 
 def _resend_command(turn: StepContext, command: commands.Command) -> None:
-    """Send a pending command; the wait for a report's acknowledgement begins again."""
+    """Send a pending command; for a report, restart the wait for its acknowledgement."""
     turn.clear_deadlines(timer_name_of("retry", command.id))
     turn.send_pending(command)
     if isinstance(command, commands.PublishReport) and turn.state.chart == "round.publishing":
@@ -468,7 +469,7 @@ def _resend_command(turn: StepContext, command: commands.Command) -> None:
 
 
 def rejoin_swarm(turn: StepContext) -> None:
-    """The pause is over: find out where the swarm is, and join there."""
+    """Rejoin the swarm where it is now, after a pause."""
     if is_trainer_still_busy(turn) or not turn.fire_round_trigger("freed"):
         return
     if turn.state.clock is None:
@@ -478,27 +479,27 @@ def rejoin_swarm(turn: StepContext) -> None:
 
 
 def on_clock_overdue(turn: StepContext) -> None:
-    """No announcement although one was due: read the clock again."""
+    """Read the clock again, because a due announcement has not arrived."""
     if turn.state.chart not in UNSYNCED and not turn.is_chain_up:
         read_clock(turn)
 
 
 def preceding_stage(round: int, stage: int, stages: int) -> tuple[int, int] | None:
-    """The stage before: in the same round, or the last one of the round before."""
+    """Return (round, stage) of the preceding stage, possibly of the round before; None for the first."""
     if stage > 0:
         return (round, stage - 1)
     return (round - 1, stages - 1) if round > 0 else None
 
 
 def last_rewarded_stage(turn: StepContext) -> tuple[int, int]:
-    """The last (round, stage) that the chain has a reward of this node for, which the log need not know of."""
+    """Return the last (round, stage) with a reward of this node on the chain, even if the log does not contain it."""
     return (-1, -1) if turn.state.chain is None else turn.chain.reward_mark
 
 
 def record_result(turn: StepContext, event: events.StageTrained) -> None:
-    """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
+    """Record a stage's result: it is done, its reward counts, peers' refused rollouts are counted."""
     turn.remove_pending(event.command)
-    # the tasks that have fallen, those that have most first
+    # tasks whose accuracy has fallen, those that fell most first
     fallen = tuple([skill for skill in event.skills if skill.fallen][:FALLEN_KEPT])
     reward = StageReward(
         event.round, event.stage, event.reward, event.held_out, count_set_aside(event.set_aside), fallen
@@ -524,15 +525,15 @@ def record_result(turn: StepContext, event: events.StageTrained) -> None:
 
 
 def update_learning(before: LearningStatus | None, event: events.StageTrained, at: float) -> LearningStatus:
-    """What is known of the stages trained last after one more, which was trained at `at`."""
+    """Return the learning status after one more stage, trained at `at`."""
     same = before is not None and (before.flat is None) == (event.flat is None)
     since, stages = (before.since, before.stages) if before is not None and same else (at, 0)
     return LearningStatus(since, clamp_integer(stages + 1), event.round, event.stage, event.reward, event.flat)
 
 
 def count_set_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
-    """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share`, `little` and `long` groups,
-    and peers with a `mark`. Reasons that did not occur are left out."""
+    """Return how much of peers' rollouts a stage did not train on, by reason: `unvouched` tokens, `share`, `little` and
+    `long` groups, and peers with a `mark`. Reasons that did not occur are omitted."""
     if not set_aside:
         return ()
     counts = {
@@ -546,7 +547,7 @@ def count_set_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], .
 
 
 def context_for_round(turn: StepContext, before: StageWork | None, round: int) -> tuple[RolloutsRef, ...]:
-    """What later questions may be made of: rollouts of the stages that came before, down to the preceding round."""
+    """Return the rollouts for later questions: those of earlier stages, down to the preceding round."""
     if before is None or turn.settings.stages == 1:
         return ()
     own = () if before.result is None else (before.result.rollouts,)
@@ -561,7 +562,7 @@ def make_report_command(work: StageWork, result: StageResult) -> commands.Publis
 
 
 def on_rounds_skipped(turn: StepContext, event: events.RoundsSkipped) -> None:
-    """Take note of rounds that this node has no part in."""
+    """Record rounds in which this node takes no part."""
     skip = SkippedRounds(event.first, event.last, event.cause, turn.at)
     state, work = turn.state, turn.state.work
     in_vain = work is not None and event.first <= work.round <= event.last  # joined, but nothing was trained
@@ -571,16 +572,16 @@ def on_rounds_skipped(turn: StepContext, event: events.RoundsSkipped) -> None:
     state.rounds_skipped = clamp_integer(state.rounds_skipped + event.last - event.first + 1)
 
 
-PACE_S = 5.0  # clocks are set, and messages take their time: the time between two rounds may differ by this
+PACE_S = 5.0  # tolerance in the time between two rounds: clocks are set, and messages are delayed
 
 
 def raise_round_floor(turn: StepContext, event: events.RoundAnnounced, round: int) -> None:
-    """The swarm is at `round`, as far as this node hears.
+    """Raise the first round in which a restored node may sign, given that the swarm is at `round`.
 
-    What it hears first may be old: a DHT gives such records now and then, or half of a parted swarm does. A later
-    round that opens while it listens is new, and whatever it signed before is of that round at the latest. The
-    contract's word is never old; an announcement whose time has passed by this node's clock says nothing by itself, but
-    that clock may be ahead: where rounds follow each other here as they do by the coordinator's clock, they are new.
+    The first announcements may be old: a DHT returns such records now and then, or half of a split swarm does. A round
+    that opens later, while this node listens, is new, and everything it signed before is of that round at the latest.
+    The contract's state is never old. An announcement past its deadline by this node's clock proves nothing by itself,
+    since that clock may be ahead; but if rounds arrive at the pace of the coordinator's clock, they are new.
     """
     state = turn.state
     if not state.restored:
@@ -600,11 +601,10 @@ def raise_round_floor(turn: StepContext, event: events.RoundAnnounced, round: in
 
 
 def _is_in_pace(turn: StepContext, event: events.RoundAnnounced, round: int) -> bool:
-    """Whether a round is heard of as long after its opening as an earlier one was, which was opened before it.
+    """Return whether a round arrived as long after its opening as an earlier round did.
 
-    Both waited equally long for this node to hear of them, so the later one was opened while it listened, unless all
-    that it hears is old by the same time. What lay somewhere for a while comes too late, and what follows such a record
-    too early.
+    Both were delayed equally, so the later one opened while this node listened, unless everything it receives is old by
+    the same time. A record that was stored somewhere for a while arrives too late, and the next one then too early.
     """
     heard = turn.state.heard
     if heard is None or round <= heard.round:
@@ -614,13 +614,13 @@ def _is_in_pace(turn: StepContext, event: events.RoundAnnounced, round: int) -> 
 
 
 def _is_stage_open(turn: StepContext, event: events.RoundAnnounced, heard: HeardRound) -> bool:
-    """Whether a stage's time is not over, by what this node has heard of the coordinator's clock."""
+    """Return whether a stage is not over, by the delay of the coordinator's announcements so far."""
     return event.deadline_at + heard.after_s > turn.at
 
 
 def _update_heard(turn: StepContext, event: events.RoundAnnounced, round: int) -> HeardRound:
-    """How long after its opening a round was heard of at the earliest; of each round the first announcement tells. A
-    round that is over by that measure starts the measure again: a clock may have been set."""
+    """Return the shortest delay between a round's opening and its arrival here; only each round's first announcement
+    counts. A round that is over by that measure restarts it, because a clock may have been set."""
     heard, after_s = turn.state.heard, turn.at - event.opened_at
     if heard is None or (round > heard.round and not _is_stage_open(turn, event, heard)):
         return HeardRound(round, after_s)
@@ -628,5 +628,5 @@ def _update_heard(turn: StepContext, event: events.RoundAnnounced, round: int) -
 
 
 def may_have_signed(state: StateBase, round: int) -> bool:
-    """Whether this node may have signed something of the round before it was restored."""
+    """Return whether this node may have signed a record of the round before it was restored."""
     return state.restored or round < state.floor

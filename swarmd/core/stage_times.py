@@ -1,7 +1,7 @@
-"""Where the wall time of a stage goes: kept for people, from when the round's chart changes.
+"""Records where the wall time of a stage goes, for display, from the times of the round chart's changes.
 
 While peers' rollouts are fetched or a report is published, time without a connection counts as "network"; while a stage
-is trained, time until the trainer was last given it counts as "load".
+is trained, time until its latest `Train` was sent counts as "load".
 """
 
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ PARTS: dict[RoundState, NodePart] = {
 
 
 def add_time_in_state(state: StateBase, at: float) -> None:
-    """Count the time in the present state of the round's chart, which is being left at `at`."""
+    """Add the time in the round chart's current state, which ends at `at`."""
     times, part = state.stage_times, PARTS.get(state.chart)
     if times is None or part is None:
         return
@@ -40,19 +40,19 @@ def add_time_in_state(state: StateBase, at: float) -> None:
 
 
 def seconds_without_link(state: StateBase, at: float) -> float:
-    """Seconds since the round's chart changed in which the node had no connection, by what is known of the last one."""
+    """Return the seconds without a connection since the round chart's last change, judged by the last link change."""
     link = state.link
     return link.since - state.since if link.chart == "up" else at - max(link.since, state.since)
 
 
 def begin_stage(state: StateBase, round: int, stage: int) -> None:
-    """The node joins a stage: the one before is over."""
+    """Start the times of a stage, and end those of the one before."""
     end_stage(state)
     state.stage_times = StageTimes(round, stage)
 
 
 def end_stage(state: StateBase) -> None:
-    """The stage in hand is over. It is kept if it was trained."""
+    """End the current stage's times, and keep them if it was trained."""
     times = state.stage_times
     if times is not None and times.trained:
         state.last_times = times
@@ -60,21 +60,21 @@ def end_stage(state: StateBase) -> None:
 
 
 def record_gathering(state: StateBase, event: RolloutsGathered) -> None:
-    """Keep how many peers' rollouts could not be fetched."""
+    """Record how many peers' rollouts could not be fetched."""
     times = state.stage_times
     if times is not None and event.missing and (times.round, times.stage) == (event.round, event.stage):
         state.stage_times = replace(times, missing=event.missing)
 
 
 def record_training(state: StateBase, event: StageTrained) -> None:
-    """Keep what the trainer says of its time."""
+    """Record the trainer's times."""
     times = state.stage_times
     if times is not None and (times.round, times.stage) == (event.round, event.stage):
         state.stage_times = replace(times, trained=True, trainer=event.times)
 
 
 def record_training_start(state: StateBase, at: float) -> None:
-    """The trainer is given the stage."""
+    """Record when the trainer got the stage."""
     times = state.stage_times
     if times is not None:
         state.stage_times = replace(times, train_at=at)

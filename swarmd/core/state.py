@@ -1,6 +1,6 @@
-"""What a node knows: the fold of its events.
+"""The node's state: the fold of its events.
 
-State is only ever made by `swarmd.core.step.step`. Everything in it is bounded; the bounds stand here by name.
+Only `swarmd.core.step.step` makes states. Everything in them is bounded; the bounds are named here.
 """
 
 from collections.abc import Iterable
@@ -13,39 +13,39 @@ from swarmd.core.by_peer import ValuesByPeer
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
 
-SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
+SKIPS_KEPT = 32  # most recent skips, for the status; the log has them all
 REWARDS_KEPT = 128  # most recent own stage rewards
-FALLEN_KEPT = 4  # tasks of each that have fallen, with it
-MEMBERS_MAX = 16_384  # members a coordinator keeps count of; further ones are not counted towards quorum
-ONCHAIN_PEERS_MAX = 4096  # peers of a contract: those that reported in a stage, are voted for, or are on its list
-REJECTIONS_KEPT = 64  # distinct (reason) counters
-OUTBOX_MAX = 1024  # submissions not yet on the chain; one more is refused at once, and recorded as such
+FALLEN_KEPT = 4  # tasks per stage reward whose accuracy has fallen
+MEMBERS_MAX = 16_384  # members that a coordinator counts; further ones do not count towards the quorum
+ONCHAIN_PEERS_MAX = 4096  # peers in a contract: reporters of a stage, candidates of a vote, or the allow-list
+REJECTIONS_KEPT = 64  # distinct rejection reasons with a counter
+OUTBOX_MAX = 1024  # submissions not yet on the chain; one more is refused, and recorded as such
 SETTLED_KEPT = 64  # most recent submissions that are confirmed or refused
-PREPARED_KEPT = 8  # attempts at one submission that are remembered, the oldest are forgotten
-BLOCKS_KEPT = 64  # most recent blocks that were reported, for finding where a reorganisation forked off
+PREPARED_KEPT = 8  # attempts remembered per submission; the oldest are dropped
+BLOCKS_KEPT = 64  # most recent reported blocks, to find where a reorganisation forked off
 
 
 class Deadline(values.Value, frozen=True):
-    """A wait with an end. When it passes, the shell records `TimerFired(name, due_at)`."""
+    """A wait with an end. When it passes, the daemon records `TimerFired(name, due_at)`."""
 
     name: str
     due_at: float
 
 
 class WorkerState(values.Value, frozen=True):
-    """The life of one worker process."""
+    """The process of one worker, and its recent exits."""
 
     attempt: int = 0
     pid: int = 0
     exits: tuple[float, ...] = ()  # times of recent unplanned exits, within the restart window
     reason: str = ""  # of the last exit
-    outside: tuple[float, ...] = ()  # times of recent ends that others caused: they cost nothing of the budget
+    outside: tuple[float, ...] = ()  # times of recent exits with an outside cause, outside the restart budget
 
 
 class LowSpace(values.Value, frozen=True):
-    """The disk is too full to train on."""
+    """The disk is too full to train."""
 
-    free_bytes: int  # when it was noticed last
+    free_bytes: int  # at the last check
     wanted_bytes: int
     since: float  # POSIX seconds
 
@@ -58,7 +58,7 @@ class NetworkLink(values.Value, frozen=True):
     reason: str = ""
     peers: int = 0
     addresses: tuple[str, ...] = ()
-    isolated: str = ""  # why the node counts as cut off though it is connected
+    isolated: str = ""  # why the node counts as cut off although it is connected
     isolated_at: float | None = None  # since when, POSIX seconds
 
 
@@ -71,15 +71,15 @@ class Trainer(values.Value, frozen=True):
     model: str = ""
     parameters: int = 0
     numbers: str = ""
-    train: str = ""  # id of the `Train` it was given last; it is at that one while busy
+    train: str = ""  # id of the latest `Train` sent; the trainer is at it while busy
     architecture: str = ""  # see `TrainerReady`
     tokenizer: str = ""
-    reward_max: float | None = None  # the most that anybody's stage can be worth; kept through restarts
+    reward_max: float | None = None  # highest possible reward of a stage; kept across restarts
     other_weights: str = ""  # see `TrainerReady`
 
 
 class Clock(values.Value, frozen=True):
-    """The round and stage in which the swarm is, as last announced; times in POSIX seconds."""
+    """The swarm's round and stage, as last announced; times in POSIX seconds."""
 
     round: int
     stage: int
@@ -89,7 +89,7 @@ class Clock(values.Value, frozen=True):
 
 
 class StageResult(values.Value, frozen=True):
-    """What training one stage gave."""
+    """The result of training one stage."""
 
     reward: float
     rollouts: values.RolloutsRef
@@ -99,7 +99,7 @@ class StageResult(values.Value, frozen=True):
 
 
 class StageWork(values.Value, frozen=True):
-    """The stage this node works on, and how far it is."""
+    """The stage that this node works on, and its progress."""
 
     round: int
     stage: int
@@ -108,15 +108,15 @@ class StageWork(values.Value, frozen=True):
     rollouts: tuple[values.RolloutsRef, ...] = ()
     result: StageResult | None = None
     published: bool = False
-    failures: int = 0  # times the trainer failed at it
+    failures: int = 0  # number of failures of the trainer at this stage
     context: tuple[values.RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
-    begun: bool = False  # whether it was decided, after an absence, what it is trained from
-    weights: values.PeerWeights | None = None  # that the trainer is to measure before it
+    begun: bool = False  # whether the initial weights were decided, after an absence
+    weights: values.PeerWeights | None = None  # to be evaluated by the trainer before it starts
     barred: tuple[values.KnownEvidence, ...] = ()  # see `swarmd.core.commands.Train`
 
 
 class SkippedRounds(values.Value, frozen=True):
-    """Rounds in which this node took no part, first and last included; `at` is POSIX seconds."""
+    """Rounds `first` to `last`, in which this node took no part; `at` is POSIX seconds."""
 
     first: int
     last: int
@@ -131,45 +131,45 @@ class StageReward(values.Value, frozen=True):
     stage: int
     reward: float
     held_out: float | None = None
-    set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts, by reason: see `count_set_aside`
-    fallen: tuple[values.Skill, ...] = ()  # tasks that were answered better before, `FALLEN_KEPT` at most
+    set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts not trained on, by reason: see `count_set_aside`
+    fallen: tuple[values.Skill, ...] = ()  # tasks that were answered better before, at most `FALLEN_KEPT`
 
 
 class LearningStatus(values.Value, frozen=True):
-    """Whether the latest stages had anything to learn from; `since` is POSIX seconds."""
+    """Whether the latest stages had a learning signal; `since` is POSIX seconds."""
 
-    since: float  # the first stage of which it is so, without another between
-    stages: int  # of which it is so
-    round: int  # the last of them, with the mean reward of the node's own completions
+    since: float  # start of the unbroken series of stages for which this holds
+    stages: int  # number of stages in the series
+    round: int  # last stage of the series, with the mean reward of the node's own completions
     stage: int
     reward: float
-    flat: values.FlatStage | None = None  # what was the matter; None: there was something to learn
+    flat: values.FlatStage | None = None  # why there was no signal; None: there was one
 
 
 class FirstAccuracy(values.Value, frozen=True):
-    """The held-out accuracy that a node's training began from: before its very first step, or as first measured."""
+    """The held-out accuracy from which a node's training started: before its first step, or as first measured."""
 
     held_out: float
     untrained: bool  # before the first step
 
 
 class Member(values.Value, frozen=True):
-    """A peer as the coordinator knows it."""
+    """A peer in the coordinator's records."""
 
     peer: str
     name: str
-    since_round: int  # round that was open (or next) when it was first seen or came back
+    since_round: int  # round that was open (or next) when the peer first came or came back
     last_round: int = -1  # last round it reported in
     rounds: int = 0
     reward: float = 0.0
     left: bool = False
-    worked: bool = True  # else its reports count, and no stage waits for them
+    worked: bool = True  # whether it has proof of work; if not, its reports count, but no stage waits for them
     heard: int = 0  # number of the stage in which it last reported, or that was open when it came (back)
-    took_s: float = 0.0  # from a stage's announcement to its report, see `swarmd.core.waiting`
+    took_s: float = 0.0  # seconds from a stage's announcement to its report, see `swarmd.core.waiting`
 
 
 class Report(values.Value, frozen=True):
-    """A member's report of the stage that is open."""
+    """A member's report of the open stage."""
 
     peer: str
     reward: float
@@ -178,8 +178,8 @@ class Report(values.Value, frozen=True):
 
 
 class Members(ValuesByPeer[Member]):
-    """The members a coordinator keeps count of, in the order in which they changed last. `present`: members that have
-    not left. `idle`: those that have not done the work that every node does."""
+    """The members that a coordinator counts, in the order of their last change. `present`: number of members that have
+    not left. `idle`: members without proof of work."""
 
     __slots__ = ("idle", "present")
 
@@ -189,7 +189,7 @@ class Members(ValuesByPeer[Member]):
         self.idle: ValuesByPeer[Member] = ValuesByPeer.from_values([member for member in self if not member.worked])
 
     def with_new_values(self, members: list[Member]) -> "Members":
-        """The same members with new accounts: who is there, and who has worked, stays."""
+        """Return the same members with new totals; presence and proof of work must be unchanged."""
         made = super().with_new_values(members)
         if self.idle:
             made.idle = ValuesByPeer.from_values([member for member in members if not member.worked])
@@ -207,7 +207,7 @@ class Members(ValuesByPeer[Member]):
 
 
 class Reports(ValuesByPeer[Report]):
-    """The reports of a stage, in the order in which they came."""
+    """The reports of a stage, in order of arrival."""
 
     __slots__ = ()
 
@@ -216,17 +216,17 @@ NO_MEMBERS, NO_REPORTS = Members.empty(), Reports.empty()
 
 
 def state_enc_hook(value: object) -> object:
-    """msgspec's `enc_hook`: what it does not know by itself of a state, as lists. Raises TypeError."""
+    """Encode a state's `ValuesByPeer` as a list, as msgspec's `enc_hook`. Raises TypeError for any other type."""
     if isinstance(value, ValuesByPeer):
         return list(value)
     raise TypeError(f"a {type(value).__name__} is not part of a state")
 
 
 def state_dec_hook(kind: type, value: Any) -> object:
-    """The way back (msgspec's `dec_hook`).
+    """Decode what `state_enc_hook` encoded, as msgspec's `dec_hook`.
 
     Raises:
-        msgspec.ValidationError: the list does not hold what `kind` holds.
+        msgspec.ValidationError: the list's items do not fit `kind`.
         TypeError: `kind` is not part of a state.
     """
     if kind is Members:
@@ -237,28 +237,28 @@ def state_dec_hook(kind: type, value: Any) -> object:
 
 
 class Equivocation(values.Value, frozen=True):
-    """Somebody signed two different records for one place; the event of the log has them."""
+    """Evidence that a peer signed two different records for one place; the records are in the log's event."""
 
     kind: values.EvidenceKind
     peer: str
     round: int
     stage: int
-    at: float  # when this node learnt of it, POSIX seconds
+    at: float  # when this node learned of it, POSIX seconds
 
 
 class StageWaitState(values.Value, frozen=True):
-    """Whom the open stage waits for, and how long; rules in `swarmd.core.waiting`."""
+    """Which members the open stage waits for, and how long; rules in `swarmd.core.waiting`."""
 
-    number: int = 0  # of the open stage, counted over all rounds
-    since: float = 0.0  # when it was announced last, POSIX seconds
-    longest_s: float = 0.0  # longest that it waits for anybody since then
-    pace_s: float = 0.0  # how long members take, for those whose own time is not known; 0: nobody's is
+    number: int = 0  # number of the open stage, counted over all rounds
+    since: float = 0.0  # time of its last announcement, POSIX seconds
+    longest_s: float = 0.0  # longest wait for any member since then
+    pace_s: float = 0.0  # typical report time, for members whose own is unknown; 0: none is known
     newcomers: bool = True  # whether it waits for members that were never credited
-    vain_newcomers: float = 0.0  # stages that waited for such in vain, and are not forgotten
+    vain_newcomers: float = 0.0  # stages that timed out waiting for such members, each gradually forgotten
 
 
 class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The coordinator's side as rules read it: `StepContext.coordination`, changed in place, or a `Coordination`."""
+    """The coordinator's state as rules see it: `StepContext.coordination`, changed in place, or a `Coordination`."""
 
     chart: CoordinatorState = "idle"
     since: float = 0.0
@@ -270,50 +270,50 @@ class CoordinationBase(msgspec.Struct, gc=False, omit_defaults=True):
     reports: Reports = NO_REPORTS  # of the open stage
     round_reports: tuple[Report, ...] = ()  # of the earlier stages of the open round
     standings: tuple[values.Standing, ...] = ()  # after the last closed round
-    openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
-    held_since: float | None = None  # the open stage would have closed then, but this node was alone
-    barred: tuple[str, ...] = ()  # peers whose reports of the open round do not count, sorted
-    shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
+    openings: int = 0  # number of announcements, so that one repeated after a restart gets its own id
+    held_since: float | None = None  # time when the open stage would have closed if this node had not been alone
+    barred: tuple[str, ...] = ()  # banned peers, whose reports of the open round do not count, sorted
+    shards: int = 0  # shards of each stage's reports and rollouts from the round `sharded_since` on; 0: one key
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
     waiting: StageWaitState = StageWaitState()
     expected: int = 0  # members whose reports the open stage waits for
-    reported: int = 0  # those of them whose reports have come
+    reported: int = 0  # how many of them have reported
 
 
 class Coordination(CoordinationBase, frozen=True):  # type: ignore[misc]  # as for `State`
-    """The coordinator's side between two events; immutable."""
+    """The coordinator's state between two events; immutable."""
 
 
 class GroupCosts(values.Value, frozen=True):
-    """What informative groups have cost this node: sums over its stages, in which each stage counts half as much as
-    the next. Seconds are of wall time."""
+    """Costs of informative groups on this node: sums over its stages, each weighted half as much as the next one.
+    Seconds are wall time."""
 
-    own_groups: float = 0.0  # drawn here
-    own_s: float = 0.0  # drawing and scoring them, and the groups without variance beside them
-    peer_groups: float = 0.0  # of peers, fetched and scored
-    peer_s: float = 0.0  # waiting for them, reading and scoring them
-    trained_groups: float = 0.0  # of both
-    pass_s: float = 0.0  # in the passes through the model
+    own_groups: float = 0.0  # drawn by this node
+    own_s: float = 0.0  # seconds of drawing and scoring them, and the zero-variance groups among them
+    peer_groups: float = 0.0  # peers' groups, fetched and scored
+    peer_s: float = 0.0  # seconds of waiting for them, reading and scoring them
+    trained_groups: float = 0.0  # own and peers' together
+    pass_s: float = 0.0  # seconds in forward and backward passes
 
 
 class StageTimes(values.Value, frozen=True):
-    """Where the wall time of a stage went on this node; no rule reads it. The parts lie end to end, from joining the
-    stage to joining the next. Time in which the node was down or paused is left out."""
+    """Where a stage's wall time went on this node; no rule uses it. The parts are contiguous, from joining the stage to
+    joining the next. Time in which the node was down or paused is left out."""
 
     round: int
     stage: int
     parts: tuple[tuple[values.NodePart, float], ...] = ()  # in seconds
     missing: int = 0  # peers' rollouts that could not be fetched in time
-    train_at: float = 0.0  # when the trainer was given the stage last, POSIX seconds
+    train_at: float = 0.0  # when the trainer last got the stage, POSIX seconds
     trained: bool = False
-    trainer: values.TrainerTimes | None = None  # what the part "train" is made of, if the trainer says so
-    peer_questions: int = 0  # groups of a step from peers at most, chosen by their cost; 0: as configured
-    costs: GroupCosts | None = None  # by which these were chosen
+    trainer: values.TrainerTimes | None = None  # breakdown of the part "train", if the trainer reports it
+    peer_questions: int = 0  # maximum of peers' groups in a step, chosen by cost; 0: as configured
+    costs: GroupCosts | None = None  # the costs behind that choice
 
 
 class Submission(values.Value, frozen=True):
-    """Something this node wants on the chain exactly once; `chart` is a state of submission.yaml."""
+    """A submission that must reach the chain exactly once; `chart` is a state of submission.yaml."""
 
     id: str  # register, reward/<round>/<stage>, winners/<round>, advance/<round>/<stage>
     kind: values.SubmissionKind
@@ -325,15 +325,15 @@ class Submission(values.Value, frozen=True):
     reward: int = 0
     winners: tuple[str, ...] = ()
     prepared: tuple[values.SubmissionAttempt, ...] = ()
-    attempts: int = 0  # made in all
+    attempts: int = 0  # attempts made in total
     hash: str = ""  # of the transaction that was sent or included
-    block: values.BlockRef | None = None  # that includes it
+    block: values.BlockRef | None = None  # the block that includes it
     code: str = ""  # why it was refused
     reason: str = ""
 
 
 class ChainState(values.Value, frozen=True):
-    """The chain as this node knows it; `chart` is a state of link.yaml."""
+    """The node's view of the chain; `chart` is a state of link.yaml."""
 
     chart: LinkState = "down"
     since: float = 0.0
@@ -347,25 +347,25 @@ class ChainState(values.Value, frozen=True):
     extensions: int = 0
     min_submissions: int = 0
     max_stage_s: int = 0
-    round: int = 0  # where the contract is, which a reorganisation can take back; the node's clock never goes back
+    round: int = 0  # the contract's round, which a reorganisation can take back; the node's clock never goes back
     stage: int = 0
     opened_at: float = 0.0
     recent: tuple[values.BlockRef, ...] = ()  # last reported blocks, oldest first
-    reward_mark: tuple[int, int] = (-1, -1)  # highest (round, stage) that the chain has a reward of this node for
+    reward_mark: tuple[int, int] = (-1, -1)  # highest (round, stage) with a reward of this node on the chain
     reward_block: int = -1  # number of the block with it
-    vote_mark: int = -1  # highest round that the chain has a vote of this node for
+    vote_mark: int = -1  # highest round with a vote of this node on the chain
     vote_block: int = -1
-    reporters: tuple[str, ...] = ()  # peers whose rewards for the present stage are on the chain
-    counted: int = 0  # how many these are by the contract's count, if not all are read
-    handed: str = ""  # submission that the worker was told to bring about, in its present life
-    failures: int = 0  # of that one, one after another
-    base_fee: bool = False  # its blocks were seen to have one
-    spent_day: int = -1  # last day of UTC, counted from 1970, on which the account signed for something,
-    spent_wei: str = "0"  # and what that may cost at most, decimal
+    reporters: tuple[str, ...] = ()  # peers whose rewards for the current stage are on the chain
+    counted: int = 0  # their number by the contract's count, if not all rewards are read
+    handed: str = ""  # id of the submission that the current chain worker is carrying out
+    failures: int = 0  # its failures in a row
+    base_fee: bool = False  # whether its blocks have a base fee
+    spent_day: int = -1  # last UTC day, counted from 1970, on which the account signed a transaction,
+    spent_wei: str = "0"  # and the most that this day's may cost, decimal
 
 
 class VoteScore(values.Value, frozen=True):
-    """What a peer's stages of a round come to, by its signed reports or by this node's own scoring."""
+    """A peer's sum over the stages of a round, by its signed reports or by this node's own scoring."""
 
     peer: str
     stage: int  # last stage counted
@@ -373,16 +373,16 @@ class VoteScore(values.Value, frozen=True):
 
 
 class VoteTally(values.Value, frozen=True):
-    """What this node counts of one round, for its vote."""
+    """The scores that this node adds up over one round, for its vote."""
 
     round: int
     scores: tuple[VoteScore, ...] = ()
 
 
 class HeardRound(values.Value, frozen=True):
-    """A round that a restored node has heard of, and how long after an opening it heard of one at the earliest.
+    """The latest round that a restored node received, and the shortest delay between an opening and its arrival.
 
-    `after_s` is this node's clock less the coordinator's, and what the message took; less than nothing where this
+    `after_s` is the difference of this node's clock and the coordinator's, plus the message's delay; negative if this
     node's clock is behind.
     """
 
@@ -391,37 +391,37 @@ class HeardRound(values.Value, frozen=True):
 
 
 class WeightsCatchUp(values.Value, frozen=True):
-    """Weights of a peer that a node takes over or averages its own with, until it has trained a stage since."""
+    """A peer's weights that a node adopts or averages with its own, until it has trained its next stage."""
 
-    round: int  # in which they were asked for; after an absence it waits for them, and later ones do not
-    until_at: float  # when they are given up, POSIX seconds
-    over: bool = False  # whether they are here, or given up
+    round: int  # round of the request; after an absence this round waits for them, and later ones do not
+    until_at: float  # deadline for waiting, POSIX seconds
+    over: bool = False  # whether they have arrived or the wait was given up
     weights: values.PeerWeights | None = None
-    given: bool = False  # whether the trainer has been given them
+    given: bool = False  # whether the trainer has got them
     average: bool = False  # the own weights are averaged with them, and no round waits
 
 
 class WeightsOutcome(values.Value, frozen=True):
-    """What became of a peer's weights last, for people; no rule reads it."""
+    """The latest outcome of fetching a peer's weights, for display; no rule uses it."""
 
     at: float  # POSIX seconds
     outcome: Literal["fetched", "adopted", "refused", "late"]
-    peer: str = ""  # whose; empty if there were none
-    round: int = -1  # the last one that they were trained in; -1: unknown
+    peer: str = ""  # the weights' owner; empty if there were none
+    round: int = -1  # the last round that they were trained in; -1: unknown
     cause: str = ""  # of a refusal, see `swarmd.core.values.WeightsCause`
     reason: str = ""
     received_bytes: int = 0  # when they were fetched
     held_out_before: float | None = None  # accuracy of the own weights here
-    held_out: float | None = None  # that of the peer's, or of the mean with them
-    averaged: bool = False  # the mean was adopted
+    held_out: float | None = None  # accuracy of the peer's weights, or of the average with them
+    averaged: bool = False  # whether the average was adopted
 
 
 class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
-    """The node's state as rules read it: a `StepContext`'s, changed in place, or a `State`. `chart` is one of
+    """The node's state as rules see it: a `StepContext`'s, changed in place, or a `State`. `chart` is a state of
     round.yaml."""
 
     settings: values.Settings | None = None
-    forked_from: str = ""  # peer id of the node whose events the log begins with; empty if they are all its own
+    forked_from: str = ""  # peer id of the node whose events the log begins with; empty if all are this node's own
     run: str = ""
     started_at: float = 0.0
     chart: RoundState = "stopped"
@@ -434,25 +434,25 @@ class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     trainer: Trainer = Trainer()
     training: WorkerState = WorkerState()
     coordination: Coordination | None = None
-    pending: tuple[Command, ...] = ()  # issued or due, not yet answered; issued again when their port comes up
+    pending: tuple[Command, ...] = ()  # unanswered commands; issued again when their worker comes up
     deadlines: tuple[Deadline, ...] = ()
-    faulted: bool = False  # something broke since a stage was last trained: the cause of rounds missed meanwhile
-    stopped: bool = False  # it was stopped in order since then
-    low_space: LowSpace | None = None  # while it is there, no stage is begun
-    restored: bool = False  # from a backup, and no round has been seen opening since
-    first_heard: int = -1  # the round that such a node heard of first
-    floor: int = 0  # first round to take part in; what was signed before a restore is below
+    faulted: bool = False  # whether a fault occurred since the last trained stage: the cause of missed rounds
+    stopped: bool = False  # whether it was stopped in order since then
+    low_space: LowSpace | None = None  # no stage is started while this is set
+    restored: bool = False  # restored from a backup, and no round has been seen opening since
+    first_heard: int = -1  # the first round that a restored node received
+    floor: int = 0  # first round to take part in; records signed before a restore are of earlier rounds
     skipped_to: int = -1  # last round recorded as skipped
     skips: tuple[SkippedRounds, ...] = ()
     rounds_skipped: int = 0
     rounds_joined: int = 0
     rewards: tuple[StageReward, ...] = ()
     learning: LearningStatus | None = None  # None until a stage is trained
-    stage_times: StageTimes | None = None  # of the stage in hand, up to when `chart` was entered
-    last_times: StageTimes | None = None  # of the stage before it that was trained
+    stage_times: StageTimes | None = None  # of the current stage, up to when `chart` was entered
+    last_times: StageTimes | None = None  # of the last trained stage before it
     group_costs: GroupCosts = GroupCosts()
     reward_total: float = 0.0
-    first_accuracy: FirstAccuracy | None = None  # None before any was measured
+    first_accuracy: FirstAccuracy | None = None  # None until measured
     tokens: values.TokenLedger = values.TokenLedger()
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
@@ -461,13 +461,13 @@ class StateBase(msgspec.Struct, gc=False, omit_defaults=True):
     chaining: WorkerState = WorkerState()  # the chain worker's process
     submissions: tuple[Submission, ...] = ()  # in the order in which they go out
     tally: VoteTally | None = None
-    judging: VoteTally | None = None  # the round before, whose last stage is still to be judged
-    members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
+    judging: VoteTally | None = None  # the previous round's tally, whose last stage is not judged yet
+    members: tuple[str, ...] | None = None  # the contract's allow-list; None if anyone may take part
     equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
-    heard: HeardRound | None = None  # by a restored node in this life, until it has seen a round opening
+    heard: HeardRound | None = None  # of a restored node in this run, until it has seen a round opening
     catch_up: WeightsCatchUp | None = None
     weights: WeightsOutcome | None = None
-    averaged: tuple[values.AveragedOffer, ...] = ()  # that a later offer may still be, the oldest first
+    averaged: tuple[values.AveragedOffer, ...] = ()  # peers' weights averaged so far that may be offered again
 
 
 class State(StateBase, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only
@@ -475,7 +475,7 @@ class State(StateBase, frozen=True):  # type: ignore[misc]  # mypy knows of this
 
 
 def next_deadline(state: State) -> Deadline | None:
-    """The deadline that passes first, if any."""
+    """Return the earliest deadline, if any."""
     first: Deadline | None = None
     for deadline in state.deadlines:
         if first is None or deadline.due_at < first.due_at:

@@ -1,4 +1,4 @@
-"""(state, envelope) → (state, commands): the only place where state changes. Pure: time comes in the envelope."""
+"""(state, envelope) → (state, commands): the only place where state changes. Pure: the time comes with the envelope."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,20 +18,20 @@ from swarmd.core.token_ledger import count_checkpoint
 from swarmd.core.turn import StepContext
 from swarmd.core.workers import RESTART
 
-# states in which the node does no work, or next to none
+# states in which the node is idle or nearly so
 IDLE: tuple[RoundState, ...] = ("syncing", "waiting", "round.gathering", "round.settling")
 
 
 def on_space_low(turn: StepContext, event: SpaceLow) -> None:
-    """Begin no stage until there is room; `hold` sees to the one in hand."""
+    """Start no stage until there is space; `pause_for_low_space` handles the current one."""
     before = turn.state.low_space
     since = turn.at if before is None else before.since
     turn.state.low_space = LowSpace(event.free_bytes, event.wanted_bytes, since)
 
 
 def pause_for_low_space(turn: StepContext) -> None:
-    """The last part of every step while space is low: pause, unless the trainer or a report is under way. A stage that
-    the trainer is at is finished or left, as the policy for nodes that are behind says."""
+    """Pause, at the end of every step while space is low, unless a stage is being trained or a report is pending. A
+    stage in training is finished or abandoned by the `behind` policy."""
     chart, work = turn.state.chart, turn.state.work
     if chart in IDLE:
         turn.fire_round_trigger("pause")
@@ -46,20 +46,20 @@ def pause_for_low_space(turn: StepContext) -> None:
 
 
 def on_space_freed(turn: StepContext, event: SpaceFreed) -> None:
-    """There is room again: join where the swarm is, as soon as the trainer has stopped as it was told to."""
+    """Rejoin the swarm now that there is space, as soon as the trainer has stopped."""
     turn.state.low_space = None
     rounds.rejoin_swarm(turn)
 
 
 def on_clock_set(turn: StepContext, event: ClockSet) -> None:
-    """Waits that began while the clock was ahead end as if they began now; nearer ones stand."""
+    """Shorten waits that began while the clock was ahead to their normal length from now on."""
     for deadline in list(turn.deadlines.values()):
         longest_s = _longest_wait_s(turn, kind_of_timer(deadline.name))
         if longest_s is not None and deadline.due_at > turn.at + longest_s:
             turn.set_deadline(TimerName(deadline.name), turn.at + longest_s)
     if turn.open_if_coordinating():
         coordination = turn.coordination
-        if coordination.chart != "finished":  # its end stays as it was announced
+        if coordination.chart != "finished":  # its end stays as announced
             coordination.deadline_at = min(coordination.deadline_at, turn.at + _longest_stage_s(turn))
             since = min(coordination.waiting.since, turn.at)
             coordination.waiting = replace(coordination.waiting, since=since)
@@ -68,7 +68,7 @@ def on_clock_set(turn: StepContext, event: ClockSet) -> None:
 
 
 def _longest_wait_s(turn: StepContext, kind: TimerKind) -> float | None:
-    """The longest wait of a kind; None if this node does not decide it, but a contract, say."""
+    """Return the longest wait of a kind; None if this node does not decide it (but a contract, for instance)."""
     settings = turn.settings
     waits: dict[TimerKind, float] = {
         "ready": settings.ready_s,
@@ -78,7 +78,7 @@ def _longest_wait_s(turn: StepContext, kind: TimerKind) -> float | None:
         "train": settings.train_s,
         "cancel": CANCEL_S,
         "publish": settings.publish_s,
-        "clock": settings.clock_s,  # to look too early costs a read
+        "clock": settings.clock_s,  # ending early only costs an extra read
     }
     if settings.coordination is not None:
         waits |= {"stage": _longest_stage_s(turn), "muster": settings.coordination.start_s}
@@ -91,20 +91,19 @@ def _longest_stage_s(turn: StepContext) -> float:
     return max(settings_of(turn).stage_s, settings_of(turn).resume_s)
 
 
-# Version of this behaviour, written with every commit: a log of another one is refused. It is raised by a change that
-# alters the outcome for a log, from the first release on; until then such a change records tests/golden again.
+# Version of these rules, written with every commit: a log of another version is refused. From the first release on, a
+# change that alters a log's outcome raises it; until then such a change records tests/golden again.
 RULES = 1
 
 Rule = Callable[[StepContext, Any], None]
 
-BEGINNINGS = (events.NodeStarted, events.NodeForked)  # before the first start of a node, nothing else counts
+BEGINNINGS = (events.NodeStarted, events.NodeForked)  # before a node's first start, only these have an effect
 VOID = "an earlier event has failed: fold the log again"
 
 
 def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[State, tuple[Command, ...]]:
-    """Take one event into account. `envelope`: the event, with its sequence number and commit time (POSIX seconds).
-    `charts`: the statecharts to follow, by default the shipped ones. Returns the new state and the commands that the
-    event causes, in the order in which they are to leave."""
+    """Apply one event. `envelope`: the event, with its sequence number and commit time (POSIX seconds). `charts`: the
+    statecharts to follow, by default the shipped ones. Returns the new state and the event's commands, in order."""
     if state.settings is None and not isinstance(envelope.event, BEGINNINGS):
         return state, ()
     fold = StateFold(state, charts, lasting=False)
@@ -113,22 +112,22 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
 
 
 class StateFold:
-    """The state of a log that is folded in place, for those who want its end and not each state on the way.
+    """Folds a log in place, for callers that need the final state, not every intermediate one.
 
-    It comes to the same states and commands as `step`, which copies the state at every event. `lasting`: whether it is
-    for many events, or, as in `step`, for one.
+    Yields the same states and commands as `step`, which copies the state at every event. `lasting`: whether it will
+    apply many events, or only one, as in `step`.
     """
 
     __slots__ = ("_turn",)
 
-    _turn: StepContext | None  # None after an error in the middle of a rule
+    _turn: StepContext | None  # None after an exception in a rule
 
     def __init__(self, state: State | None = None, charts: Charts | None = None, lasting: bool = True) -> None:
         self._turn = StepContext(State() if state is None else state, charts or default_charts(), lasting)
 
     def apply(self, envelope: Envelope) -> tuple[Command, ...]:
-        """Take one event into account, and return the commands that it causes, in order. If this raises, the fold must
-        not be used any more: an event may have been applied by half."""
+        """Apply one event, and return its commands, in order. If this raises, the fold must not be used any more,
+        because an event may have been applied partly."""
         turn, event = self._turn, envelope.event
         assert turn is not None, VOID
         state = turn.state
@@ -161,7 +160,7 @@ def _on_node_started(turn: StepContext, event: events.NodeStarted) -> None:
 
 
 def _on_timer_fired(turn: StepContext, event: events.TimerFired) -> None:
-    """A timer counts only if its deadline still stands in the state."""
+    """Handle a timer, unless its deadline was changed or cleared meanwhile."""
     standing = turn.deadlines.get(event.name)
     if standing is None or standing.due_at != event.due_at:
         return
@@ -279,11 +278,11 @@ def _on_weights_overdue(turn: StepContext) -> None:
 
 
 def _leave_state_unchanged(turn: StepContext, event: Any) -> None:
-    """A fact for people and the log: the state stays as it is."""
+    """Do nothing: the event is only for the log and for display."""
 
 
 def _only_with_chain(rule: Rule) -> Rule:
-    """Without a contract, what the chain worker of an earlier configuration saw means nothing."""
+    """Skip a rule in swarms without a contract, whose log may contain chain events from an earlier configuration."""
 
     def apply_rule(turn: StepContext, event: Any) -> None:
         if turn.state.chain is not None:
@@ -293,7 +292,7 @@ def _only_with_chain(rule: Rule) -> Rule:
 
 
 def _only_if_coordinating(rule: Rule) -> Rule:
-    """Followers see some of the coordinator's events too, and ignore them."""
+    """Skip a rule on followers, which see some of the coordinator's events."""
 
     def apply_rule(turn: StepContext, event: Any) -> None:
         if turn.open_if_coordinating():

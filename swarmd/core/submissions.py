@@ -1,8 +1,9 @@
-"""What this node wants on the chain, each exactly once and in order: intended, prepared, sent, included, confirmed.
+"""This node's submissions to the chain, each made exactly once and in order: intended, prepared, sent, included,
+confirmed.
 
-An intention is part of the state before anything leaves the node, and so is every attempt (a signed transaction) before
-it is sent. Whatever happens in between, the worker is told what was tried and asks the chain before it tries again.
-Only one submission at a time is under way to the chain; how deep earlier ones lie is followed beside it.
+An intention is in the state before anything leaves the node, and so is every attempt (a signed transaction) before it
+is sent. After any interruption, the worker gets the earlier attempts and checks the chain before it tries again. Only
+one submission at a time is on its way to the chain; the confirmation of earlier ones is tracked in parallel.
 """
 
 import math
@@ -23,22 +24,22 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 SETTLED: tuple[SubmissionState, ...] = ("confirmed", "refused")
 ON_CHAIN: tuple[SubmissionState, ...] = ("included", "confirmed")
-TURNS = 8  # nodes that may move the contract on take one of this many turns
-REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was refused may be wanted again
+TURNS = 8  # delay slots of nodes that may advance the contract
+REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # may be submitted again after a refusal
 
 
 # --- what is wanted ---
 
 
 def submit_registration(turn: StepContext) -> None:
-    """Submit the registration of this peer, before anything else."""
+    """Submit the registration of this peer, ahead of all other submissions."""
     known = find_submission(turn.state, "register")
     if known is None or known.chart in SETTLED:
         add_submission(turn, Submission("register", "register"), first=True)
 
 
 def on_register_due(turn: StepContext) -> None:
-    """A registration that was refused a while ago may be allowed by now."""
+    """Register again, because a registration refused earlier may be allowed now."""
     if turn.is_chain_up and not turn.chain.registered:
         submit_registration(turn)
 
@@ -54,7 +55,7 @@ def submit_reward(turn: StepContext, round: int, stage: int, value: float) -> No
 
 
 def submit_advance(turn: StepContext, round: int, stage: int) -> None:
-    """Move the contract on from this stage."""
+    """Submit an advance of the contract from this stage."""
     add_submission(turn, Submission(submission_id("advance", f"{round}/{stage}"), "advance", round=round, stage=stage))
 
 
@@ -76,12 +77,12 @@ def add_submission(turn: StepContext, submission: Submission, first: bool = Fals
 
 
 def _trim_settled(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
-    """Without the oldest settled ones beyond the bound: those intended first, for a clock may have been set back."""
+    """Drop the oldest settled submissions beyond the bound, by order: a clock may have been set back."""
     surplus = sum(each.chart in SETTLED for each in kept) - SETTLED_KEPT
     if surplus <= 0:
         return kept
     settled = [each for each in kept if each.chart in SETTLED]
-    settled.sort(key=lambda each: each.kind == "register")  # which stands first, whenever it was intended
+    settled.sort(key=lambda each: each.kind == "register")  # registrations last: one is always first in the order
     gone = {each.id for each in settled[:surplus]}
     return tuple(each for each in kept if each.id not in gone)
 
@@ -98,12 +99,12 @@ def submissions_on_chain(state: StateBase, kind: SubmissionKind) -> list[Submiss
 
 
 def block_number_of(submission: Submission) -> int:
-    """Number of the block that includes it, -1 for none."""
+    """Return the number of the block that includes it, -1 for none."""
     return -1 if submission.block is None else submission.block.number
 
 
 def next_submission(state: StateBase) -> Submission | None:
-    """The next submission: the first that is not settled, and that the contract is ready for."""
+    """Return the first submission that is not settled and that the contract is ready for."""
     for each in state.submissions:
         if each.chart not in (*ON_CHAIN, "refused") and not _is_ahead_of_contract(state, each):
             return each
@@ -111,7 +112,7 @@ def next_submission(state: StateBase) -> Submission | None:
 
 
 def _is_ahead_of_contract(state: StateBase, submission: Submission) -> bool:
-    """Whether the contract was taken back, by a reorganisation, to before this: it has to move on first."""
+    """Return whether a reorganisation took the contract back to before this submission: it must advance first."""
     chain = state.chain
     if chain is None or submission.kind == "register":
         return False
@@ -119,7 +120,7 @@ def _is_ahead_of_contract(state: StateBase, submission: Submission) -> bool:
 
 
 def resume_submissions(turn: StepContext, everything: bool) -> None:
-    """The chain answers: hand over what is to be brought about and, to a fresh worker, what is to be followed."""
+    """Send the next submission to the chain worker; to a new worker also those whose confirmation it must track."""
     if everything:
         for each in turn.state.submissions:
             if each.chart == "included":
@@ -128,7 +129,7 @@ def resume_submissions(turn: StepContext, everything: bool) -> None:
 
 
 def send_next_submission(turn: StepContext) -> None:
-    """Hand the next submission to the worker, unless it has it."""
+    """Send the next submission to the chain worker, unless the worker has it."""
     if not turn.is_chain_up:
         return
     head = next_submission(turn.state)
@@ -159,8 +160,8 @@ def _send_submission(turn: StepContext, submission: Submission) -> None:
 
 
 def _signing_mark_for(turn: StepContext, submission: Submission) -> tuple[int, int]:
-    """The place up to which nothing new may be signed, if the chain knows more of this node than its log does. What
-    this log submitted itself forbids nothing: after a reorganisation the later of two may come first."""
+    """Return the (round, stage) up to which nothing new may be signed, if the chain has more of this node than its log.
+    Submissions in this log set no mark: after a reorganisation the later of two may be mined first."""
     known = turn.chain
     if submission.kind == "reward":
         round, stage = known.reward_mark
@@ -173,7 +174,7 @@ def _signing_mark_for(turn: StepContext, submission: Submission) -> tuple[int, i
 
 
 def _set_resend_deadline(turn: StepContext) -> None:
-    """Look again after a while without news, as long as something is under way."""
+    """Set a deadline for checking again, as long as a submission is not settled."""
     if turn.is_submitting and any(each.chart not in SETTLED for each in turn.state.submissions):
         turn.set_deadline_if_sooner("submission", turn.at + turn.chain_settings.resend_s)
     else:
@@ -181,7 +182,7 @@ def _set_resend_deadline(turn: StepContext) -> None:
 
 
 def on_overdue(turn: StepContext) -> None:
-    """No news, or a failure a while ago: have everything looked at again."""
+    """Send everything again, after a failure or a time without news."""
     if turn.is_chain_up:
         head = next_submission(turn.state)
         turn.update_chain(handed="" if head is None else head.id)
@@ -195,12 +196,12 @@ def on_overdue(turn: StepContext) -> None:
 
 
 def on_prepared(turn: StepContext, event: events.SubmissionPrepared) -> None:
-    """The attempt is in the log: have it sent."""
+    """Send the attempt, which is now in the log."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
         return
     attempts = submission.attempts + 1
-    # signed again, after a reorganisation, it comes with the bytes that were dropped
+    # signed again after a reorganisation, it has the bytes that were dropped
     others = tuple(each for each in submission.prepared if not each.hash or each.hash != event.prepared.hash)
     prepared = (*others, event.prepared)[-PREPARED_KEPT:]
     if turn.fire_submission_trigger(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
@@ -210,7 +211,7 @@ def on_prepared(turn: StepContext, event: events.SubmissionPrepared) -> None:
 
 
 def _record_cost(turn: StepContext, submission: Submission, attempt: SubmissionAttempt) -> None:
-    """Count what an attempt may cost to its day. Of those with one nonce the chain takes one: the dearest counts."""
+    """Add an attempt's possible cost to its day. Of each nonce the most expensive one counts."""
     counted = max((int(each.cost_wei) for each in submission.prepared if each.nonce == attempt.nonce), default=0)
     more_wei = int(attempt.cost_wei) - counted
     if more_wei <= 0:
@@ -228,7 +229,7 @@ def on_sent(turn: StepContext, event: events.SubmissionSent) -> None:
 
 
 def on_included(turn: StepContext, event: events.SubmissionIncluded) -> None:
-    """The chain has it: the next one may go."""
+    """Record that the chain has the submission, and send the next one."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
         return
@@ -250,7 +251,7 @@ def _record_mark(turn: StepContext, submission: Submission, block: int) -> None:
 
 
 def on_confirmed(turn: StepContext, event: events.SubmissionConfirmed) -> None:
-    """The submission is confirmed: what was signed for it is dropped, its hashes are kept."""
+    """Drop the signed bytes of a confirmed submission; its hashes stay."""
     submission = find_submission(turn.state, event.submission)
     if submission is None:
         return
@@ -261,14 +262,14 @@ def on_confirmed(turn: StepContext, event: events.SubmissionConfirmed) -> None:
 
 
 def on_lost(turn: StepContext, event: events.SubmissionLost) -> None:
-    """The attempt is lost: try again after a while."""
+    """Schedule a new attempt in place of the lost ones."""
     submission = find_submission(turn.state, event.submission)
     if submission is not None and turn.fire_submission_trigger(submission, "lose", reason=event.reason, block=None):
         _schedule_retry(turn)
 
 
 def on_failed(turn: StepContext, event: events.CommandFailed) -> None:
-    """The worker could not do it now. A step of the contract is left for a later turn, so that it blocks nothing."""
+    """Schedule a retry. An advance is dropped instead until its next turn, so that it blocks nothing."""
     submission = find_submission(turn.state, event.command.partition("/")[2].rpartition("/")[0])
     if submission is None or submission.chart in SETTLED:
         return
@@ -290,7 +291,7 @@ def _schedule_retry(turn: StepContext) -> None:
 
 
 def on_refused(turn: StepContext, event: events.SubmissionRefused) -> None:
-    """The contract will never take it: record that and go on. If it will never take any, stop the node."""
+    """Record a refusal and continue; stop the node if the contract will never accept any submission of it."""
     submission = find_submission(turn.state, event.submission)
     if submission is None or not turn.fire_submission_trigger(
         submission, "refuse", code=event.code, reason=event.reason
@@ -306,7 +307,7 @@ def on_refused(turn: StepContext, event: events.SubmissionRefused) -> None:
 
 
 def drop_above_fork(turn: StepContext, fork: int) -> None:
-    """Blocks above `fork` are gone: what they included is to be sent again."""
+    """Mark submissions included in blocks above `fork` as not included, so that they are sent again."""
     for each in turn.state.submissions:
         if each.chart in ON_CHAIN and block_number_of(each) > fork:
             turn.fire_submission_trigger(each, "drop", block=None)
@@ -326,7 +327,7 @@ def drop_advances(turn: StepContext) -> None:
 
 
 def is_reward_pending(state: StateBase, round: int, stage: int) -> bool:
-    """Whether a stage's reward is still on its way to the chain."""
+    """Return whether a stage's reward is still on its way to the chain."""
     if not state.submissions:
         return False
     submission = find_submission(state, submission_id("reward", f"{round}/{stage}"))

@@ -1,13 +1,13 @@
-"""The token ledger: what became of each token that this node's model drew for training. Pure.
+"""The token ledger: the fate of each token that this node's model drew for training. Pure.
 
-- The trainer counts every token as it is drawn, in a file that outlives it (`swarmd.training.token_counter`), and tells
-  the count with each stage and each start. What was drawn between two counts and belongs to no stage that was trained
-  is *cancelled*: the stage was given up, or failed, or its trainer was killed. A stage that is answered from its
-  checkpoint takes back what was called cancelled before its report came.
-- What a trained stage drew is told class by class (`StageTokens`), counted where batches are made and not where tokens
-  are drawn. So `difference` is 0 only if both agree.
-- Tokens that taught something become *stale* if the trainer dies before their checkpoint is on disk: the weights that
-  learnt from them are gone.
+- The trainer counts every token as it is drawn, in a file that outlives it (`swarmd.training.token_counter`), and
+  reports the count with each stage and each start. Tokens drawn between two counts that belong to no trained stage are
+  *cancelled*: the stage was given up, or failed, or its trainer was killed. If a stage is answered from its checkpoint,
+  its tokens that were counted as cancelled before are taken back.
+- A trained stage's tokens are reported by class (`StageTokens`), counted where batches are made and not where tokens
+  are drawn. So `difference` is 0 only if both counts agree.
+- Trained tokens become *stale* if the trainer dies before their checkpoint is on disk: the weights that learned from
+  them are lost.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from swarmd.bounds import clamp_integer
 from swarmd.core.values import PeerTokens, StageTokens, TokenLedger
 
-TEACHERS_KEPT = 64  # peers, those with most tokens; what others taught is summed under an empty name
+TEACHERS_KEPT = 64  # peers, those with most tokens; other peers' tokens are summed under an empty name
 
-Place = tuple[int, int]  # round and stage
+Place = tuple[int, int]  # (round, stage)
 
 
 def count_stage(ledger: TokenLedger, place: Place, tokens: StageTokens) -> TokenLedger:
-    """The ledger after a stage was trained."""
+    """Return the ledger after a stage was trained."""
     drawn = max(0, tokens.drawn - ledger.drawn)
     return replace(
         ledger,
@@ -43,7 +43,7 @@ def count_stage(ledger: TokenLedger, place: Place, tokens: StageTokens) -> Token
 
 
 def count_given_up(ledger: TokenLedger, drawn: int) -> TokenLedger:
-    """The ledger after the trainer has told its count without a stage."""
+    """Return the ledger after the trainer has reported its count without a stage."""
     more = drawn - ledger.drawn
     if more <= 0:
         return ledger
@@ -52,9 +52,9 @@ def count_given_up(ledger: TokenLedger, drawn: int) -> TokenLedger:
 
 
 def count_start(ledger: TokenLedger, drawn: int, restored: Place | None) -> TokenLedger:
-    """The ledger after a trainer has started, from the checkpoint of stage `restored`.
+    """Return the ledger after a trainer has started, from the checkpoint of stage `restored`.
 
-    A count that is lower than before is that of another file, as after a restore: it goes on from there.
+    A lower count than before comes from another file, for instance after a restore: the ledger continues from it.
     """
     ledger = count_given_up(ledger, drawn)
     if drawn < ledger.drawn:
@@ -66,18 +66,18 @@ def count_start(ledger: TokenLedger, drawn: int, restored: Place | None) -> Toke
 
 
 def count_checkpoint(ledger: TokenLedger, place: Place) -> TokenLedger:
-    """The ledger after a stage's checkpoint was written."""
+    """Return the ledger after a stage's checkpoint was written."""
     return replace(ledger, unsaved=0) if place == ledger.unsaved_at and ledger.unsaved else ledger
 
 
 def difference(ledger: TokenLedger) -> int:
-    """Tokens that were generated less those that any class has: not 0 if tokens are lost or counted twice."""
+    """Return the generated tokens minus those of all classes: not 0 if tokens are lost or counted twice."""
     classes = (ledger.trained, ledger.flat, ledger.stale, ledger.cancelled, ledger.set_aside, ledger.shared)
     return ledger.generated - sum(classes)
 
 
 def add_teachers(known: tuple[PeerTokens, ...], more: tuple[PeerTokens, ...]) -> tuple[PeerTokens, ...]:
-    """Peers with their tokens, those with most first and what is left of others behind them."""
+    """Return the sums of peers' tokens, those with most first; all others are summed at the end under an empty name."""
     if not more:
         return known
     sums: Counter[str] = Counter()

@@ -1,8 +1,7 @@
-"""What the rules work on: a state that is changed in place, and the commands of the event in hand.
+"""The context that rules work on: a state that is changed in place, and the commands of the current event.
 
-`step` makes a `StepContext` for one event and drops it, so that from outside it is a pure function of (state,
-envelope). A `StateFold` goes on with one `StepContext` from event to event, and makes a `State` of it only when
-somebody asks for one.
+`step` makes a `StepContext` for one event and drops it, so that it is a pure function of (state, envelope) from
+outside. A `StateFold` keeps one `StepContext` from event to event, and makes a `State` of it only on request.
 """
 
 from operator import attrgetter, is_not
@@ -30,11 +29,11 @@ from swarmd.core.state import (
 )
 from swarmd.core.values import ChainSettings, Settings
 
-PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
+PENDING_MAX = 64  # commands waiting for an answer; beyond it the oldest is dropped
 
 
 class StateFields:
-    """The fields of a state, each to be assigned to: in a Struct that takes three times as long."""
+    """Assignable fields of a state; assigning to a Struct takes three times as long."""
 
     __slots__ = StateBase.__struct_fields__
 
@@ -47,13 +46,13 @@ _values = attrgetter(*StateFields.__slots__)
 
 
 class StepContext:
-    """A state in the making, and the commands of one event.
+    """A state being built, and the commands of one event.
 
-    Rules assign to the fields of `state`; a new copy for every field, or every event, would take most of the time of a
-    replay. So a rule that needs a field from before takes its value first. What the fields hold (work, link, ...) is
-    replaced, never changed, but for the coordinator's side: rules assign to the fields of `coordination`, too. Three
-    fields of `state` are out of date meanwhile, and kept here: the deadlines and the pending commands by name, each in
-    the order in which they were made last, and the latest rewards.
+    Rules assign to the fields of `state`; copying the state for every field, or every event, would take most of a
+    replay's time. So a rule that needs a field's earlier value must read it first. Values in the fields (work, link,
+    ...) are replaced, never changed, except the coordinator's: rules assign to the fields of `coordination`, too. Three
+    fields of `state` are stale meanwhile, and kept here: the deadlines and the pending commands by name, each ordered
+    by last change, and the latest rewards.
     """
 
     __slots__ = (
@@ -62,19 +61,19 @@ class StepContext:
     )  # fmt: skip
 
     state: StateBase
-    settings: Settings  # of this life, which a `NodeStarted` begins
+    settings: Settings  # of the current run, which a `NodeStarted` begins
     seq: int
     at: float
     charts: Charts
     commands: tuple[Command, ...]
     deadlines: dict[str, Deadline]
     pending: dict[str, Command]  # by id
-    coordination: CoordinationBase  # the coordinator's side, to be changed in place: there once `coordinates` said so
-    _kept: Coordination  # that `state` had before it
-    _rewards: list[StageReward]  # that `state` does not have yet
+    coordination: CoordinationBase  # changed in place; set once `open_if_coordinating` has returned True
+    _kept: Coordination  # what `state` had before
+    _rewards: list[StageReward]  # those not yet in `state`
 
     def __init__(self, state: State, charts: Charts, lasting: bool) -> None:
-        # a Struct is made and read fast, for one event; what lasts is better assigned to fast
+        # a Struct is fast to make and read, for one event; for many, fast assignment matters more
         self.state = cast(StateBase, StateFields(state)) if lasting else StateBase(*astuple(state))
         self.charts = charts
         self._round = charts.round.table
@@ -88,7 +87,7 @@ class StepContext:
     def freeze(self) -> State:
         state = self.state
         deadlines, pending = tuple(self.deadlines.values()), tuple(self.pending.values())
-        if deadlines != state.deadlines:  # else it stays the same object
+        if deadlines != state.deadlines:  # otherwise it stays the same object
             state.deadlines = deadlines
         if pending != state.pending:
             state.pending = pending
@@ -98,7 +97,7 @@ class StepContext:
         return State(*(astuple(state) if isinstance(state, StateBase) else _values(state)))
 
     def add_reward(self, reward: StageReward) -> None:
-        """Add to the latest rewards. They are a long tuple: not each new one is worth a new tuple."""
+        """Add to the latest rewards. They are a long tuple, so several new ones are added at once."""
         self._rewards.append(reward)
         if len(self._rewards) >= REWARDS_KEPT:
             self._flush_rewards()
@@ -111,7 +110,7 @@ class StepContext:
     # --- charts ---
 
     def fire_round_trigger(self, trigger: RoundTrigger) -> bool:
-        """Follow round.yaml. False, and nothing changed, when the chart ignores the trigger here."""
+        """Follow round.yaml. Returns False, without a change, if the chart ignores the trigger in this state."""
         state = self.state
         after = self._round.get((state.chart, trigger))
         if after is None:
@@ -123,7 +122,7 @@ class StepContext:
         return True
 
     def fire_link_trigger(self, trigger: LinkTrigger, **fields: Any) -> bool:
-        """Follow link.yaml and replace fields of the link."""
+        """Follow link.yaml and replace fields of the link. Returns False if the trigger is ignored."""
         link, chart = self.state.link, self.charts.link
         after = chart.table.get((link.chart, trigger))
         if after is None:
@@ -132,7 +131,7 @@ class StepContext:
         return True
 
     def fire_trainer_trigger(self, trigger: TrainerTrigger, train: str = "") -> bool:
-        """Follow trainer.yaml; `train` is the id of the `Train` that it was given; empty: the one before."""
+        """Follow trainer.yaml; `train` is the id of the `Train` sent; empty keeps the previous one."""
         trainer, chart = self.state.trainer, self.charts.trainer
         after = chart.table.get((trainer.chart, trigger))
         if after is None:
@@ -141,7 +140,6 @@ class StepContext:
         return True
 
     def fire_coordinator_trigger(self, trigger: CoordinatorTrigger) -> bool:
-        """Follow coordinator.yaml."""
         coordination, chart = self.coordination, self.charts.coordinator
         after = chart.table.get((coordination.chart, trigger))
         if after is None:
@@ -151,7 +149,7 @@ class StepContext:
         return True
 
     def fire_chain_trigger(self, trigger: LinkTrigger, **fields: Any) -> bool:
-        """Follow link.yaml for the chain and replace fields of what is known of it."""
+        """Follow link.yaml for the chain and replace fields of the chain's state."""
         chain, chart = self.chain, self.charts.link
         after = chart.table.get((chain.chart, trigger))
         if after is None:
@@ -160,7 +158,7 @@ class StepContext:
         return True
 
     def fire_submission_trigger(self, submission: Submission, trigger: SubmissionTrigger, **fields: Any) -> bool:
-        """Follow submission.yaml and replace fields of the submission, which keeps its place in the order."""
+        """Follow submission.yaml and replace fields of the submission, which keeps its position."""
         chart = self.charts.submission
         after = chart.table.get((submission.chart, trigger))
         if after is None:
@@ -173,24 +171,24 @@ class StepContext:
 
     @property
     def chain(self) -> ChainState:
-        """What is known of the chain; there only if a contract keeps the rounds."""
+        """The chain's state; asserts that a contract keeps the rounds."""
         chain = self.state.chain
         assert chain is not None, "this swarm has no chain"
         return chain
 
     def update_chain(self, **fields: Any) -> None:
-        """Replace fields of what is known of the chain."""
+        """Replace fields of the chain's state."""
         self.state.chain = replace(self.chain, **fields)
 
     @property
     def is_chain_up(self) -> bool:
-        """Whether the contract tells where the swarm is, now."""
+        """Whether the contract currently decides the swarm's round and stage."""
         chain = self.state.chain
         return chain is not None and chain.chart == "up"
 
     @property
     def chain_settings(self) -> ChainSettings:
-        """The chain's part of the settings; there only if a contract keeps the rounds."""
+        """The chain's part of the settings; asserts that a contract keeps the rounds."""
         assert self.settings.chain is not None, "this swarm has no chain"
         return self.settings.chain
 
@@ -200,7 +198,7 @@ class StepContext:
         return self.settings.chain is not None and self.settings.chain.sends
 
     def open_if_coordinating(self) -> bool:
-        """Whether this node coordinates; then `coordination` is there from now on."""
+        """Return whether this node coordinates; if so, make `coordination` available."""
         kept: Any = self.state.coordination
         if kept is None or type(kept) is CoordinationBase:
             return kept is not None
@@ -209,7 +207,7 @@ class StepContext:
         return True
 
     def _close_coordination(self, opened: CoordinationBase) -> Coordination:
-        """What the state gets: the same object as before if nothing changed."""
+        """Return the state's new coordination: the same object as before if nothing changed."""
         opened.members.freeze()
         opened.reports.freeze()
         del self.coordination
@@ -219,14 +217,14 @@ class StepContext:
     # --- deadlines ---
 
     def set_deadline(self, name: Timer | TimerName, due_at: float) -> None:
-        """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
+        """Set the deadline of this name, in place of an earlier one."""
         deadlines = self.deadlines
         if name in deadlines:
             del deadlines[name]
         deadlines[name] = Deadline(name, due_at)
 
     def set_deadline_if_sooner(self, name: Timer | TimerName, due_at: float) -> None:
-        """Wait until `due_at` at the latest: an earlier wait of the same name stands, whatever happens meanwhile."""
+        """Set a deadline unless an earlier one of the same name is set."""
         standing = self.deadlines.get(name)
         self.set_deadline(name, due_at if standing is None else min(due_at, standing.due_at))
 
@@ -238,11 +236,11 @@ class StepContext:
     # --- commands ---
 
     def emit(self, command: Command) -> None:
-        """Send a command out without waiting for its answer."""
+        """Send a command without waiting for its answer."""
         self.commands += (command,)
 
     def issue_until_answered(self, command: Command) -> None:
-        """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
+        """Send a command once its worker is up, and again each time the worker comes back, until it is answered."""
         pending, command_id = self.pending, command.id
         if pending.pop(command_id, None) is None and len(pending) >= PENDING_MAX:
             del pending[next(iter(pending))]
@@ -262,20 +260,20 @@ class StepContext:
         self.commands += (command,)
 
     def is_worker_free(self, command: Command) -> bool:
-        """Whether the worker that does this command can take it now."""
+        """Return whether the worker for this command can accept it now."""
         if isinstance(command, TrainerCommand):
             return self.state.trainer.chart == "idle"
         return self.state.link.chart == "up"
 
     def remove_pending(self, command_id: str) -> Command | None:
-        """Take an answered command off the pending ones. None when it was not pending: an answer that came twice."""
+        """Remove and return an answered command; None if it was not pending: the answer came twice."""
         command = self.pending.pop(command_id, None)
         if command is not None and self.deadlines:
             self.deadlines.pop(timer_name_of("retry", command_id), None)
         return command
 
     def drop_pending(self, *kinds: type[Command]) -> None:
-        """Forget commands of these kinds, whatever becomes of them."""
+        """Drop pending commands of these kinds, whatever their outcome."""
         for command in list(self.pending.values()):
             if isinstance(command, kinds):
                 del self.pending[command.id]
@@ -283,8 +281,7 @@ class StepContext:
     # --- counts and causes ---
 
     def mark_faulted(self) -> None:
-        """Something broke: rounds that are skipped before the next trained stage get the cause "fault". Not during an
-        orderly stop."""
+        """Give rounds skipped before the next trained stage the cause "fault", except in an orderly stop."""
         in_order = self.state.chart == "draining"
         if self.state.work is not None and not in_order:
             self.state.faulted = True

@@ -1,7 +1,7 @@
-"""Whom this node votes for when a round is over: by its own scoring of peers' rollouts, or by what peers report.
+"""This node's votes at the end of a round: by its own scoring of peers' rollouts, or by peers' reports.
 
-What a peer reports of itself proves nothing, so by default only those rollouts count that this node has scored. They
-arrive one stage after they were made: a round's last stage is judged in the first stage of the next round.
+A peer's report about itself proves nothing, so by default only rollouts scored by this node count. They arrive one
+stage after they were made: a round's last stage is judged in the first stage of the next round.
 """
 
 import math
@@ -20,7 +20,7 @@ from swarmd.core.values import Judgement
 
 
 def begin_tally(turn: StepContext, round: int, stage: int) -> None:
-    """Begin to count a stage that this node takes part in."""
+    """Start to count a stage that this node takes part in."""
     if turn.chain_settings.winners == 0:
         return
     close_tally(turn, round)
@@ -30,14 +30,14 @@ def begin_tally(turn: StepContext, round: int, stage: int) -> None:
 
 
 def collect_reports(turn: StepContext, round: int, stage: int) -> None:
-    """Have the network worker report a stage's reports, if they decide the vote."""
+    """Request a stage's reports from the network worker, if reports decide the vote."""
     reported = turn.chain_settings.votes == "reported"
     if reported and turn.state.link.chart == "up" and turn.state.tally is not None:
         turn.emit(CollectReports(command_id("collect", f"{round}/{stage}/{turn.seq}"), round, stage))
 
 
 def count_report(turn: StepContext, peer: str, round: int, stage: int, reward: float) -> None:
-    """Add a stage of a peer to the tally of its round, each one once."""
+    """Add a peer's stage to the tally of its round, each stage once."""
     if math.isfinite(reward):
         state, score = turn.state, VoteScore(peer, stage, reward)
         state.tally = _tally_with_score(state.tally, round, score)
@@ -64,7 +64,7 @@ def on_report_seen(turn: StepContext, event: ReportSeen) -> None:
 
 
 def count_judgements(turn: StepContext, judged: tuple[Judgement, ...], source: tuple[int, int] | None) -> None:
-    """Count what this node's trainer makes of peers' rollouts of the stage `source`; after a last one, vote."""
+    """Count this node's scores of peers' rollouts of the stage `source`; after a round's last stage, vote."""
     if turn.chain_settings.votes == "reported" or source is None:
         return
     round, stage = source
@@ -78,13 +78,13 @@ def count_judgements(turn: StepContext, judged: tuple[Judgement, ...], source: t
 
 
 def vote_on_reports(turn: StepContext, round: int) -> None:
-    """The clock has moved on: vote on what was reported. What is judged waits for the stage that judges it."""
+    """Vote on the reports of a finished round. With votes by judgement, the next stage votes."""
     if turn.chain_settings.votes == "reported":
         close_tally(turn, round)
 
 
 def close_tally(turn: StepContext, round: int) -> None:
-    """A later round has begun: vote now, or once the next stage has judged the last stage of the round before."""
+    """Close the tally of an earlier round: vote now, or once the next stage has judged that round's last stage."""
     tally = turn.state.tally
     if tally is None or tally.round >= round:
         return
@@ -98,7 +98,7 @@ def close_tally(turn: StepContext, round: int) -> None:
 
 
 def _submit_vote(turn: StepContext, tally: VoteTally) -> None:
-    """Vote for those with the highest sums, ties by peer id."""
+    """Vote for the peers with the highest sums, ties by peer id."""
     ranked = sorted(tally.scores, key=lambda score: (-score.reward, score.peer))
     winners = tuple([score.peer for score in ranked[: turn.chain_settings.winners]])
     if winners:

@@ -1,35 +1,35 @@
-"""Whom the coordinator's open stage waits for, and for how long. Pure.
+"""Decides which members the coordinator's open stage waits for, and how long. Pure.
 
 A stage closes when a quorum of the members that it *expects* has reported, or when it has waited for them long enough,
 or at its deadline. A member is expected if it is present, has proof of work or an invitation, is not banned, and
 
 - reported in the stage before, or came (back) during this one or the one before;
-- or has been silent since, and this is a *wide* stage: every third one is. So a member that missed, because its trainer
-  slept or a partition cut it off, is waited for again within three stages, whatever happened before. After
-  `SILENT_STAGES` only every 24th stage waits for it: members that are present and never report cost little.
+- or has been silent since, and this is a *wide* stage, as every third one is. So a member that missed stages, because
+  its trainer slept or a partition cut it off, is waited for again within three stages. After `SILENT_STAGES` only every
+  24th stage waits for it: members that are present and never report cost little.
 
-Nothing else is remembered of a member but how long it takes from a stage's announcement to its report (`took_s`):
+Besides, only a member's time from a stage's announcement to its report is remembered (`took_s`):
 
-- A stage waits for a member for twice that time. Once is what it needs if it begins with the others. Twice is what it
-  needs at most if it still has to finish an earlier stage, which is how a member that is slower than all others comes
-  back into step. A median over the members would do for neither: a member ten times slower than the median, whose
-  stages are within the deadline, is an honest node on a slow machine.
+- A stage waits for a member for twice that time. Once is enough if it starts with the others. Twice is enough if it
+  must first finish an earlier stage, which is how a member that is slower than all others gets back into step. A median
+  over all members would not do: a member ten times slower than the median, whose stages are within the deadline, is an
+  honest node on a slow machine.
 - A member whose time is unknown, because it was never credited, is waited for four times as long as this node or the
   median member takes, whichever is more. Before anybody was credited it has until the deadline.
-- A stage waits as long as the longest of those times of members whose reports are missing. So a member that reports at
-  once and then falls silent costs nothing: when its time is over, the stage is not.
+- A stage waits as long as the longest of those times of members whose reports are missing. So a member that usually
+  reports at once and then falls silent costs nothing: its time is over before the stage is.
 
-Identities cost little, and somebody may bring a new one to each stage. So stages that waited in vain for members that
-were never credited are counted: three are free, beyond that they take a sixteenth of the time, and the stages between
-wait for no newcomer. A newcomer's report counts all the same if it comes while the stage is open.
+Identities cost little, and an attacker may bring a new one to each stage. So stages that timed out waiting for members
+that were never credited are counted: three are free, beyond that they may take a sixteenth of the time, and the stages
+between wait for no newcomer. A newcomer's report counts all the same if it comes while the stage is open.
 
 No stage closes early before this node's own report: it is the one member that is sure to train. Peers that report at
-once, trained or not, would otherwise fill a quorum below 1, or have their times be the only ones. The exception is a
+once, trained or not, could otherwise fill a quorum below 1, or be the only ones with known times. The exception is a
 node whose trainer is down, or that has not reported in `OWN_SILENT_STAGES`: it is waited for like any other member.
 
-How many reports a stage expects is counted when it opens, and counted on with each member and report: O(1) each. For
-how long is found when it opens, and again soon after the member that it would wait for longest has reported, by the
-stage's timer: each time O(members), and at most once in `LOOK_SHARE` of a stage's longest time.
+The number of expected reports is counted when a stage opens, and updated with each member and report: O(1) each. The
+waiting time is computed when it opens, and again, by the stage's timer, soon after the member with the longest wait has
+reported: each time O(members), and at most once in `LOOK_SHARE` of a stage's longest time.
 """
 
 import math
@@ -39,21 +39,21 @@ from msgspec.structs import replace
 from swarmd.core.state import CoordinationBase, Member, Report, StageWaitState
 from swarmd.core.turn import StepContext
 
-WIDE_EVERY = 3  # stages, of which one waits for silent members, too
-SILENT_STAGES = 48  # since a member reported; after that
-LONG_SILENT_EVERY = 24  # stages one waits for it
-OWN_TIMES = 2.0  # times as long as a member took before a stage waits for it
-PACE_TIMES = 4.0  # times the swarm's pace that a stage waits for a newcomer
-SLACK_SHARE = 1 / 50  # of a stage's longest time, on top: for the network
-LOOK_SHARE = 1 / 100  # of it, after which the stage looks again for whom it waits longest
-FADE = 0.9  # of the time that a member took before, which still counts after it was quicker
-VAIN_NEWCOMERS_FREE = 3  # stages that waited in vain for newcomers, before others wait for none
-VAIN_NEWCOMERS_SHARE = 1 / 16  # of the time that more of them may take
-OWN_SILENT_STAGES = 3  # stages without this node's own report that may last to their deadlines for it
+WIDE_EVERY = 3  # one stage in this many waits for silent members, too
+SILENT_STAGES = 48  # stages since a member's report; after that
+LONG_SILENT_EVERY = 24  # one stage in this many waits for such a member
+OWN_TIMES = 2.0  # waiting time for a member, as a multiple of its last time
+PACE_TIMES = 4.0  # waiting time for a newcomer, as a multiple of the swarm's pace
+SLACK_SHARE = 1 / 50  # share of a stage's longest time that is added for the network
+LOOK_SHARE = 1 / 100  # share of it after which the stage recomputes its waiting time
+FADE = 0.9  # share of a member's earlier time that still counts after a quicker report
+VAIN_NEWCOMERS_FREE = 3  # stages that may time out waiting for newcomers before others wait for none
+VAIN_NEWCOMERS_SHARE = 1 / 16  # share of the time that further ones may take
+OWN_SILENT_STAGES = 3  # stages without this node's own report that may last until their deadlines for it
 
 
 def is_expected(coordination: CoordinationBase, member: Member | None) -> bool:
-    """Whether the open stage waits for a member's report, should it not have come yet."""
+    """Return whether the open stage waits for a member's report, or would if it had not come yet."""
     if member is None or member.left or not member.worked or member.peer in coordination.barred:
         return False
     waiting = coordination.waiting
@@ -66,7 +66,7 @@ def is_expected(coordination: CoordinationBase, member: Member | None) -> bool:
 
 
 def unexpected_members(coordination: CoordinationBase) -> list[Member]:
-    """Members that could be waited for, and that the open stage does not wait for."""
+    """Return members that could be waited for, but that the open stage does not wait for."""
     return [
         member
         for member in coordination.members
@@ -78,7 +78,7 @@ def unexpected_members(coordination: CoordinationBase) -> list[Member]:
 
 
 def on_stage_opened(turn: StepContext) -> None:
-    """A stage opens: count whom it waits for."""
+    """Number a new stage, and count the members that it waits for."""
     coordination = turn.coordination
     waiting = coordination.waiting
     coordination.waiting = replace(
@@ -92,7 +92,7 @@ def on_stage_opened(turn: StepContext) -> None:
 
 
 def recount_expected(turn: StepContext) -> None:
-    """Count whom the open stage waits for, and how long, from nothing."""
+    """Count from scratch which members the open stage waits for, and how long."""
     coordination = turn.coordination
     expected = [member for member in coordination.members if is_expected(coordination, member)]
     missing = [member for member in expected if member.peer not in coordination.reports]
@@ -102,20 +102,20 @@ def recount_expected(turn: StepContext) -> None:
 
 
 def on_stage_announced(turn: StepContext) -> None:
-    """The open stage is announced, maybe once more: the time that it waits for begins."""
+    """Start the waiting time at the stage's announcement, which may be a repeated one."""
     coordination = turn.coordination
     coordination.waiting = replace(coordination.waiting, since=turn.at)
     set_stage_deadline(turn)
 
 
 def set_stage_deadline(turn: StepContext) -> None:
-    """Wait for what ends the stage first: its deadline, or that it has waited for members long enough."""
+    """Set the deadline for what ends the stage first: its own deadline, or the end of the waiting time."""
     until, deadline_at = _wait_ends_at(turn.coordination.waiting), turn.coordination.deadline_at
     turn.set_deadline("stage", min(until, deadline_at) if until > turn.at else deadline_at)
 
 
 def on_member_changed(turn: StepContext, before: Member | None, after: Member | None) -> None:
-    """Count a member that came, changed or went: what it was, and what it is."""
+    """Update the count of expected members after one came, changed or left."""
     coordination = turn.coordination
     change = is_expected(coordination, after) - is_expected(coordination, before)
     member = after or before
@@ -134,7 +134,7 @@ def on_member_changed(turn: StepContext, before: Member | None, after: Member | 
 
 
 def on_report_counted(turn: StepContext, member: Member | None) -> None:
-    """Count a report that has just been taken in."""
+    """Update the count of missing reports after one was accepted."""
     coordination = turn.coordination
     if member is not None and is_expected(coordination, member):
         coordination.reported += 1
@@ -143,13 +143,13 @@ def on_report_counted(turn: StepContext, member: Member | None) -> None:
 
 
 def _recheck_soon(turn: StepContext, time_s: float) -> None:
-    """The stage need not wait any more for a member that had this much time: maybe for others it waits less long."""
+    """Recompute the waiting time soon, if the stage may have waited longest for a member with this time."""
     if time_s >= turn.coordination.waiting.longest_s and "stage" in turn.deadlines:
         turn.set_deadline_if_sooner("stage", turn.at + LOOK_SHARE * _stage_s(turn))
 
 
 def on_stage_closed(turn: StepContext) -> None:
-    """A stage closes: count whether it waited for newcomers in vain. Its reports are not credited yet."""
+    """Count whether a closing stage timed out waiting for newcomers. Its reports are not credited yet."""
     coordination, own = turn.coordination, turn.settings.peer
     waiting = coordination.waiting
     lasted_s = max(0.0, turn.at - coordination.opened_at)
@@ -166,17 +166,17 @@ def on_stage_closed(turn: StepContext) -> None:
 
 
 def member_with_report(member: Member, report: Report, number: int) -> Member:
-    """A member whose report counts for stage `number`: it was heard of, and how long it took is known."""
+    """Return a member after its report for stage `number`, with its updated time."""
     return replace(member, heard=number, took_s=max(report.took_s, FADE * member.took_s))
 
 
 def report_delay_s(turn: StepContext) -> float:
-    """How long a report that comes now took, from the open stage's announcement."""
+    """Return the seconds from the open stage's announcement until now, as a report's time."""
     return min(max(0.0, turn.at - turn.coordination.waiting.since), _stage_s(turn))
 
 
 def is_complete(turn: StepContext, quorum: float) -> bool:
-    """Whether the open stage need not wait any longer: the quorum is there, or it has waited long enough for it."""
+    """Return whether the open stage may close: it has a quorum, or has waited long enough for it."""
     coordination = turn.coordination
     count, expected = coordination.reports.count, coordination.expected
     needed = max(1, math.ceil(quorum * expected))
@@ -188,10 +188,10 @@ def is_complete(turn: StepContext, quorum: float) -> bool:
 
 
 def is_awaiting_own_report(turn: StepContext) -> bool:
-    """Whether the open stage waits for this node's own report before it closes early."""
+    """Return whether the open stage waits for this node's own report before it closes early."""
     coordination, state, peer = turn.coordination, turn.state, turn.settings.peer
     own = coordination.members.get(peer)
-    trains = state.trainer.chart != "down" and state.low_space is None  # a model that loads will train
+    trains = state.trainer.chart != "down" and state.low_space is None  # a model that is loading will train
     if own is None or not trains or peer in coordination.reports or peer in coordination.barred:
         return False
     return coordination.waiting.number - own.heard <= OWN_SILENT_STAGES or (
@@ -204,7 +204,7 @@ def _wait_ends_at(waiting: StageWaitState) -> float:
 
 
 def _wait_s_for(turn: StepContext, member: Member) -> float:
-    """How long after its announcement a stage waits for a member, seconds."""
+    """Return the seconds after its announcement for which a stage waits for a member."""
     if not member.rounds:
         return _newcomer_wait_s(turn)
     stage_s = _stage_s(turn)
@@ -222,7 +222,7 @@ def _stage_s(turn: StepContext) -> float:
 
 
 def _pace_s(turn: StepContext) -> float:
-    """How long a stage takes this node or the median member, whichever is more; 0 before anybody was credited."""
+    """Return the seconds that a stage takes this node or the median member; 0 before anybody was credited."""
     coordination = turn.coordination
     now = coordination.waiting.number
     times = [

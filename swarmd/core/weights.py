@@ -1,10 +1,9 @@
-"""A peer's weights that a node takes over before it trains, after an absence, or averages its own with.
+"""A peer's weights that a node adopts after an absence, or averages its own with.
 
-Having come late or been away for long, it waits for them in the round that it joins and in no later one, and no longer
-than the settings say; whatever becomes of them, that round is trained. What comes after the wait is given to the
-trainer with the next stage, and so is what weights are to be averaged with, for which no stage waits. What a stage has
-been averaged with is not taken a second time, and nothing that is many rounds old: a peer that trains no more would
-pull back all others for ever.
+After coming late or a long absence, a node waits for them in the round that it joins, not in later ones, and no longer
+than the settings say; that round is trained in any case. Weights that arrive after the wait go to the trainer with the
+next stage, and so do weights to be averaged with, for which no stage waits. A node never averages with the same weights
+twice, nor with old ones: a peer that has stopped training would hold back all others for ever.
 """
 
 from msgspec.structs import replace
@@ -16,28 +15,28 @@ from swarmd.core.state import StateBase, WeightsCatchUp, WeightsOutcome
 from swarmd.core.turn import StepContext
 from swarmd.core.values import PeerWeights
 
-BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are not parameters
-OLD_ROUNDS = 8  # an offer that is older than this, and than two rounds of averaging, is no longer averaged with
-AVERAGED_MAX = 64  # offers remembered; more are recent only if peers claim rounds that have not been
-REASON_MAX = 300  # characters of a reason that stay in the state
+BYTES_OF_PARAMETER = 4  # at most, of a file: it has bfloat16 values, and buffers that are not parameters
+OLD_ROUNDS = 8  # offers older than this, and than two averaging intervals, are not averaged with
+AVERAGED_MAX = 64  # offers remembered; there are more recent ones only if peers claim rounds that have not happened
+REASON_MAX = 300  # characters of a reason kept in the state
 SPENT = "they were averaged with before, or are many rounds old"
-BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
+BYTES_BESIDE = 16 * 1024 * 1024  # the file's header and other small parts
 
 
 def weights_bytes_max(parameters: int) -> int:
-    """The largest file of weights that is fetched for a model of that many parameters."""
+    """Return the largest weights file, in bytes, that is fetched for a model with this number of parameters."""
     return BYTES_OF_PARAMETER * parameters + BYTES_BESIDE
 
 
 def begin_catch_up(turn: StepContext, round: int) -> None:
-    """Ask for weights if this node has missed enough rounds before this one, or is to average its own in this one. Once
-    for each absence, and once in a round; who has been away does not wait for what was to be averaged."""
+    """Request weights if this node has missed enough rounds before this one, or must average in this one. Once for each
+    absence, and once in a round; an absence takes precedence over averaging."""
     before, absent = turn.state.catch_up, _was_absent(turn, round)
     if before is not None and not (absent and before.average):
         return
     if not absent and not _is_averaging_round(turn, round):
         return
-    turn.drop_pending(FetchWeights)  # what was to be averaged with
+    turn.drop_pending(FetchWeights)  # the earlier request for averaging
     catch_up = turn.state.catch_up = WeightsCatchUp(round, turn.at + turn.settings.catch_up_s, average=not absent)
     turn.set_deadline("weights", catch_up.until_at)
     request_weights(turn)
@@ -49,13 +48,13 @@ def _was_absent(turn: StepContext, round: int) -> bool:
 
 
 def _is_averaging_round(turn: StepContext, round: int) -> bool:
-    """Whether weights are averaged in this round, and this node has trained, but nothing of the round yet."""
+    """Return whether weights are averaged in this round, and this node has trained before, but not in this round."""
     every = turn.settings.average_rounds
     return every > 0 and round % every == 0 and 0 <= turn.state.done[0] < round
 
 
 def request_weights(turn: StepContext) -> None:
-    """Have weights fetched once the trainer has said what fits its model; a trainer that takes none ends the wait."""
+    """Request weights once the trainer has reported what fits its model. A trainer that accepts none ends the wait."""
     catch_up, trainer = turn.state.catch_up, turn.state.trainer
     if catch_up is None or catch_up.over or trainer.chart not in ("idle", "busy"):
         return
@@ -73,12 +72,12 @@ def request_weights(turn: StepContext) -> None:
 
 
 def _oldest_round(turn: StepContext, round: int) -> int:
-    """The first round whose weights are not too old to be averaged with in this one."""
+    """Return the first round whose weights are recent enough to average with in this round."""
     return round - max(OLD_ROUNDS, 2 * turn.settings.average_rounds)
 
 
 def _is_used_or_old(turn: StepContext, weights: PeerWeights) -> bool:
-    """Whether some weights were averaged with before, or are too old for it; the network worker brings none such."""
+    """Return whether weights were averaged with before, or are too old; the network worker should fetch none such."""
     catch_up = turn.state.catch_up
     if not weights.averaged or catch_up is None:
         return False
@@ -94,27 +93,27 @@ def _is_used_or_old(turn: StepContext, weights: PeerWeights) -> bool:
 
 
 def _remember_averaged(turn: StepContext, weights: PeerWeights, round: int) -> None:
-    """Remember the weights that a stage was averaged with, whatever its trainer made of the mean."""
+    """Remember the weights that a stage was averaged with, whether or not the trainer used the average."""
     oldest = _oldest_round(turn, round)
     kept = [each for each in turn.state.averaged if each.round >= oldest]
     turn.state.averaged = (*kept, *weights.offers)[-AVERAGED_MAX:]
 
 
 def resume_deadline(turn: StepContext) -> None:
-    """After a restart: set the deadline for weights again; what was asked for still comes."""
+    """Set the deadline for weights again after a restart; requested weights may still come."""
     catch_up = turn.state.catch_up
     if catch_up is not None and not catch_up.over:
         turn.set_deadline("weights", catch_up.until_at)
 
 
 def is_awaiting_weights(state: StateBase, round: int) -> bool:
-    """Whether a stage of this round waits for weights."""
+    """Return whether a stage of this round waits for weights."""
     catch_up = state.catch_up
     return catch_up is not None and not catch_up.over and not catch_up.average and catch_up.round == round
 
 
 def _end_wait(turn: StepContext, fetched: PeerWeights | None = None) -> None:
-    """Stop waiting for weights: they are here, or given up."""
+    """Stop waiting for weights, which have arrived or are given up."""
     catch_up = turn.state.catch_up
     if catch_up is not None:
         turn.remove_pending(command_id("weights", catch_up.round))
@@ -123,7 +122,7 @@ def _end_wait(turn: StepContext, fetched: PeerWeights | None = None) -> None:
 
 
 def on_fetched(turn: StepContext, event: WeightsFetched) -> None:
-    """A peer's weights are here: keep them, unless they are spent or nobody asks for them any more."""
+    """Keep a peer's weights, unless they were used before or are no longer requested."""
     taken, spent = event.weights, _is_used_or_old(turn, event.weights)
     if turn.remove_pending(event.command) is None:
         return
@@ -135,7 +134,7 @@ def on_fetched(turn: StepContext, event: WeightsFetched) -> None:
 
 
 def on_refused(turn: StepContext, event: WeightsRefused) -> None:
-    """No weights are to be had: train from one's own. A refusal by the trainer is only recorded, for people."""
+    """Train from the own weights if no others are available. A refusal by the trainer is only recorded, for display."""
     outcome = WeightsOutcome(turn.at, "refused", event.peer, cause=event.cause, reason=event.reason[:REASON_MAX])
     before = turn.state.weights
     asked = is_command_of_kind(event.command, "weights")
@@ -147,7 +146,7 @@ def on_refused(turn: StepContext, event: WeightsRefused) -> None:
 
 
 def on_adopted(turn: StepContext, event: WeightsAdopted) -> None:
-    """A stage begins from a peer's weights: record it, for people."""
+    """Record, for display, that a stage starts from a peer's weights."""
     taken, before = event.weights, turn.state.weights
     received = before.received_bytes if before is not None and before.peer == taken.peer else 0
     outcome = WeightsOutcome(
@@ -157,13 +156,13 @@ def on_adopted(turn: StepContext, event: WeightsAdopted) -> None:
 
 
 def on_overdue(turn: StepContext) -> None:
-    """The weights have not come in time: give them up."""
+    """Give the weights up, because they have not arrived in time."""
     turn.state.weights = WeightsOutcome(turn.at, "late")
     _end_wait(turn)
 
 
 def give_to_trainer(turn: StepContext) -> PeerWeights | None:
-    """The weights that the trainer is to measure before the next stage."""
+    """Return the weights that the trainer must evaluate before the next stage, and mark them as given."""
     catch_up = turn.state.catch_up
     if catch_up is None or catch_up.weights is None:
         return None
@@ -172,7 +171,7 @@ def give_to_trainer(turn: StepContext) -> PeerWeights | None:
 
 
 def on_stage_trained(turn: StepContext) -> None:
-    """A stage was trained: the absence is over once the weights were measured, or will not come."""
+    """End the absence after a trained stage, if the weights were evaluated or will not come."""
     catch_up = turn.state.catch_up
     if catch_up is not None and (catch_up.given or (catch_up.over and catch_up.weights is None)):
         turn.state.catch_up = None
@@ -181,6 +180,6 @@ def on_stage_trained(turn: StepContext) -> None:
 
 
 def forget_catch_up(turn: StepContext) -> None:
-    """After a restore: what the backed-up node had fetched is not here."""
+    """Forget fetched weights after a restore: the files are not in the backup."""
     turn.drop_pending(FetchWeights)
     turn.state.catch_up = None

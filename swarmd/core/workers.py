@@ -1,4 +1,4 @@
-"""Worker processes as the core sees them: started, ready, exited, started again within a budget."""
+"""Worker processes as seen by the core: started, ready, exited, restarted within a budget."""
 
 from typing import assert_never
 
@@ -16,12 +16,12 @@ from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
 
 RESTART = Backoff(0.2, 10.0)
-RESTART_OUTSIDE = Backoff(0.2, 60.0)  # whatever others do to it: longest wait until a worker is started again
+RESTART_OUTSIDE = Backoff(0.2, 60.0)  # after exits with an outside cause; the longest delay applies whatever others do
 LEAVING: tuple[RoundState, ...] = ("draining", "stopped", "failed")
 
 
 def start_node(turn: StepContext, event: events.NodeStarted) -> None:
-    """Begin a run: keep what was learnt and left undone, forget what belonged to the process before."""
+    """Begin a run: keep what was learned and what is unfinished, reset what belonged to the earlier process."""
     state = turn.state
     in_order = state.chart == "stopped"
     working = state.work is not None
@@ -38,7 +38,7 @@ def start_node(turn: StepContext, event: events.NodeStarted) -> None:
     state.first_heard, state.floor, state.heard = -1, max(state.floor, event.from_round), None
     state.stop_reason, state.exit_code = "", 0
     state.stage_times = None
-    if event.restored:  # what was to be fetched and trained then is no longer, or was by now
+    if event.restored:  # earlier pending fetches and training no longer apply
         turn.drop_pending(Gather, Train)
         weights.forget_catch_up(turn)
     if state.chain is not None:
@@ -48,7 +48,7 @@ def start_node(turn: StepContext, event: events.NodeStarted) -> None:
         start_worker(turn, worker)
 
 
-# What a fork keeps: what was trained, and what came of it. All else is the first node's to say or to answer.
+# What a fork keeps: what was trained, and its results. Everything else belongs to the parent node.
 KEPT_BY_FORK = (
     "done",
     "skipped_to",
@@ -64,7 +64,7 @@ KEPT_BY_FORK = (
 
 
 def on_node_forked(turn: StepContext, event: events.NodeForked) -> None:
-    """The log passes to another node, which takes part from the round after the last that was trained."""
+    """Pass the log to another node, which takes part from the round after the last trained one."""
     turn.fire_round_trigger("drain")
     turn.fire_round_trigger("drained")
     state, fresh = turn.state, State()
@@ -98,7 +98,7 @@ def _resume_coordination(turn: StepContext, event: events.NodeStarted) -> None:
 
 
 def start_worker(turn: StepContext, worker: Worker) -> None:
-    """Ask for a worker process and wait no longer than `ready_s` for it to report ready."""
+    """Request a worker process, which must report ready within `ready_s`."""
     attempt = worker_state_of(turn.state, worker).attempt + 1
     set_worker_state(turn, worker, replace(worker_state_of(turn.state, worker), attempt=attempt))
     turn.emit(StartWorker(command_id("start", f"{worker}/{turn.state.run}/{attempt}"), worker, attempt))
@@ -130,7 +130,7 @@ def set_worker_state(turn: StepContext, worker: Worker, life: WorkerState) -> No
 
 
 def on_worker_started(turn: StepContext, event: events.WorkerStarted) -> None:
-    """The process runs; it is not ready yet."""
+    """Record that the process runs; it is not ready yet."""
     set_worker_state(turn, event.worker, replace(worker_state_of(turn.state, event.worker), pid=event.pid))
     if event.worker == "network":
         turn.fire_link_trigger("started")
@@ -142,7 +142,7 @@ def on_worker_started(turn: StepContext, event: events.WorkerStarted) -> None:
 
 
 def _watch_chain(turn: StepContext) -> None:
-    """Tell the chain worker how far the log knows the chain."""
+    """Send the chain worker the position up to which the log knows the chain."""
     turn.fire_chain_trigger("started")
     chain = turn.chain
     name = command_id("watch", f"{turn.state.run}/{turn.state.chaining.attempt}")
@@ -151,13 +151,13 @@ def _watch_chain(turn: StepContext) -> None:
 
 
 def on_worker_start_failed(turn: StepContext, event: events.WorkerStartFailed) -> None:
-    """The process could not be executed: the same as an exit."""
+    """Handle that the process could not be started like an exit."""
     on_worker_exited(turn, events.WorkerExited(event.worker, event.reason, outside=event.outside))
 
 
 def on_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
-    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help. What
-    others caused costs nothing of the budget: anyone who can get a worker killed must not be able to end the node."""
+    """Restart the worker after a back-off, or stop the node if the budget is used up or a restart cannot help. Exits
+    with an outside cause do not count: anyone who can get a worker killed must not be able to stop the node."""
     _record_exit(turn, event)
     if turn.state.chart in LEAVING:
         return
@@ -178,7 +178,7 @@ def on_worker_exited(turn: StepContext, event: events.WorkerExited) -> None:
 
 def _record_exit(turn: StepContext, event: events.WorkerExited) -> None:
     life = worker_state_of(turn.state, event.worker)
-    planned = event.planned or turn.state.chart in LEAVING  # so are the exits of an orderly stop
+    planned = event.planned or turn.state.chart in LEAVING  # an orderly stop's exits are planned, too
     counted = () if planned else (turn.at,)
     exits, outside = _recent_ends(turn, life.exits), _recent_ends(turn, life.outside)
     if event.outside:
@@ -202,14 +202,14 @@ def _recent_ends(turn: StepContext, ends: tuple[float, ...]) -> tuple[float, ...
 
 
 def on_ready_overdue(turn: StepContext, worker: Worker) -> None:
-    """The worker runs but never reported ready."""
+    """Kill a worker that runs but did not report ready."""
     life = worker_state_of(turn.state, worker)
     reason = f"not ready within {turn.settings.ready_s:g} s"
     turn.emit(KillWorker(command_id("kill", f"{worker}/{turn.state.run}/{life.attempt}"), worker, reason))
 
 
 def on_link_up(turn: StepContext, event: events.LinkUp) -> bool:
-    """Record the peers. Returns whether the link has just come up, rather than its number of peers changed."""
+    """Record the number of peers. Returns True if the link has just come up, False if only the number changed."""
     turn.clear_deadlines(timer_name_of("ready", "network"))
     since = (turn.state.link.isolated_at or turn.at) if event.isolated else None
     peers, addresses, isolated = event.peers, event.addresses, event.isolated
@@ -223,19 +223,19 @@ def on_link_up(turn: StepContext, event: events.LinkUp) -> bool:
 
 
 def on_link_degraded(turn: StepContext, event: events.LinkDegraded) -> None:
-    """The DHT node runs and reaches nobody."""
+    """Record that the DHT node runs but reaches no peer."""
     turn.clear_deadlines(timer_name_of("ready", "network"))
     turn.fire_link_trigger("isolated", reason=event.reason, peers=0, isolated="", isolated_at=None)
 
 
 def on_link_down(turn: StepContext, event: events.LinkDown) -> None:
-    """p2pd died under the network worker, which starts it again by itself."""
+    """Record that p2pd died; the network worker restarts it by itself."""
     turn.fire_link_trigger("lost", reason=event.reason, peers=0, isolated="", isolated_at=None)
     turn.mark_faulted()
 
 
 def on_trainer_ready(turn: StepContext, event: events.TrainerReady) -> None:
-    """The model is loaded: take up the stage that waits for it."""
+    """Send the pending stage to the trainer, which has loaded its model."""
     turn.clear_deadlines(timer_name_of("ready", "trainer"))
     turn.state.tokens = count_start(turn.state.tokens, event.drawn, event.restored)
     if turn.fire_trainer_trigger("ready"):
@@ -254,7 +254,7 @@ def on_trainer_ready(turn: StepContext, event: events.TrainerReady) -> None:
 
 
 def resend_training(turn: StepContext) -> None:
-    """Send the pending `Train`, if the stage is at training and the trainer is free."""
+    """Send the pending `Train`, if the stage is in training and the trainer is free."""
     if turn.state.chart != "round.training":
         return
     for command in list(turn.pending.values()):
@@ -263,7 +263,7 @@ def resend_training(turn: StepContext) -> None:
 
 
 def stop_node(turn: StepContext, reason: str, code: int) -> None:
-    """Begin to stop: all workers are asked to end, then the shell records `NodeStopped`."""
+    """Begin to stop: ask all workers to end; then the daemon records `NodeStopped`."""
     if turn.fire_round_trigger("drain"):
         turn.state.stop_reason, turn.state.exit_code = reason, code
         turn.deadlines.clear()
@@ -271,10 +271,10 @@ def stop_node(turn: StepContext, reason: str, code: int) -> None:
 
 
 def on_stop_requested(turn: StepContext, event: events.StopRequested) -> None:
-    """A signal or the operator asks the node to stop."""
+    """Stop the node on a signal's or the operator's request."""
     stop_node(turn, event.reason, event.code)
 
 
 def on_node_stopped(turn: StepContext, event: events.NodeStopped) -> None:
-    """The workers are gone: the node has stopped, in order or after a failure."""
+    """Record that the node has stopped, in order or after a failure; its workers have ended."""
     turn.fire_round_trigger("broke" if event.code else "drained")

@@ -28,8 +28,8 @@ from swarmd.logger import get_logger
 from swarmd.worker.runtime import ClockStepDetector
 from swarmd.worker.tasks import spawn_in_background
 
-SHOW_S = 1.5  # for one peer to show a record, which leaves time to ask others
-LOOK_S = 0.5  # between two checks of the routing table and of the clock, which report no changes
+SHOW_S = 1.5  # timeout for reading a record back from one peer; short enough to ask others afterwards
+LOOK_S = 0.5  # polling interval for the routing table and the clock, which send no notifications
 
 T = TypeVar("T")
 
@@ -39,8 +39,6 @@ log = get_logger(__name__)
 
 
 class HivemindRecordStore(RecordStore):
-    """Records in hivemind's DHT."""
-
     def __init__(self, view: SwarmView, node: DhtNode, validator: Validator) -> None:
         super().__init__(view)
         self._node = node
@@ -129,7 +127,7 @@ class HivemindReplicas:
         return [peer for _, peer in lookup.search_locally(self._run, name).trusted_peers(())]
 
     async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
-        """Store a record at peers, all at once. Returns a moment after the first has it, or when enough do."""
+        """Store a record at peers concurrently. Returns those that accepted it; does not wait for all of them."""
         signed = as_signed(record)
         pending = {spawn_in_background(self._store_at_peer(cast(PeerID, peer), name, signed)) for peer in peers}
         took: list[Hashable] = []
@@ -174,13 +172,13 @@ class HivemindReplicas:
 
 
 class HivemindNetwork:
-    """The network on which an identity's records are published."""
+    """Publishes an identity's signed records through hivemind."""
 
     def __init__(self, node: DhtNode, identity: Identity) -> None:
         self._node = node
         self._identity = identity
         self._clock = ClockStepDetector()
-        self._run: NodeRun | None = None  # of p2pd, the latest
+        self._run: NodeRun | None = None  # the latest run of p2pd
 
     async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
         return await self._node.call(lambda run: operation(HivemindReplicas(run)))
@@ -189,7 +187,7 @@ class HivemindNetwork:
         self._run = await self._node.wait_until_up()
 
     async def wait_for_disturbance(self, within_s: float, lonely: bool) -> None:
-        """p2pd's end is noticed at once, new peers and a set clock within `LOOK_S`."""
+        """Return when p2pd ends (at once), or when peers appear or the system clock is set (within `LOOK_S`)."""
         run = self._run
         with anyio.move_on_after(within_s):
             while run is not None and self._node.p2pd_run is run:

@@ -1,4 +1,4 @@
-"""Carries out the network worker's commands, concurrently, each id once at a time. No hivemind in it.
+"""Carries out the network worker's commands concurrently, each command id once at a time. Does not import hivemind.
 
 A command that fails is answered with `CommandFailed`, and the daemon's core sends it again.
 """
@@ -22,14 +22,12 @@ from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
 
-COMMANDS_MAX = 64  # at once; one more fails, and is sent again
+COMMANDS_MAX = 64  # commands run at once; one more fails, and the core sends it again
 
 log = get_logger(__name__)
 
 
 class NetworkAgent:
-    """Carries out commands."""
-
     def __init__(
         self,
         view: SwarmView,
@@ -65,12 +63,12 @@ class NetworkAgent:
         self._running: set[str] = set()
 
     def start(self) -> None:
-        """Start what no command asks for: follow the clock, and watch for another node with this identity."""
+        """Start the tasks that no command starts: follow the clock, and watch for another node with this identity."""
         self._view.runtime.start(self.members.watch_for_duplicate())
         self._clock.watch_clock()
 
     def start_command(self, command: commands.Command) -> None:
-        """Start a command, unless it is being done already."""
+        """Start a command unless one with the same id is running."""
         if command.id in self._running:
             return
         if type(command) not in self._actions:
@@ -99,7 +97,7 @@ class NetworkAgent:
         self._view.emit(CommandFailed(command.id, reason))
 
     def _apply_leaderboard(self, board: LeaderboardBody) -> None:
-        """Take over a leaderboard: the credit of peers, also for the next start, and the reports that it quotes."""
+        """Apply a leaderboard: update and save the peers' credit, and compare the reports that it quotes."""
         self._view.seniority.update_standings(board.standings)
         self._gossip.comparison.compare_quoted_reports(board.reports)
         self._view.runtime.start(self._node.save_standings(board))

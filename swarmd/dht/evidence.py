@@ -1,12 +1,12 @@
-"""Evidence that a peer signed two versions of one record: found, gossiped and kept. No hivemind in it.
+"""Finds, gossips and keeps evidence that a peer signed two versions of one record. Does not import hivemind.
 
 - `EquivocationDetector` remembers the first version of each record that this node sees, a bounded number of them, and
   compares later versions with it.
 - Evidence needs no trust: its two signatures prove it, whichever peer sends it. `EvidenceGossip` forwards what it found
-  itself, repeats it now and then while it counts, and keeps a bounded amount against each signer. A node waits for a
-  random time before it sends, so that of many nodes that find the same evidence only a few send it.
-- If the coordinator has announced two versions of a stage, the core is given both. It takes the later place and
-  deadline, so all nodes that know of both continue alike.
+  itself, sends it again from time to time while it counts, and keeps a bounded amount against each signer. A node waits
+  for a random time before it sends, so that of many nodes that find the same evidence only a few send it.
+- If the coordinator has announced two versions of a stage, both go to the core, which uses the later place and
+  deadline, so all nodes that know both continue alike.
 """
 
 import math
@@ -41,17 +41,17 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 
-MEMBER_REPORTS_KEPT = MEMBERS_MAX  # the latest reports of peers that the swarm knows: those of a stage, however large
-NEWCOMER_REPORTS_KEPT = 4096  # of others
+MEMBER_REPORTS_KEPT = MEMBERS_MAX  # latest reports of credited peers: those of one stage, however large
+NEWCOMER_REPORTS_KEPT = 4096  # latest reports of other peers
 BOARDS_KEPT = 4  # leaderboards, which may be large
 CLOCKS_KEPT = 64  # announcements with different content
-OWNER_BYTES_MAX = 256  # a peer id, and the lengths of all parts
+OWNER_BYTES_MAX = 256  # a peer id and the length prefixes
 QUOTED_BYTES_MAX = (
     records.PAYLOAD_BYTES_MAX["report"] + records.SIGNATURE_BYTES_MAX + OWNER_BYTES_MAX
-)  # of one, as it travels
-QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they differ
+)  # size of one quoted report on the wire
+QUOTED_KEPT = 8192  # reports quoted by leaderboards; verified only if they differ
 
-SPREAD_S = 1.0  # a few times what a message takes to all
+SPREAD_S = 1.0  # a few times as long as a message takes to reach all nodes
 
 BEFORE_ALL: ClockPlace = (-1, -1, False)
 
@@ -59,10 +59,10 @@ Place = tuple[str, int, int]  # owner, round, stage
 
 MESSAGE_BYTES_MAX = 2 * records.VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
 SENDER = Rate(burst=16.0, per_s=0.5)
-ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatures' checks
-SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
-NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
-SIGNERS_MAX = MEMBERS_MAX  # signers whose latest evidence is remembered: as many as may be credited
+ALL = Rate(burst=64.0, per_s=4.0)  # for all senders together: evidence costs two signature checks
+SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one credited peer
+NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all other peers together: identities cost nothing
+SIGNERS_MAX = MEMBERS_MAX  # signers whose latest evidence is remembered: as many as can be credited
 KEPT = 64  # pairs kept to be sent again; the oldest is dropped first
 RETELL_S = 300.0
 
@@ -70,15 +70,15 @@ log = get_logger(__name__)
 
 
 class DecodedRecord(NamedTuple):
-    """A record and what it says."""
+    """A signed record and its decoded content."""
 
     signed: records.SignedRecord
     content: records.Payload
 
 
 class EquivocationDetector:
-    """Remembers the first version of each record, a bounded number of them, and reports contradictions. `known`: has
-    the swarm credited this peer? Reports of other peers do not displace those of members."""
+    """Remembers the first version of each record, a bounded number of them, and reports contradictions. `known` says if
+    the swarm has credited a peer. Reports of other peers do not displace those of credited ones."""
 
     def __init__(self, coordinator: str, known: PeerCheck, found: EvidenceSink) -> None:
         self._coordinator = coordinator
@@ -96,7 +96,7 @@ class EquivocationDetector:
         self.compare_decoded(DecodedRecord(signed, signed.content))
 
     def compare_decoded(self, seen: DecodedRecord) -> None:
-        """The same for a record that has been decoded."""
+        """Compare a record that is already decoded with the version seen first."""
         signed, content = seen
         if isinstance(content, records.ReportRecord):
             self._compare_report((signed.owner, content.round, content.stage), seen)
@@ -117,7 +117,7 @@ class EquivocationDetector:
             self._compare_quoted(quoted, seen)
 
     def _compare_clock(self, seen: DecodedRecord) -> None:
-        """Keep the record of each content that expires first: renewals say nothing new."""
+        """Compare a clock. Of clocks with the same content, keep the one that expires first: renewals add nothing."""
         before = self._clocks.get(seen.content)
         if before is not None and before.signed.expiration <= seen.signed.expiration:
             return
@@ -127,7 +127,7 @@ class EquivocationDetector:
         self._clocks[seen.content] = seen
 
     def _is_later_clock(self, seen: DecodedRecord) -> bool:
-        """Whether a clock is later than all before it, by expiration and by place, and so contradicts none of them."""
+        """Return whether a clock is later than all before it in both respects, and so contradicts none of them."""
         assert isinstance(seen.content, records.ClockRecord), "it is a clock"
         expiration, place = seen.signed.expiration, announcement_order(seen.content)
         goes_on = expiration > self._last[0] and place > self._last[1]
@@ -135,13 +135,13 @@ class EquivocationDetector:
         return goes_on
 
     def compare_quoted_reports(self, reports: Iterable[bytes]) -> None:
-        """Compare the reports that a leaderboard quotes, which the coordinator received, with those seen here."""
+        """Compare reports quoted in a leaderboard (those that the coordinator received) with those seen here."""
         for encoded in islice((each for each in reports if len(each) <= QUOTED_BYTES_MAX), QUOTED_KEPT):
             try:
                 signed = records.decode_signed(encoded)
                 content = records.decode_payload(signed.payload)
             except RecordRejected:
-                continue  # `swarmd leaderboard` names it
+                continue  # `swarmd leaderboard` reports malformed ones
             if isinstance(content, records.ReportRecord):
                 place = (signed.owner, content.round, content.stage)
                 quoted = self._quoted[place] = DecodedRecord(signed, content)
@@ -168,14 +168,14 @@ def _compare_records(before: DecodedRecord | None, seen: DecodedRecord, found: E
 
 
 def announcement_of(record: records.Record) -> RoundAnnounced:
-    """The announcement in a clock record, without the announcement's number."""
+    """Return the announcement that a clock record makes, without its sequence number."""
     content = record.content
     assert isinstance(content, records.ClockRecord)
     return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
 
 
 class EvidenceMessage(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
-    """Two records that contradict each other."""
+    """Two records that contradict each other, as gossiped."""
 
     pair: Evidence
 
@@ -190,14 +190,14 @@ def decode_evidence_message(encoded: bytes) -> EvidenceMessage:
 
 @dataclass
 class HeldEvidence:
-    """Evidence that is kept: what it shows, and when any peer sent it last."""
+    """Evidence that is kept, with what it proves and when a peer last sent it."""
 
     charge: ProvenEquivocation
     told_at: float = -RETELL_S
 
 
 class EvidenceGossip:
-    """Sends, receives and keeps evidence, and knows who is banned by it."""
+    """Sends, receives and keeps evidence, and knows which peers it bans."""
 
     def __init__(
         self,
@@ -212,8 +212,9 @@ class EvidenceGossip:
         self._runtime = runtime
         self._check = check
         self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
-        # Kind and peer → latest round with evidence, also if the core has no more room for it: otherwise evidence that
-        # is sent again would be news each time, and the log would take it again and again.
+        # (kind, peer) → latest round with evidence, even if the core has no room for it: otherwise evidence that is
+        # sent again
+        # would count as new each time, and would be logged each time.
         self._latest: FIFOCache[tuple[str, str], int] = FIFOCache(SIGNERS_MAX)
         self._pairs: FIFOCache[Evidence, HeldEvidence] = FIFOCache(KEPT)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
@@ -222,7 +223,7 @@ class EvidenceGossip:
         topic.listen(self._on_message)
 
     async def note_evidence(self, command: NoteEvidence) -> None:
-        """Remember evidence that the log holds already."""
+        """Remember evidence that is already in the log."""
         self._add_known(*(each for each in command.known if each not in self._noted))
 
     def _add_known(self, *known: KnownEvidence) -> None:
@@ -237,7 +238,7 @@ class EvidenceGossip:
     # --- what this node finds ---
 
     def on_evidence_found(self, evidence: Evidence) -> None:
-        """Keep and send two records that contradict each other; their signatures have been checked."""
+        """Keep and gossip two contradicting records whose signatures have been checked."""
         try:
             charge = self._check(self._policy, evidence)
         except RecordRejected as error:
@@ -247,7 +248,7 @@ class EvidenceGossip:
             self._runtime.start(self._send_evidence(evidence))
 
     def _keep_evidence(self, evidence: Evidence, charge: ProvenEquivocation) -> bool:
-        """Keep evidence and emit it. False if it is known, or more than is kept."""
+        """Keep evidence and emit it. Returns False if it is known already or over the limit."""
         before = self._latest.get((charge.kind, charge.peer))
         if before is not None and charge.round < before + APART_ROUNDS:
             return False
@@ -265,7 +266,7 @@ class EvidenceGossip:
         return True
 
     def _emit_announcement(self, said: RoundAnnounced) -> None:
-        """Emit what the coordinator has announced to others, unless it lies too far ahead."""
+        """Emit an announcement that the coordinator made to others, unless it is too many rounds ahead."""
         reached = self._policy.round
         if reached is None or said.round <= reached + records.ROUNDS_AHEAD:
             self._view.emit(said)
@@ -284,7 +285,7 @@ class EvidenceGossip:
             self._view.rejections.count(sender, error.reason, error.message)
 
     def _receive_evidence(self, pair: Evidence) -> None:
-        """Take evidence that a peer has sent. Raises RecordRejected."""
+        """Handle evidence sent by a peer. Raises RecordRejected."""
         held = self._pairs.get(pair)
         charge = self._check(self._policy, pair) if held is None else held.charge
         if held is None and not self._is_still_valid(charge):
@@ -292,15 +293,15 @@ class EvidenceGossip:
         if held is None:
             self._keep_evidence(pair, charge)
         told = (KnownEvidence(charge.kind, charge.peer, charge.round),)
-        for each in self._pairs.values():  # one lie makes several pairs: its two records may be renewed
+        for each in self._pairs.values():  # one equivocation yields several pairs if its records are renewed
             if not is_new_evidence(told, each.charge.kind, each.charge.peer, each.charge.round):
                 each.told_at = self._runtime.now()
 
     def _is_still_valid(self, charge: ProvenEquivocation) -> bool:
-        """Whether evidence is about a round in which it still bans its signer.
+        """Return whether evidence is about a round in which it still bans its signer.
 
-        Before this node knows the swarm's round, no evidence counts; it will be sent again. Raises RecordRejected:
-        "wrong-round" if its round is still to come: it would outlast all other evidence, and displace it.
+        Before this node knows the swarm's round, no evidence counts; peers will send it again. Raises
+        RecordRejected("wrong-round") if its round is in the future: it would outlast and displace all other evidence.
         """
         reached = self._policy.round
         if reached is not None and charge.round > reached + records.ROUNDS_AHEAD:
@@ -308,15 +309,15 @@ class EvidenceGossip:
         return reached is not None and reached < charge.round + BARRED_ROUNDS
 
     async def run(self) -> None:
-        """Send evidence again that still counts, for peers that were away; seldom, and unless a peer did so lately."""
+        """Now and then, send valid evidence again for peers that were away, unless another peer sent it lately."""
         while True:
-            await self._runtime.sleep(RETELL_S * self._view.random.uniform(0.5, 1.0))  # nodes do not send all at once
+            await self._runtime.sleep(RETELL_S * self._view.random.uniform(0.5, 1.0))  # nodes must not all send at once
             for evidence in list(self._pairs):
                 await self._send_evidence(evidence)
 
     async def _send_evidence(self, evidence: Evidence) -> None:
         if self._is_due(evidence):
-            # Another node may send it first: at most 1 + ln(members) times `SPREAD_S` are waited for that.
+            # Another node may send it first: wait for at most 1 + ln(members) times `SPREAD_S`.
             members = self._view.random.random() * (math.e * self._view.members - 1.0)
             await self._runtime.sleep(SPREAD_S * math.log1p(members))
         if self._is_due(evidence):
@@ -324,6 +325,6 @@ class EvidenceGossip:
             self._topic.publish(msgspec.msgpack.encode(EvidenceMessage(evidence)))
 
     def _is_due(self, evidence: Evidence) -> bool:
-        """Whether evidence is kept and no peer has sent it lately."""
+        """Return whether evidence is kept and no peer has sent it lately."""
         held = self._pairs.get(evidence)
         return held is not None and self._runtime.now() >= held.told_at + RETELL_S / 2

@@ -1,15 +1,14 @@
 """Gathers peers' rollouts of a stage into the blob store, until all are there or the time is over.
 
-- `WaitPolicy` decides whose rollouts a gathering waits for, and how long. It waits for peers whose rollouts came last
-  time. Other peers with proof of work ("strangers") share one time limit, which shrinks when their rollouts do not come
-  and grows when they do: an attacker may have any number of such identities. Two peers that deliver in turns could make
-  every gathering last to its end. Gatherings that waited in vain for a peer that had delivered last time are therefore
-  counted, and while there are several, only peers that delivered in each of the last 2, 4, 8 ... gatherings are waited
-  for.
-- `SampledShards` chooses which shards of a large swarm's stage are read, `RolloutSources` which peers rollouts are
-  taken from.
-- `Gathering` carries out one `Gather` command: it reads reports and rollouts, fetches the bodies that did not come with
-  their records, and looks again until all that it waits for are there.
+- `WaitPolicy` decides which peers a gathering waits for, and how long. It waits for peers that delivered last time.
+  Other peers with proof of work ("strangers") share one time limit, which shrinks when their rollouts do not come and
+  grows when they do: an attacker may have any number of such identities. Two peers that deliver in turns could make
+  every gathering last to its end. Gatherings that timed out waiting for a peer that had delivered last time are
+  therefore counted, and while there are several, only peers that delivered in each of the last 2, 4, 8 ... gatherings
+  are waited for.
+- `SampledShards` chooses which shards of a large swarm's stage are read, `RolloutSources` the peers to fetch from.
+- `Gathering` carries out one `Gather` command: it reads reports and rollouts, fetches bodies that are not inline in
+  their records, and polls until everything that it waits for has arrived.
 """
 
 import math
@@ -35,58 +34,58 @@ from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import ConcurrencyLimiter, TaskGroup, run_within
 
-PEERS_MAX = 256  # credited peers that rollouts of an unsharded stage are taken from, chosen at random
-NEWCOMERS_MAX = 64  # newcomers that they are taken from; those with most proof of work come first
-IDLE_MAX = 16  # of these, peers without proof of work
+PEERS_MAX = 256  # credited peers to fetch from in an unsharded stage, chosen at random
+NEWCOMERS_MAX = 64  # newcomers to fetch from; those with most proof of work come first
+IDLE_MAX = 16  # of these newcomers, peers without proof of work
 
-READ_MAX = 8  # shards of one stage that are read if the first ones hold too few peers
-SPARE = 4  # one peer more than needed is asked for every `SPARE` peers, so that single slow ones do not matter
-NEWCOMERS = 4  # one newcomer is asked for every `NEWCOMERS` credited peers
+READ_MAX = 8  # shards of one stage to read if the first ones hold too few peers
+SPARE = 4  # ask one peer more than needed per `SPARE` peers, so that a few slow ones do not matter
+NEWCOMERS = 4  # ask one newcomer per `NEWCOMERS` credited peers
 SAMPLED_IDLE_MAX = 4  # peers without proof of work, in a sampled stage
 
 LOOK_AGAIN_S = 0.3
-ANSWER_S = 0.5  # the answer comes this long before the command's time is over
+ANSWER_S = 0.5  # the result is sent this long before the command's deadline
 YOUNG_S = 30.0  # this long after this worker's start, peers may have been restarted too and still be publishing
-SETTLE_S = 2.0  # time that they get for that
-LEAST_S = 0.5  # time for a command that comes too late, for instance after a restart
-LAST_FETCH_S = 0.5  # a fetch that would have less time than this is not begun
+SETTLE_S = 2.0  # time to wait for such peers
+LEAST_S = 0.5  # minimum time for a command that comes too late, for instance after a restart
+LAST_FETCH_S = 0.5  # no fetch starts with less time left than this
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
 NEWCOMERS_BYTES_MAX = TOTAL_BYTES_MAX // 4  # for all peers without credit together
 FETCHES_AT_ONCE = 16  # from peers that are waited for
 OTHERS_AT_ONCE = 4  # from other peers
-LINGER_S = 1.0  # extra time for other peers when all that is waited for is there
+LINGER_S = 1.0  # extra time for other peers once everything waited for has arrived
 ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
 FETCH_S = 10.0  # timeout for one body
 SLOW = "slow"
-WHOLE_MAX = 8  # with more missing peers than this, each one's record is read by itself instead of the whole key
+WHOLE_MAX = 8  # with more missing peers than this, read their records one by one instead of the whole key
 FAILURES_MAX = 2  # failed fetches of one peer's body before a sampled stage replaces the peer
 
 UNTRIED_S = 3600.0  # time limit for strangers while none has failed: longer than any gathering
 FAILED_S = 1.0  # longest time limit once one has failed
 STRANGERS_LEAST_S = 0.1  # a time limit below this becomes 0
-TIMED_OUT_ALLOWED = 1  # gatherings that waited in vain without any consequence
+TIMED_OUT_ALLOWED = 1  # gatherings that may time out without any consequence
 TIMED_OUT_MAX = 12.0
-FORGOTTEN_AFTER = 64  # successful gatherings until one that waited in vain is forgotten
+FORGOTTEN_AFTER = 64  # successful gatherings until one timeout is forgotten
 
 log = get_logger(__name__)
 
 
 class WaitPolicy:
-    """Decides whose rollouts are waited for, from which peers delivered in earlier gatherings."""
+    """Decides which peers to wait for, from what they delivered in earlier gatherings."""
 
     def __init__(self) -> None:
         self.strangers_s = UNTRIED_S
-        self._rows: FIFOCache[str, int] = FIFOCache(MEMBERS_MAX)  # peer → latest gatherings in a row it delivered to
+        self._rows: FIFOCache[str, int] = FIFOCache(MEMBERS_MAX)  # peer → gatherings in a row delivered to
         self._gatherings = 0
-        self._timed_out = 0.0  # of them, those that waited in vain and are not forgotten
+        self._timed_out = 0.0  # timed-out gatherings, each forgotten gradually
 
     def expected_peers(self, announced: Mapping[str, Rank], waited_s: float) -> set[str]:
-        """Of the peers that announced rollouts, those to wait for after having waited this long."""
+        """Return which of the peers that announced rollouts are waited for after `waited_s` seconds."""
         strangers = self._untrusted_peers(announced) if waited_s < self.strangers_s else set()
         return strangers | {peer for peer, rank in announced.items() if self._is_trusted(peer, rank)}
 
     def record_outcome(self, announced: Mapping[str, Rank], got: Collection[str], refused: Collection[str]) -> None:
-        """Learn from a finished gathering."""
+        """Update the policy from a finished gathering."""
         strangers = self._untrusted_peers(announced)
         if strangers.difference(got, refused):
             self.strangers_s = min(self.strangers_s / 2, FAILED_S) if self.strangers_s > STRANGERS_LEAST_S else 0.0
@@ -109,7 +108,7 @@ class WaitPolicy:
 
     @property
     def _streak_min(self) -> int:
-        """Gatherings in a row that a peer must have delivered to; having delivered to all of them is enough."""
+        """Gatherings in a row that a peer must have delivered to, capped by the number of gatherings so far."""
         doublings = max(math.ceil(self._timed_out) - TIMED_OUT_ALLOWED, 0)
         return max(1, min(1 << doublings, self._gatherings))
 
@@ -120,8 +119,8 @@ class WaitPolicy:
 
 
 class RolloutSources:
-    """The peers that one stage's rollouts are taken from. Others are neither fetched from nor waited for. `fill`:
-    whether newcomers with proof of work may take places that credited peers leave free."""
+    """The peers to take one stage's rollouts from. Others are neither fetched from nor waited for. `fill` says if
+    newcomers with proof of work may take slots that credited peers leave free."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class RolloutSources:
         self._slots = PeerSlots(0, newcomers_max, idle_max)
 
     def choose_peers(self, ranks: Mapping[str, Rank]) -> None:
-        """Choose among peers not yet chosen: credited ones at random, and the newcomers that rank first."""
+        """Choose among peers not chosen yet: credited ones at random, and the highest-ranked newcomers."""
         fresh = {peer: rank for peer, rank in ranks.items() if peer not in self.peers}
         known = [peer for peer, rank in fresh.items() if rank.is_credited]
         chosen = self._sample(known, min(len(known), self._room))
@@ -156,15 +155,15 @@ class RolloutSources:
         return fills
 
     def free_credited_slot(self) -> None:
-        """Give the place of one credited peer to another."""
+        """Free one credited peer's slot for another peer."""
         self._room += 1
 
 
 class SampledShards:
     """The shards of a stage that are read: a random one, and more while too few peers are found.
 
-    Each node draws its own, so that nobody can predict where it will look. A stage without shards is read whole.
-    `shards`: number of shards of the stage, 0 for none.
+    Each node draws its own, so nobody can predict which it reads. A stage without shards is read whole. `shards` is the
+    stage's number of shards, 0 for none.
     """
 
     def __init__(self, shards: int, wanted: int, sample: Sample) -> None:
@@ -172,13 +171,13 @@ class SampledShards:
         self._unread = [StageShard(shards, int(number)) for number in numbers] or [StageShard(0, 0)]
         self._wanted = wanted
         self.is_sample = shards > 0
-        self.read: list[StageShard] = []  # so far
+        self.read: list[StageShard] = []  # shards read so far
         most = wanted + wanted // SPARE
         few = RolloutSources(sample, most, wanted // NEWCOMERS, SAMPLED_IDLE_MAX, fill=True)
-        self.sources = few if self.is_sample else RolloutSources(sample)  # the peers to gather from
+        self.sources = few if self.is_sample else RolloutSources(sample)  # the peers to fetch from
 
     def next_shard(self) -> StageShard | None:
-        """One more shard to read, or None if there is none left."""
+        """Return one more shard to read; None if all have been read."""
         if not self._unread:
             return None
         self.read.append(self._unread.pop())
@@ -188,7 +187,7 @@ class SampledShards:
         return self.is_sample and len(self.sources.peers) - useless < self._wanted
 
     def is_exhausted(self, useless: int) -> bool:
-        """Whether too few were found, not counting `useless` of them, and no shard is left to read."""
+        """Return whether too few peers were found, not counting `useless` of them, and no shard is left to read."""
         return self.has_too_few_peers(useless) and not self._unread
 
     def has_enough_rollouts(self, gathered: int) -> bool:
@@ -196,27 +195,25 @@ class SampledShards:
 
 
 class BodyBytesBudget:
-    """Counts bytes of a stage's bodies; peers without credit may use a part of the room."""
+    """Counts bytes of a stage's bodies; peers without credit may use only part of the budget."""
 
     def __init__(self) -> None:
         self._newcomers = self._total = 0
 
     def reserve(self, credited: bool, size_bytes: int) -> None:
-        """Count a body that is about to be fetched. Raises RecordRejected("oversized") if there is no room."""
+        """Count a body that is about to be fetched. Raises RecordRejected("oversized") if it exceeds the budget."""
         over = not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX
         if over or self._total + size_bytes > TOTAL_BYTES_MAX:
             raise RecordRejected("oversized", "the rollouts of this stage are too large together")
         self.release(credited, -size_bytes)
 
     def release(self, credited: bool, size_bytes: int) -> None:
-        """Give back the room of a body that was not fetched."""
+        """Return the bytes of a body that was not fetched to the budget."""
         self._total -= size_bytes
         self._newcomers -= 0 if credited else size_bytes
 
 
 class Gathering:
-    """Carries out one `Gather` command."""
-
     def __init__(
         self,
         view: SwarmView,
@@ -239,23 +236,23 @@ class Gathering:
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of invalid bodies
         self._bytes = BodyBytesBudget()
         self._runtime = view.runtime
-        self._sample: SampledShards | None = None  # once the stage's shards are known
+        self._sample: SampledShards | None = None  # set once the stage's number of shards is known
         self._failures: Counter[str] = Counter()  # failed fetches, by peer
-        self._replaced = 0  # number of useless peers when others were chosen last
+        self._replaced = 0  # number of useless peers when replacements were last chosen
         self._announced: dict[str, Rank] = {}  # owners of reports that name rollouts
-        self._ranks: dict[str, Rank] = {}  # of them, those whose rollouts are looked for
+        self._ranks: dict[str, Rank] = {}  # those of `_announced` whose rollouts are looked for
         self._ranked: dict[str, tuple[Record, Rank]] = {}  # owner → its report that was ranked last
         self._awaited: set[str] = set()  # of `_ranks`, peers that are waited for
         self._limiter = ConcurrencyLimiter(view.runtime, FETCHES_AT_ONCE)
         self._others_limiter = ConcurrencyLimiter(view.runtime, OTHERS_AT_ONCE)
         self._fetches = TaskGroup(view.runtime)
         self._fetching: set[str] = set()  # peers whose bodies are being fetched, or are queued
-        self._complete_at: float | None = None  # when all that is waited for was there
+        self._complete_at: float | None = None  # when everything waited for had arrived
         self._began_at = view.runtime.time()
         self._looked = False  # whether any peer has answered
 
     async def run(self) -> None:
-        """Gather, and emit `RolloutsGathered` shortly before the time is over. Raises NetworkDown if none answered."""
+        """Gather, and emit `RolloutsGathered` shortly before the deadline. Raises NetworkDown if no peer answered."""
         command = self._command
         if command.source_round >= 0:
             with suppress(TimeoutError):
@@ -269,13 +266,13 @@ class Gathering:
         self._view.emit(RolloutsGathered(*place, rollouts, missing))
 
     async def _gather_until_complete(self) -> None:
-        """Look and fetch repeatedly until everything that is waited for is there or was refused. Unfinished fetches
-        from other peers then get a little more time, and are cancelled."""
+        """Read and fetch repeatedly until everything waited for has arrived or was refused. Unfinished fetches from
+        other peers then get a little more time before they are cancelled."""
         try:
             while True:
                 try:
                     await self._read_shards()
-                    await self._fetches.wait_idle(LOOK_AGAIN_S)  # look again even while slow fetches go on
+                    await self._fetches.wait_idle(LOOK_AGAIN_S)  # poll again even while slow fetches go on
                     if self._looked and self._is_complete() and self._should_end():
                         return
                 except NetworkDown as error:
@@ -285,7 +282,7 @@ class Gathering:
             self._fetches.stop()
 
     async def _read_shards(self) -> None:
-        """Read who has announced rollouts, and begin to fetch those that are there. Raises NetworkDown."""
+        """Read which peers have announced rollouts, and start to fetch those available. Raises NetworkDown."""
         if self._sample is None:
             view = self._view
             shards = await find_shard_count(view, self._store, self._place[1])
@@ -300,7 +297,7 @@ class Gathering:
             await self._read_shard(fresh)
 
     async def _read_shard(self, shard: StageShard) -> None:
-        """Read one shard of the stage, or all of it if it has no shards. Raises NetworkDown."""
+        """Read one shard of the stage, or the whole stage if it has no shards. Raises NetworkDown."""
         await self._read_reports(names.reports_key(*self._place, *shard))
         name = names.rollouts_key(*self._place, *shard)
         found = await self._find_rollouts(name)
@@ -308,7 +305,7 @@ class Gathering:
         await self._start_fetches(name, found.records)
 
     async def _find_rollouts(self, name: str) -> LookupResult:
-        """Read the records of rollouts, which may contain bodies. With many peers, only those still missing."""
+        """Return the rollouts' records, which may contain bodies. With many peers, read only those still missing."""
         sampled = self._sample is not None and self._sample.is_sample
         if sampled or len(self._ranks) <= WHOLE_MAX:
             return await self._store.find_records(name)
@@ -319,14 +316,14 @@ class Gathering:
         )
 
     def _useless_peers(self) -> set[str]:
-        """Peers whose bodies were refused; also those whose fetches failed often, if others can replace them."""
+        """Return peers whose bodies were refused, and those whose fetches failed often if others can replace them."""
         refused = {peer for peer, _ in self._refused}
         gone = {peer for peer, failed in self._failures.items() if failed >= FAILURES_MAX} - self._got.keys()
         replaceable = self._sample is not None and not self._sample.is_exhausted(len(refused | gone))
         return refused | gone if replaceable else refused
 
     def _should_end(self) -> bool:
-        """Note when all that is waited for was there. Returns whether nothing more is fetched, or its time is over."""
+        """Return whether no fetch is running, or the extra time for fetches from other peers is over."""
         assert self._sample is not None, "it was looked"
         if self._sample.has_enough_rollouts(len(self._got)):
             return True
@@ -336,15 +333,15 @@ class Gathering:
         return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
-        """Whether all awaited rollouts are here or refused, or enough of a sampled stage are here. Shortly after this
-        worker's start, peers get some time first, even while none of them is known yet."""
+        """Return whether all expected rollouts are here or refused, or enough of a sampled stage are here. Shortly
+        after this worker's start, peers get some time first, even while none of them is known yet."""
         if self._sample is not None and self._sample.has_enough_rollouts(len(self._got)):
             return True
         useless = self._useless_peers()
         if self._fetching & self._awaited or self._awaited - self._got.keys() - useless:
             return False
         if self._sample is not None and self._sample.is_sample and len(useless) > self._replaced:
-            return False  # others may take their places
+            return False  # replacements may be found
         now, view = self._runtime.time(), self._view
         settled = now > self._began_at + SETTLE_S or now > view.started_at + YOUNG_S
         return settled or 1 < view.members <= len(self._ranks) + 1
@@ -353,7 +350,7 @@ class Gathering:
         return self._command.until_at - ANSWER_S - self._runtime.time()
 
     async def _read_reports(self, name: str) -> None:
-        """Read which peers' reports under a key name rollouts, and choose which peers to gather from and wait for. A
+        """Read which peers' reports under a key name rollouts, and choose which peers to fetch from and wait for. A
         peer whose last body was too slow is not waited for."""
         found = await self._store.find_records(name)
         self._looked = self._looked or found.answered  # peers may not be asked for rollouts if all are here already
@@ -383,11 +380,11 @@ class Gathering:
         self._awaited = {peer for peer in awaited if not self._view.slow[peer]}
 
     async def _start_fetches(self, name: str, records: Mapping[str, Record]) -> None:
-        """Take the bodies that came with their records, and begin to fetch the others. Peers that were fast before come
-        first, and among them those that the node knows."""
+        """Accept bodies that are inline in their records, and start to fetch the others: from peers that were fast
+        before first, and among them from peers that the node knows."""
         chosen = self._choose_peers(name, records)
         wanted = [(peer, content) for peer in chosen if (content := self._wanted_content(records[peer])) is not None]
-        looks_for_members = self._view.shards.members.shards > 0  # which takes as long as a fetch
+        looks_for_members = self._view.shards.members.shards > 0  # looking them up takes as long as a fetch
         for peer, content in wanted:
             if content.body and not looks_for_members:
                 await self._try_fetch(peer, content)
@@ -398,7 +395,7 @@ class Gathering:
                 self._fetches.start(self._fetch_with_limit, peer, content)
 
     def _choose_peers(self, name: str, records: Mapping[str, Record]) -> list[str]:
-        """Of the owners of these records, the peers that rollouts are taken from."""
+        """Choose which of these records' owners to take rollouts from."""
         assert self._sample is not None, "the stage's shards are known"
         own = self._view.peer_id
         fresh = {peer: record for peer, record in records.items() if peer != own and not self._is_banned(peer)}
@@ -438,7 +435,7 @@ class Gathering:
             self._count_failure(peer)
 
     def _count_failure(self, peer: str) -> None:
-        """In a sampled stage, replace a peer whose fetches failed several times."""
+        """Count a failed fetch; in a sampled stage, replace a peer whose fetches failed `FAILURES_MAX` times."""
         assert self._sample is not None, "it was looked"
         self._failures[peer] += self._sample.is_sample
         if self._failures[peer] == FAILURES_MAX:

@@ -1,8 +1,8 @@
-"""Gossip about records: hints that a record was written, and the clock's record itself. No hivemind in it.
+"""Gossip about records: hints that a record was written, and the clock's record itself. Does not import hivemind.
 
-- The writer of a record sends a hint: kind, key, owner and expiration. A hint is believed only from the owner itself,
-  whose peer id p2pd has authenticated, and it leads to nothing but one bounded read of a key that is watched anyway.
-  The DHT remains the truth.
+- The writer of a record sends a hint: kind, key, owner and expiration. A hint counts only if the owner itself sent it
+  (p2pd authenticates the sender's peer id), and causes only one bounded read of a key that is watched anyway. The DHT
+  remains the truth.
 - The clock's signed record is sent on a topic of its own.
 - Evidence of two versions of one record is sent by `swarmd.dht.evidence`.
 - `Gossip` announces this node's own records on these topics.
@@ -27,13 +27,13 @@ MEMBERSHIP = "membership"
 
 MESSAGE_BYTES_MAX = 2048
 SENDER = Rate(burst=20.0, per_s=2.0)
-ALL = Rate(burst=200.0, per_s=50.0)  # of all senders: each message costs a signature's check
-HEARD_KEPT = 16  # messages that need not be judged again
-HEARD_ELSEWHERE_S = 1.0  # longest wait before a record is forwarded, in which others may have done so
+ALL = Rate(burst=200.0, per_s=50.0)  # for all senders together: each message costs a signature check
+HEARD_KEPT = 16  # recent messages that need not be checked again
+HEARD_ELSEWHERE_S = 1.0  # longest delay before a record is forwarded, to let others forward it first
 
 
 class Hint(msgspec.Struct, frozen=True, gc=False):
-    """The message, as a msgpack map."""
+    """A hint, sent as a msgpack map."""
 
     kind: str
     key: str
@@ -44,8 +44,8 @@ class Hint(msgspec.Struct, frozen=True, gc=False):
 class HintGossip:
     """Sends and receives hints.
 
-    Own hints come back and are ignored, except hints at memberships: another node with the same identity may have sent
-    those. `hinted`: called with (key, owner, expiration) of a hint that may count.
+    Own hints come back and are ignored, except those about memberships: another node with the same identity may have
+    sent them. `hinted` is called with (key, owner, expiration) of each hint that may count.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class HintGossip:
         except RecordRejected:
             return
         if not self._limits.try_charge_all(self._view.is_credited(sender)):
-            return  # nobody's fault; the keys are read every few seconds in any case
+            return  # not the sender's fault; the keys are polled every few seconds in any case
         echo = sender == self._view.peer_id and hint.kind != MEMBERSHIP
         if hint.sender == sender and not echo:
             self._hinted(hint.key, sender, hint.expiration)
 
     def _decode_hint(self, sender: str, message: bytes) -> Hint:
-        """Decode a hint. Raises RecordRejected, which is counted."""
+        """Decode a hint. Raises RecordRejected, and counts it against the sender."""
         if len(message) > HINT_BYTES_MAX:
             raise self._peer_limits.count_refusal(sender, "oversized", f"a hint of {len(message)} bytes")
         if not self._limits.try_charge_sender(sender):
-            # Any peer can send a signed message again that another peer once sent, when p2pd has forgotten it.
+            # Any peer can resend a message that another peer once signed, after p2pd has forgotten it.
             raise self._peer_limits.count_refusal(sender, "hints", "too many hints a second", weight=0)
         try:
             return msgspec.msgpack.decode(message, type=Hint)
@@ -97,20 +97,20 @@ class ClockGossip:
         self._view = view
         self._topic = topic
         self._heard: RecordSink = lambda record: None
-        self._latest = 0.0  # expiration of the latest record that was on the topic
+        self._latest = 0.0  # expiration of the latest record seen on the topic
         self._heard_lately: deque[bytes] = deque(maxlen=HEARD_KEPT)
         self._limits = GossipLimits(SENDER, ALL, view.runtime.now)
         topic.listen(self._on_message)
 
     def _on_message(self, sender: str, message: bytes) -> None:
         if message in self._heard_lately:
-            return  # many peers forward it
+            return  # many peers forward the same message
         try:
             if len(message) > MESSAGE_BYTES_MAX:
                 raise RecordRejected("oversized", f"{len(message)} bytes of a clock record")
             self._limits.charge(sender, self._view.is_credited(sender))
             signed = decode_signed(message)
-            self._heard(signed)  # an earlier one too: other peers may have been told it instead of a later one
+            self._heard(signed)  # even if earlier: other peers may have received this one instead of a later one
         except RecordRejected as error:
             self._view.rejections.count(sender, error.reason, error.message)
         else:
@@ -118,7 +118,7 @@ class ClockGossip:
             self._latest = max(self._latest, signed.expiration)
 
     def set_listener(self, heard: RecordSink) -> None:
-        """Call `heard` with each record that may be the clock's; it raises RecordRejected if one does not count."""
+        """Call `heard` with each record on the topic; it raises RecordRejected if the record does not count."""
         self._heard = heard
 
     def publish(self, record: Record) -> None:
@@ -127,7 +127,7 @@ class ClockGossip:
         self._topic.publish(record.encode())
 
     def forward_record(self, record: Record) -> None:
-        """Forward a record that was not heard on the topic, unless another peer does so within a moment."""
+        """Forward a record that did not arrive on this topic, unless another peer does so first."""
         if record.expiration > self._latest:
             self._view.runtime.start(self._send_unless_heard(record))
 
@@ -139,8 +139,8 @@ class ClockGossip:
 
 
 class Gossip:
-    """Announces own records on the gossip topics. `comparison`: finds evidence among the records that this node sees.
-    `accepted`: takes each own record, as if a peer had stored it here."""
+    """Announces own records on the gossip topics. `comparison` looks for evidence in the records that this node sees.
+    `accepted` gets each own record, as if a peer had stored it here."""
 
     def __init__(
         self,
@@ -157,13 +157,14 @@ class Gossip:
         self._accepted = accepted
 
     def announce_stored(self, record: Record) -> None:
-        """Announce an own record that a peer has: send a hint, and look at the record like every other node."""
-        if not is_sharded(record.content):  # peers that need it have it, or read its shard
+        """Announce an own record that a peer has stored: send a hint, and handle it as every other node does."""
+        if not is_sharded(record.content):  # peers that need a sharded record have it, or read its shard
             self._hint(record)
         self._handle_own_record(record)
 
     def announce_renewed(self, record: Record) -> None:
-        """Announce an own record that was renewed on time; others have it, and find a membership before it expires."""
+        """Announce an own record that was renewed on time. A renewed membership needs no hint: peers read it before the
+        old one expires."""
         if isinstance(record.content, Membership):
             self._handle_own_record(record)
         else:

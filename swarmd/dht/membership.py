@@ -40,10 +40,10 @@ RETURNS_BURST, RETURNS_PER_S = 4.0, 1 / 30  # of one peer: leaving and coming ba
 
 
 class Presence(NamedTuple):
-    """What is known of a member."""
+    """Whether a member is present, and until when its record counts."""
 
-    here: bool  # False: it has left
-    until: float  # expiration of its latest record; a member that is here publishes another before
+    here: bool  # whether it is present; False: it has left
+    until: float  # expiration of its latest record; a present member publishes another before then
 
 
 class MemberPresences:
@@ -51,8 +51,8 @@ class MemberPresences:
 
     def __init__(self, now: TimeSource) -> None:
         self.known: dict[str, Presence] = {}
-        self.here = 0  # number of them that are present
-        self._earliest = math.inf  # no record of theirs expires before this
+        self.here = 0  # number of `known` members that are present
+        self._earliest = math.inf  # no known record expires before this
         self._without_work: set[str] = set()  # members that had no proof of work when they came
         self._newcomers = RateLimiter(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
         self._idle = RateLimiter(IDLE_BURST, IDLE_PER_S, now)
@@ -64,7 +64,7 @@ class MemberPresences:
         return self.here - sum([self.known[peer].here for peer in self._without_work])
 
     def choose_arrivals(self, ranks: Mapping[str, Rank]) -> list[str]:
-        """Of peers that are not known yet, choose those to accept now, by rank and within the rate limits."""
+        """Choose which unknown peers to accept now, by rank and within the rate limits."""
         return pick_by_rank(ranks, self._charge_arrival)
 
     def _charge_arrival(self, rank: Rank) -> bool:
@@ -93,8 +93,8 @@ class MemberPresences:
         self.known[peer] = presence
 
     def _make_room(self, rank: Rank) -> bool:
-        """Make room for one more by forgetting members that have left. Returns whether there is room. Members without
-        proof of work have few places."""
+        """Forget members that have left if one more needs a slot. Returns whether there is one. Members without proof
+        of work have few slots."""
         if len(self.known) >= MEMBERS_MAX:
             self.forget([peer for peer, known in self.known.items() if not known.here])
         if not rank.no_proof_of_work:
@@ -104,7 +104,7 @@ class MemberPresences:
         return len(self.known) < MEMBERS_MAX and len(self._without_work) < IDLE_MEMBERS_MAX
 
     def forget_expired(self, now: float) -> list[str]:
-        """Forget members whose record has expired at `now`. Returns those whose departure is to be emitted."""
+        """Forget members whose records have expired at `now`. Returns those whose departure must be emitted."""
         if self._earliest >= now - PAST_S:
             return []  # the usual case: this is called after each read, even of a single member
         gone = self.forget([peer for peer, known in self.known.items() if known.until < now - PAST_S])
@@ -112,7 +112,7 @@ class MemberPresences:
         return gone
 
     def forget(self, peers: Iterable[str]) -> list[str]:
-        """Forget members. Returns those that were here, whose departure is to be emitted."""
+        """Forget members. Returns those that were present, whose departure must be emitted."""
         gone = list(peers)
         self._without_work.difference_update(gone)
         told = [peer for peer in gone if self.known.pop(peer).here]
@@ -120,7 +120,7 @@ class MemberPresences:
         return told
 
 
-KEPT_MAX = 4096  # members that are remembered; the one looked up longest ago is forgotten
+KEPT_MAX = 4096  # members that are remembered; the one looked up longest ago is dropped first
 
 
 class MemberLookups:
@@ -159,7 +159,7 @@ class MemberLookups:
         return (await store.find_record_by_owner(name, peer)).records.get(peer)
 
 
-POLLS_BETWEEN_READS = 6  # for all nodes but the coordinator, which alone needs memberships promptly
+POLLS_BETWEEN_READS = 6  # for followers; the coordinator alone needs memberships promptly
 AT_ONCE = 8  # shards that the coordinator reads on each poll after memberships have moved
 
 
@@ -168,8 +168,8 @@ class MembershipWatcher:
 
     A follower of a large swarm watches its own shard, where a duplicate of itself would publish. The coordinator
     watches all shards. Members move to new shards only when they learn of them, so after a move the coordinator reads
-    each shard at once and then at growing intervals, until these are as long as those of a watched key. Members also
-    store their memberships with the coordinator, which has the effect of a hint.
+    each shard immediately and then at intervals that double up to those of an ordinary watch. Members also store their
+    memberships with the coordinator, which acts like a hint.
     """
 
     def __init__(self, view: SwarmView, store: RecordStore, seen: RecordsSink) -> None:
@@ -184,14 +184,14 @@ class MembershipWatcher:
         self._poll = 0  # number of polls so far
 
     def watch(self) -> None:
-        """Watch for the rest of the session, wherever the clock says that memberships are stored."""
+        """Watch for the rest of the session, at the keys that the clock names."""
         self._view.shards.set_members_moved_listener(self._watch_new_shards)
         self._watch_new_shards()
         if self._view.coordinating:
             self._view.runtime.start(self._read_due_shards())
 
     async def _read_due_shards(self) -> None:
-        """Read the shards that are due, few at once; one where nobody answered stays due."""
+        """Read the shards that are due, `AT_ONCE` on each poll; a shard that no peer answered for stays due."""
         while True:
             await self._view.runtime.sleep(self._view.config.dht.poll_s)
             self._poll += 1
@@ -202,7 +202,7 @@ class MembershipWatcher:
         """Double a shard's interval after a read, until the interval of its watch is short enough."""
         if self._due.get(shard, self._poll + 1) > self._poll:
             return
-        del self._due[shard]  # to put it behind the others
+        del self._due[shard]  # queue it behind the others
         self._waits[shard] = 2 * self._waits.get(shard, 0) or 1
         if self._waits[shard] < self._polls_between_reads():
             self._due[shard] = self._poll + self._waits[shard]
@@ -213,12 +213,12 @@ class MembershipWatcher:
             watch.read_now()
 
     async def locate_own_membership(self) -> tuple[MemberSharding, int]:
-        """Where this node's membership belongs, and its shard. Raises NetworkDown."""
+        """Return the current sharding of memberships and this node's own shard. Raises NetworkDown."""
         place = await find_member_sharding(self._view, self._store)
         return place, member_shard_of(self._view.swarm, self._view.peer_id, place)
 
     def estimate_members(self, known: int) -> int:
-        """Estimated number of members: all `known` to this node, or as many in each shard as in its own."""
+        """Estimate the number of members: `known` ones, or, with shards, the own shard's count times the shards."""
         if not self._place.shards or self._view.coordinating:
             return known
         return max(known, self._place.shards * self._counted.get(self._own_shard(), 0))
@@ -263,7 +263,7 @@ log = get_logger(__name__)
 
 
 class Members:
-    """Publishes this node's membership, last at `place`, and emits the others'."""
+    """Publishes this node's membership, stored at `place`, and emits other members' arrivals and departures."""
 
     def __init__(self, view: SwarmView, store: RecordStore, publisher: Publisher, node: OwnNode) -> None:
         self._view = view
@@ -280,7 +280,7 @@ class Members:
         self.place = view.shards.members
         self._watching = False
         self._alert_until = 0.0
-        self._older = ("", 0.0)  # nonce and expiration of an older duplicate's record that ours has replaced
+        self._older = ("", 0.0)  # nonce and expiration of an older duplicate's record that this node has replaced
         self._insisting = False
         self._duplicate: IdentityInUse | None = None
         self._duplicate_seen = view.runtime.make_signal()
@@ -300,7 +300,7 @@ class Members:
         self._keys.watch()
 
     async def require_member(self, peer: str) -> None:
-        """Return if a peer is a member; unchecked while none are watched. Raises NetworkDown: none was found."""
+        """Return if a peer is a member; unchecked until memberships are watched. Raises NetworkDown: none found."""
         if self._watching:
             await self._lookups.require_member(peer)
 
@@ -329,7 +329,7 @@ class Members:
         self._published, self.place = record.expiration, place
 
     async def _read_withdrawn_invitations(self) -> bytes:
-        """The encoded invitations that this node's operator has withdrawn."""
+        """Return the encoded invitations that this node's operator has withdrawn."""
         if self._view.config.dht.admission != "invitation":
             return b""
         return await self._node.withdrawn_invitations()
@@ -347,7 +347,7 @@ class Members:
                     log.info("the membership was not published again: %s", error)
 
     async def _read_often_while_alert(self) -> None:
-        """Read memberships often while there may be a duplicate, so that one of the two soon ends."""
+        """Read memberships often while there may be a duplicate, so that one of the two soon stops."""
         self._alert_until = self._view.runtime.now() + ALERT_S
         while True:
             await self._view.runtime.sleep(self._view.config.dht.poll_s)
@@ -355,14 +355,14 @@ class Members:
                 self._keys.read_own_shard_now()
 
     async def admit_peers(self, command: AdmitPeers) -> None:
-        """Take records of the listed peers only, or of those that the configuration admits. Raises RecordRejected."""
+        """Accept records of the listed peers only, or of those that the configuration admits. Raises RecordRejected."""
         if command.open:
             self._view.policy.admit_configured()
         else:
             self._view.policy.admit_only(command.peers)
 
     async def leave(self) -> None:
-        """Announce the departure if this node has registered, and wait until it can be read, within `LEAVE_S`."""
+        """Announce the departure if this node has registered, and wait up to `LEAVE_S` until peers can read it."""
         if not self._watching or self._duplicate is not None:
             return
         try:
@@ -404,7 +404,7 @@ class Members:
         self._view.set_member_count(self._keys.estimate_members(self.presences.proof_of_work_count))
 
     def _choose_members(self, records: Mapping[str, Record]) -> list[str]:
-        """Known members, and of the others those to accept now."""
+        """Return the owners to handle: known members, and the unknown ones that the rate limits accept now."""
         known = self.presences.known
         fresh = {peer: record for peer, record in records.items() if peer not in known}
         ranks = self._view.seniority.ranks_of(fresh, self._key)
@@ -423,8 +423,8 @@ class Members:
             view.emit(MemberSeen(peer, content.name, not rank().no_proof_of_work) if told else MemberLeft(peer))
 
     def _handle_withdrawals(self, peer: str, content: Membership, expiration: float) -> bool:
-        """Note the invitations that a host has withdrawn. Returns whether any was not known; all records are then
-        checked again. Raises ConfigError: this node's own invitation is withdrawn."""
+        """Record the invitations that a host has withdrawn. Returns True if any is new; all records are then checked
+        again. Raises ConfigError: this node's own invitation is withdrawn."""
         view = self._view
         if view.config.dht.admission != "invitation":
             return False
@@ -437,16 +437,16 @@ class Members:
         return True
 
     def _may_invite(self, peer: str) -> bool:
-        """Whether this peer may have made invitations: the coordinator, and peers that it has invited itself."""
+        """Return whether a peer may invite: the coordinator, and peers that it has invited itself."""
         view = self._view
         if peer == view.coordinator or view.policy.is_listed(peer):
             return peer == view.coordinator
-        # empty if the peer was listed when its record was taken
+        # empty if the peer was on the members list when its record was accepted
         invitations = invitation_chain(self._invitations[peer])
         return bool(invitations) and invitations[0].host == view.coordinator
 
     def _uninvited_members(self) -> list[str]:
-        """Members whose invitation was withdrawn, and whose records are refused from now on."""
+        """Return members whose invitation was withdrawn; their records are refused from now on."""
         view, known = self._view, self.presences.known
         invited = {peer: own for peer, own in self._invitations.items() if not view.policy.is_listed(peer)}
         void = [peer for peer, own in invited.items() if any(map(view.withdrawals.is_withdrawn, invitation_chain(own)))]
@@ -455,8 +455,8 @@ class Members:
     def _look_for_duplicate(self, content: Membership, expiration: float) -> None:
         """Detect a second node under this identity: another run's record was published after this run's.
 
-        The older of the two keeps the identity: it publishes its record again. The younger one replaces that record
-        once, and ends when it sees it come back.
+        The older node keeps the identity: it publishes its record again. The younger one replaces that record once, and
+        stops when the older one's record reappears.
         """
         view = self._view
         if content.nonce == view.nonce or expiration <= self._published or self._insisting:
@@ -477,8 +477,8 @@ class Members:
             view.runtime.start(self._republish_over_duplicate(content.nonce if older else "", expiration))
 
     async def _republish_over_duplicate(self, older: str, expiration: float) -> None:
-        """Replace a duplicate's record: a younger duplicate shall notice, an older one shall show that it runs. The
-        record of an earlier run that had a longer lifetime looks like an older duplicate's, but never comes back."""
+        """Replace a duplicate's record, so that a younger duplicate notices and an older one publishes again. A record
+        left by an earlier run of this node looks like an older duplicate's, but never reappears."""
         try:
             await self._publish_membership(leaving=False)
             self._older = (older, expiration)
@@ -489,12 +489,12 @@ class Members:
 
 
 def _printable_name(name: str) -> str:
-    """A name that peers accept: characters that cannot be printed, such as emoji joiners, become blanks."""
+    """Return a name that peers accept: unprintable characters, such as emoji joiners, become blanks."""
     return "".join(letter if letter.isprintable() else " " for letter in name)[:NAME_LENGTH_MAX]
 
 
 def _publishable_addresses(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """The addresses to publish: loopback ones only if there are no others, and none that peers refuse."""
+    """Return the addresses to publish: loopback ones only if there are no others, and none that peers refuse."""
     short = tuple(address for address in addresses if len(address) <= LENGTH_MAX)
     public = tuple(address for address in short if not is_loopback(address))
     return (public or short)[:ADDRESSES_MAX]

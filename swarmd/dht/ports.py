@@ -1,6 +1,6 @@
-"""Interfaces between what the network worker decides and the network: look-ups, publishing, bodies, gossip.
+"""Interfaces between the network worker's logic and the network: look-ups, publishing, bodies, gossip.
 
-`swarmd.dht.adapters` implements them by hivemind and p2pd, the simulator by a DHT of its own, without signatures.
+`swarmd.dht.adapters` implements them with hivemind and p2pd, the simulator with its own DHT, without signatures.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
@@ -15,12 +15,13 @@ T = TypeVar("T")
 
 MemberCheck = Callable[[str], Awaitable[None]]  # raises NetworkDown if no membership of a peer is found
 # Fetches a chunk or a manifest of weights: peer, digest, size in bytes, timeout in seconds. Raises NetworkDown if the
-# peer is not there, does not have it or is too slow, RecordRejected if it sends another size or digest, or stops.
+# peer is unreachable, too slow or does not have it, RecordRejected if it sends another size or digest, or stops
+# sending.
 ChunkFetch = Callable[[str, str, int, float], Awaitable[bytes]]
-RecordSink = Callable[[Record], None]  # takes an own record, or a gossiped one: RecordRejected if it does not count
-RecordsSink = Callable[[Mapping[str, Record]], None]  # takes owner → record after every read of a key, changed or not
-EvidenceSink = Callable[[Evidence], None]  # takes two records that contradict each other, once or more often
-ReportCheck = Callable[[bytes, str], bool]  # whether a report of an owner under a key id is wanted
+RecordSink = Callable[[Record], None]  # gets an own or gossiped record; raises RecordRejected if it does not count
+RecordsSink = Callable[[Mapping[str, Record]], None]  # gets owner → record after every read of a key, changed or not
+EvidenceSink = Callable[[Evidence], None]  # gets two contradicting records, possibly several times
+ReportCheck = Callable[[bytes, str], bool]  # (key id, owner) → whether this report is wanted
 
 
 class LookupResult(Protocol):
@@ -28,24 +29,24 @@ class LookupResult(Protocol):
 
     @property
     def records(self) -> Mapping[str, Record]:
-        """owner → latest record."""
+        """Owner → latest record."""
 
     @property
     def answered(self) -> bool:
         """Whether any other peer has answered."""
 
     def has_all(self, wanted: Mapping[str, float]) -> bool:
-        """Is there a record at least as late as wanted, of every owner in `wanted`? False if nothing is wanted."""
+        """Return whether each wanted owner has a record of this expiration or later; False if none is wanted."""
 
 
 class Bodies(Protocol):
-    """Bodies of rollouts and leaderboards, by their digest."""
+    """Bodies of rollouts and leaderboards, by digest."""
 
     def has(self, digest: str) -> bool:
-        """Is the body stored here?"""
+        """Return whether the body is stored here."""
 
     async def get(self, digest: str) -> bytes:
-        """A body that is stored here. Raises an error if it is not."""
+        """Return a body that is stored here. Raises an error if it is not."""
 
     async def put(self, body: bytes) -> str:
         """Store a body. Returns its digest."""
@@ -58,7 +59,7 @@ class Bodies(Protocol):
         """Decompress the body in a record. Raises RecordRejected("malformed")."""
 
     async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
-        """Compress a body to put it into a record; empty if it is too large, see `swarmd.dht.wire.bodies.deflate`."""
+        """Return the compressed body to put inline into a record; empty if it is too large. See `bodies.deflate`."""
 
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         """Check that this is the announced body. Raises RecordRejected."""
@@ -68,16 +69,16 @@ class Bodies(Protocol):
 
 
 class OwnNode(Protocol):
-    """What this node says about itself to others, and what it keeps for its next start."""
+    """What this node publishes about itself, and what it saves for its next start."""
 
     async def addresses(self) -> tuple[str, ...]:
         """Where others can reach this node."""
 
     async def proof_of_work(self) -> int:
-        """The number that proves the work of this identity; found once."""
+        """Return the number that proves the work of this identity; computed once."""
 
     async def withdrawn_invitations(self) -> bytes:
-        """The invitations that this node's operator has withdrawn, encoded for the wire."""
+        """Return the invitations that this node's operator has withdrawn, encoded for the wire."""
 
     async def weights_offer(self) -> bytes:
         """The offer of this node's weights, encoded for the wire; empty if it offers none."""
@@ -86,10 +87,10 @@ class OwnNode(Protocol):
         """Remember where a member can be reached."""
 
     def save_withdrawals(self) -> None:
-        """Judge all records again, and keep for the next start which invitations are withdrawn."""
+        """Validate all records again, and save which invitations are withdrawn."""
 
     async def save_standings(self, board: LeaderboardBody) -> None:
-        """Keep a leaderboard's standings for the next start."""
+        """Save a leaderboard's standings for the next start."""
 
 
 class Replicas(Protocol):
@@ -99,22 +100,22 @@ class Replicas(Protocol):
         """Store an own record here. Raises RecordRejected if a later one is held, or there is no room."""
 
     def get_local_record(self, name: str, owner: str) -> Record | None:
-        """The record of an owner that this node itself holds."""
+        """Return an owner's record that this node itself holds."""
 
     def nearest_peers(self, name: str) -> list[Hashable]:
-        """The known peers nearest to a key, which should keep its records."""
+        """Return the known peers nearest to a key, which should hold its records."""
 
     def trusted_peers(self, name: str) -> list[Hashable]:
-        """Peers that this node trusts most."""
+        """Return the peers that this node trusts most."""
 
     async def store_at_peers(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
-        """Store a record at peers. Returns those that have stored it, without waiting for all of them."""
+        """Store a record at peers. Returns those that accepted it, without waiting for all of them."""
 
     async def read_back(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
-        """Read a record back from a peer: (is it there, the later one of its owner that is there instead)."""
+        """Read a record back. Returns whether the peer has it, and the owner's later record if it has that."""
 
     async def check_network_link(self) -> None:
-        """Return when p2pd answers: with a dead one a record is stored here only."""
+        """Return when p2pd answers; with a dead p2pd, a record would be stored on this node only."""
 
     def replicate_in_background(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
         """Search for the peers nearest to the key and store the record there too, in the background."""
@@ -124,27 +125,27 @@ class Network(Protocol):
     """The network on which own records are published."""
 
     async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
-        """Do something with the replicas. Raises NetworkDown: the network is down, dies meanwhile, or is too slow."""
+        """Run an operation on the replicas. Raises NetworkDown: the network is down, fails, or is too slow."""
 
     async def wait_until_up(self) -> None:
         """Return when the network is up."""
 
     async def wait_for_disturbance(self, within_s: float, lonely: bool) -> None:
-        """Wait until records have to be published again, at most `within_s`.
+        """Wait until records must be published again, at most `within_s`.
 
-        They have to if p2pd has ended, if a node without peers has some again, or if this machine's clock was set.
-        `lonely`: whether the node counts as one without peers at first.
+        That is the case if p2pd has ended, if a node without peers has some again, or if this machine's clock was set.
+        `lonely`: whether the node starts as one without peers.
         """
 
     def sign(self, content: Payload, expiration: float) -> Record:
-        """Sign an own record, which expires then. Raises RecordRejected("oversized")."""
+        """Sign an own record that expires at `expiration`. Raises RecordRejected("oversized")."""
 
 
 class Topic(Protocol):
     """A gossip topic."""
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
-        """Call `take` with the authenticated sender of each message and the message; own ones may come back too."""
+        """Call `take` with (authenticated sender, message) for each message, possibly including this node's own."""
 
     def publish(self, message: bytes) -> None:
         """Send a message in the background; it may be lost."""

@@ -1,8 +1,8 @@
-"""Publishing own records: store them at peers, read them back, announce them, and renew them while they count.
+"""Publishes own records: stores them at peers, reads them back, announces them, and renews them while they count.
 
-- A record counts as published once a trusted peer, or two others, have shown it: a single untrusted peer might show it
-  to its writer only.
-- An expiration is later than all that were used under the same key before, also before a restart.
+- A record counts as published once a trusted peer, or two others, have returned it: a single untrusted peer might
+  return it to its writer only.
+- Each expiration is later than all earlier ones under the same key, across restarts, too.
 """
 
 import contextlib
@@ -37,18 +37,18 @@ from swarmd.worker.tasks import ConcurrencyLimiter
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
 
 ATTEMPTS = 3
-INDEPENDENT = 2  # peers that must show a record, where none is trusted
-STEP_S = 0.001  # the least by which an expiration exceeds the one before
-RENEWALS = 3  # within a record's life
-FAILED_S = 60.0  # after a renewal that failed for some records, until all are renewed once more
-COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
+INDEPENDENT = 2  # untrusted peers that must return a record, if no trusted one does
+STEP_S = 0.001  # smallest step between two expirations under one key
+RENEWALS = 3  # renewals during a record's lifetime
+FAILED_S = 60.0  # delay before the next renewal if some records were not renewed
+COMPANY_S = 5.0  # time to find peers after a start, before records are published again
 
 log = get_logger(__name__)
 
 
 class KeptRecord(NamedTuple):
-    """One own record. `expiration`: that it was published with last, POSIX seconds. `before`: the latest that was used
-    under its key before, which may lie further ahead: a clock was ahead then."""
+    """One own record. `expiration`: its latest one, POSIX seconds. `before`: the latest used earlier under its key,
+    which is later than `expiration` if the clock was ahead then."""
 
     content: Payload
     expiration: float
@@ -56,7 +56,7 @@ class KeptRecord(NamedTuple):
 
 
 class OwnRecords:
-    """This node's own records of `swarm` by key, the latest few of each kind; in memory, see `OwnRecordFile`."""
+    """This node's own records of `swarm` by key, the latest few of each kind; in memory only, see `OwnRecordFile`."""
 
     def __init__(self, swarm: str, kept: Iterable[KeptRecord] = ()) -> None:
         self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
@@ -65,7 +65,7 @@ class OwnRecords:
         return key in self._kept
 
     def used_expirations(self, key: str) -> tuple[float, float]:
-        """Expirations used under a key so far, 0 for none: the last, and the latest of those before."""
+        """Return the last expiration used under a key, and the latest of those before; 0 for none."""
         kept = self._kept.get(key)
         return (kept.expiration, kept.before) if kept else (0.0, 0.0)
 
@@ -75,7 +75,7 @@ class OwnRecords:
         return list(self._kept.values())
 
     def keep_record(self, content: Payload, expiration: float) -> None:
-        """Keep a record in place of the one under the same key; `save` makes it durable."""
+        """Replace the record under the same key; `save` makes that durable."""
         before = max(self.used_expirations(content.key))
         self._kept.pop(content.key, None)
         self._kept[content.key] = KeptRecord(content, expiration, before)
@@ -84,11 +84,11 @@ class OwnRecords:
             del self._kept[key]
 
     async def save(self) -> None:
-        """Make all of it durable, as far as the store can."""
+        """Write all records durably, if the subclass can."""
 
 
 class OwnRecordEntry(msgspec.Struct, array_like=True):
-    """One own record in the file: its payload, the expiration it was published with last, and the latest before."""
+    """One own record in the file: its payload, its latest expiration, and the latest one used earlier."""
 
     payload: bytes
     expiration: float
@@ -96,7 +96,7 @@ class OwnRecordEntry(msgspec.Struct, array_like=True):
 
 
 class OwnRecordFile(OwnRecords):
-    """Own records in the file `path`; a damaged one is put aside and begun anew: its records can be made again."""
+    """Own records in the file `path`. A damaged file is renamed and replaced: its records can be created again."""
 
     def __init__(self, path: Path, swarm: str) -> None:
         super().__init__(swarm, _read_own_records(path))
@@ -104,7 +104,7 @@ class OwnRecordFile(OwnRecords):
         self._saving = anyio.Lock()
 
     async def save(self) -> None:
-        """Write the file. If the disk is full, records do not survive a restart; the network goes on."""
+        """Write the file. If that fails (a full disk), records do not survive a restart, but the network continues."""
         entries = [
             OwnRecordEntry(msgspec.msgpack.encode(each.content), each.expiration, each.before)
             for each in self.all_records
@@ -125,7 +125,7 @@ def _read_own_records(path: Path) -> list[KeptRecord]:
         return []
     except (OSError, *DECODE_ERRORS, RecordRejected) as error:
         log.warning("own records in %s cannot be read and are put aside: %s", path, error)
-        with contextlib.suppress(OSError):  # if something else is in the way, the next save says so
+        with contextlib.suppress(OSError):  # if this fails, the next save reports it
             path.replace(path.with_suffix(".damaged"))
         return []
 
@@ -138,7 +138,7 @@ class Publisher:
         self._own_records = own_records
         self._runtime = view.runtime
         self._ttl_s = view.config.dht.record_s
-        self._alone = view.coordinating  # the swarm's first node: its own storage is enough while there is no peer
+        self._alone = view.coordinating  # a lone coordinator's own storage is enough
         self._gossip = gossip
         self._floors: dict[str, float] = {}
         self._locks: dict[str, ConcurrencyLimiter] = {}
@@ -149,17 +149,17 @@ class Publisher:
         }
 
     def has_published(self, kind: type[Payload]) -> bool:
-        """Whether this data directory holds a record of this kind that was published lately."""
+        """Return whether this data directory holds a recently published record of this kind."""
         return any(isinstance(content, kind) for content in self._live.values())
 
     async def publish(self, content: Payload) -> Record:
-        """Publish a record and prove that peers have it. Raises NetworkDown: the network is down, or too few peers
-        could show the record; it may be published again; RecordRejected: the record itself does not count."""
+        """Publish a record and verify that peers have it. Raises NetworkDown: the network is down, or too few peers
+        could return the record, which may be published again; RecordRejected: the record itself is invalid."""
         async with self._lock_for_key(content.key):
             return await self._publish_until_proven(content, self._gossip.announce_stored)
 
     def _lock_for_key(self, key: str) -> ConcurrencyLimiter:
-        """Publish one record of a key at a time: a renewal must not overtake the record that replaces it."""
+        """Return the lock for publishing under a key: a renewal must not overtake the record that replaces it."""
         if key not in self._locks:
             self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.is_used}
             self._locks[key] = ConcurrencyLimiter(self._runtime, 1)
@@ -168,7 +168,7 @@ class Publisher:
     async def _publish_until_proven(self, content: Payload, told: RecordSink) -> Record:
         for _ in range(ATTEMPTS):
             record = self._network.sign(content, self._next_expiration(content.key))
-            await self._remember_record(content, record)  # first: some peer may have it, though none shows it in time
+            await self._remember_record(content, record)  # first: a peer may keep it even if none returns it in time
             later = await self._network.call(partial(self._store_and_prove, content.key, record, told))
             if later is None:
                 return record
@@ -176,7 +176,7 @@ class Publisher:
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
     def _next_expiration(self, key: str) -> float:
-        """An expiration later than all before under this key, but for those of a clock that was far ahead."""
+        """Return an expiration later than all used under this key, ignoring those of a clock that was far ahead."""
         now = self._runtime.time()
         before = (self._floors.get(key, 0.0), *self._own_records.used_expirations(key))
         return max(
@@ -184,7 +184,7 @@ class Publisher:
         )
 
     async def _remember_record(self, content: Payload, record: Record) -> None:
-        """Have this record renewed from now on, after a restart too, and nothing older under its key."""
+        """Renew this record instead of earlier ones under its key from now on, after a restart, too."""
         self._floors.pop(content.key, None)
         self._live.pop(content.key, None)
         self._live[content.key] = content
@@ -193,7 +193,7 @@ class Publisher:
         await self._own_records.save()
 
     async def _store_and_prove(self, key: str, record: Record, told: RecordSink, replicas: Replicas) -> Record | None:
-        """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
+        """Store a record and read it back. Returns the later own record that a replica holds instead, if any."""
         try:
             replicas.store_locally(key, record)
         except RecordRejected:
@@ -206,7 +206,7 @@ class Publisher:
             if not self._alone:
                 raise NetworkDown("there is no peer to keep a record")
             await replicas.check_network_link()
-            told(record)  # nodes in client mode are in no routing table, and listen to gossip
+            told(record)  # nodes in client mode are in no routing table, and rely on gossip
             return None
         trusted = replicas.trusted_peers(key)
         peers = list(dict.fromkeys((*near, *trusted)))
@@ -225,17 +225,9 @@ class Publisher:
     ) -> Record | None:
         """Read the record back from a trusted peer, or from two others.
 
-        A peer that was the first to say that it has stored the record may not show it; then the others are asked.
-
-        Args:
-            peers: in the order in which they are asked.
-            alone: whether the first of them is the only one to ask.
-
-        Returns:
-            A later record of this node's own that a peer has instead, if there is one.
-
-        Raises:
-            NetworkDown: too few show it.
+        A peer that said first that it stored the record may not return it; then the others are asked. `peers` are asked
+        in order; with `alone`, only the first one. Returns a later record of this node's own that a peer has instead,
+        if there is one. Raises NetworkDown: too few peers return it.
         """
         shown = 0
         for peer in peers:
@@ -249,8 +241,8 @@ class Publisher:
         raise NetworkDown(f"{who} could show {key} after it was stored")
 
     async def run(self) -> None:
-        """Renew every record three times before it expires, and when p2pd was restarted, when peers are back after
-        there were none, and when this machine's clock was set."""
+        """Renew every record three times before it expires. Renew earlier if p2pd was restarted, if peers are back
+        after there were none, or if this machine's clock was set."""
         told = self._gossip.announce_stored
         while True:
             await self._network.wait_until_up()
@@ -262,7 +254,7 @@ class Publisher:
             told = self._gossip.announce_renewed if is_quiet else self._gossip.announce_stored
 
     async def _renew_all(self, told: RecordSink) -> bool:
-        """Renew all records. Returns whether all that still count were renewed."""
+        """Renew all records. Returns whether all that are still valid were renewed."""
         whole = True
         for content in list(self._live.values()):
             try:
@@ -270,6 +262,6 @@ class Publisher:
                     if self._live.get(content.key) is content:  # it may have been replaced meanwhile
                         await self._publish_until_proven(content, told)
             except (NetworkDown, RecordRejected) as error:
-                whole = whole and not isinstance(error, NetworkDown)  # what cannot count does not count later either
+                whole = whole and not isinstance(error, NetworkDown)  # an invalid record stays invalid
                 log.info("%s was not renewed: %s", content.key, error)
         return whole

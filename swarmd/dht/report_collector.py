@@ -1,4 +1,4 @@
-"""Collects the reports of the open stage: those that peers store with this node, and those read from the DHT's keys.
+"""Collects the reports of the open stage: those that peers store with this node, and those read from the DHT.
 
 Does not import hivemind.
 """
@@ -23,11 +23,11 @@ from swarmd.worker.runtime import Stopper, TimeSource
 
 NEWCOMERS_MAX = 256  # peers without credit whose reports count in a stage; those with most proof of work come first
 IDLE_MAX = 16  # of these, peers without proof of work
-CHANGES_MAX = 4  # of one peer's report of one stage; an honest one never changes, see `swarmd.dht.wire.evidence`
+CHANGES_MAX = 4  # changes of one peer's report of a stage; an honest one never changes, see `swarmd.dht.wire.evidence`
 CHANGES_APART_S = 10.0
-READ_AT_ONCE = 8  # shards read on each poll, of those in which a member's report is missing
+READ_AT_ONCE = 8  # shards to read per poll, of those in which a member's report is missing
 EARLY_POLLS = 4  # polls between two reads while most reports are missing: most members are still training
-TOGETHER_S = 0.05  # stored reports that arrive within this time are taken together
+TOGETHER_S = 0.05  # stored reports that arrive within this time are handled together
 
 
 class ReportChangeLimiter:
@@ -37,12 +37,12 @@ class ReportChangeLimiter:
         self._changes_max = changes_max
         self._apart_s = apart_s
         self._now = now
-        self._taken: dict[str, tuple[object, int, float]] = {}  # peer → (latest, changes, when)
+        self._taken: dict[str, tuple[object, int, float]] = {}  # peer → (latest, changes, time of the latest)
         self._waiting: dict[str, object] = {}  # peer → value seen too early; accepted if it is still there later
 
     def try_accept(self, peer: str, content: object) -> bool:
-        """Note a value and return whether it is new; False if it is unchanged, or changes too early. Raises
-        RecordRejected: "flood", once for each value that is not accepted or was replaced too early."""
+        """Record a value and return whether it is new; False if it is unchanged, or changes too early. Raises
+        RecordRejected("flood") once for each value that is not accepted or was replaced too early."""
         now = self._now()
         if peer not in self._taken:
             self._taken[peer] = (content, 0, now)
@@ -62,20 +62,20 @@ class ReportChangeLimiter:
 
 
 class ReportEmitter:
-    """Emits each report of one stage once, for a bounded number of peers. `peers`: peers whose reports were seen:
-    credited ones, and a bounded number of newcomers."""
+    """Emits each report of one stage once, for a bounded number of peers. `peers`: those whose reports were accepted,
+    credited ones and a bounded number of newcomers."""
 
     def __init__(self, view: SwarmView, gossip: Gossip, round: int, stage: int) -> None:
         self.peers: set[str] = set()
         self._view = view
         self._evidence = gossip.evidence
         self._key = names.key_id(names.reports_key(view.swarm, round, stage))  # breaks ties between newcomers
-        self._with_work: set[str] = set()  # of `peers`, those with credit or proof of work
+        self._with_work: set[str] = set()  # those of `peers` with credit or proof of work
         self._slots = PeerSlots(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
         self._changes = ReportChangeLimiter(CHANGES_MAX, CHANGES_APART_S, view.runtime.now)
 
     def emit_new(self, records: Mapping[str, Record]) -> None:
-        """Take records, by owner, whether they are new or seen before."""
+        """Emit those of these records (by owner) that were not emitted before."""
         self._choose_peers({peer: record for peer, record in records.items() if peer not in self.peers})
         for peer, record in records.items():
             content = record.content
@@ -100,7 +100,7 @@ class ReportEmitter:
 class ReportCollector:
     """Emits every member's report of the stage that is being collected.
 
-    In a sharded stage the coordinator takes a report as soon as its owner stores it with the coordinator, whether or
+    In a sharded stage the coordinator accepts a report as soon as its owner stores it with the coordinator, whether or
     not there is room to keep it. It reads shards only for reports of known members that have not arrived that way.
     """
 
@@ -112,16 +112,16 @@ class ReportCollector:
         self._command: CollectReports | None = None
         self._seen = ReportEmitter(view, gossip, -1, -1)
         self._keys: dict[str, KeyWatch] = {}  # name → its watch; in order of shards if there are any
-        self._awaited_keys: frozenset[bytes] = frozenset()  # of the shards
+        self._awaited_keys: frozenset[bytes] = frozenset()  # key ids of the shards
         self._shards = 0
         self._unread: set[int] = set()  # shards to read even if no known member's report is missing there
-        self._turns: list[int] = []  # shards, the one read longest ago first
+        self._turns: list[int] = []  # shards, least recently read first
         self._stop_reading: Stopper | None = None
-        self._stored: dict[str, Record] = {}  # reports stored with this node, by owner, until `_hand_on` takes them
+        self._stored: dict[str, Record] = {}  # reports stored with this node, by owner, until they are emitted
         store.set_report_handlers(self.is_expected, self.accept_stored_report)
 
     async def collect(self, command: CollectReports) -> None:
-        """Emit every member's report of a stage, also those emitted before. Raises NetworkDown."""
+        """Emit every member's report of a stage, including those emitted before. Raises NetworkDown."""
         shards = await find_shard_count(self._view, self._store, command.round)
         self._stop_collecting(command)
         begins = self._command is None  # reports stored with this node before it restarted are only in the shards
@@ -161,14 +161,14 @@ class ReportCollector:
     # --- reports stored with this node ---
 
     def is_expected(self, key: bytes, owner: str) -> bool:
-        """Whether this owner's report under this key is waited for: it is a member, and none has arrived yet."""
+        """Return whether this report is wanted: its owner is a member or credited, and has not reported yet."""
         if key not in self._awaited_keys or owner in self._seen.peers or owner in self._stored:
             return False
         member = self._presences.known.get(owner)
         return (member is not None and member.here) or self._view.is_credited(owner)
 
     def accept_stored_report(self, record: Record) -> bool:
-        """Take a report that was stored with this node. Returns whether its stage is collected from shards."""
+        """Collect a report that was stored with this node. Returns whether its stage is collected from shards."""
         if not self._shards or record.content.key not in self._keys:
             return False
         if not self._stored:
@@ -194,7 +194,7 @@ class ReportCollector:
             await self._view.runtime.sleep(poll_s)
 
     def _shards_with_missing_reports(self) -> tuple[set[int], int]:
-        """The shards in which reports of known members are missing, and the number of these members."""
+        """Return the shards in which reports of known members are missing, and the number of these members."""
         command, here = self._command, self._presences.known.items()
         assert command is not None
         late = [peer for peer, known in here if known.here and peer not in self._seen.peers]
@@ -202,7 +202,7 @@ class ReportCollector:
         return {shard_of(self._view.swarm, peer, *place) for peer in late}, len(late)
 
     def _read_shards_in_turn(self, wanted: set[int]) -> None:
-        """Read some of these shards, those read longest ago first."""
+        """Read some of these shards, least recently read first."""
         watches = list(self._keys.values())
         due = [shard for shard in self._turns if shard in wanted][:READ_AT_ONCE]
         self._turns = [*(shard for shard in self._turns if shard not in due), *due]

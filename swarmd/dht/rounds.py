@@ -25,10 +25,10 @@ from swarmd.dht.wire.names import MemberSharding, shard_of
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 
-POLLS_BETWEEN_READS = 6  # of the clock in a large swarm, where it also arrives by gossip
-CALL_FIRST_S = 1.0  # first call to the coordinator after the start; each interval is twice the one before
+POLLS_BETWEEN_READS = 6  # between reads of the clock in a large swarm, where it also arrives by gossip
+CALL_FIRST_S = 1.0  # delay of the first call to the coordinator after the start; intervals then double
 CALL_EVERY_S = 10.0  # longest interval, unless the swarm is so large that `CALLS_PER_S` demands a longer one
-CALLS_PER_S = 100.0  # calls that the coordinator gets from all followers together
+CALLS_PER_S = 100.0  # calls per second that the coordinator gets from all followers together
 FETCH_S = 10.0  # timeout for fetching a leaderboard's body
 
 log = get_logger(__name__)
@@ -51,8 +51,8 @@ class SwarmClock:
         self._gossip = gossip
         self._reached = reached
         self._name = names.clock_key(view.swarm)
-        self._watch: KeyWatch | None = None  # set by `follow`
-        self._deadline_at = math.inf  # of the stage announced last, POSIX seconds
+        self._watch: KeyWatch | None = None  # set by `watch_clock`
+        self._deadline_at = math.inf  # deadline of the stage announced last, POSIX seconds
         self._latest: records.Record | None = None
         self._told: RoundAnnounced | None = None
         gossip.clock.set_listener(self._on_gossiped_record)
@@ -66,8 +66,8 @@ class SwarmClock:
             view.runtime.start(self._read_when_overdue(self._watch))
 
     async def _call_coordinator(self) -> None:
-        """Ask the coordinator itself from time to time whether it is there: records can come from any other node. The
-        first calls come early: an absence is noticed much sooner once the coordinator has answered."""
+        """Check from time to time that the coordinator itself answers, because its records can come from any node. The
+        first calls come early: once the coordinator has answered, an absence is noticed much sooner."""
         view, store, pause_s = self._view, self._store, CALL_FIRST_S
         while True:
             await view.runtime.sleep(pause_s)
@@ -88,7 +88,7 @@ class SwarmClock:
                 watch.read_now()
 
     def _on_gossiped_record(self, record: records.Record) -> None:
-        """Take a gossiped record. Raises RecordRejected if it is not valid."""
+        """Handle a gossiped record. Raises RecordRejected if it is not valid."""
         view, store = self._view, self._store
         if record.owner != view.coordinator:
             raise RecordRejected("not-the-coordinator", f"{record.owner} is not the coordinator")
@@ -114,7 +114,7 @@ class SwarmClock:
         self._view.emit(RoundPublished(command.id, command.round, command.stage))
 
     async def read_clock(self, command: ReadClock) -> None:
-        """Read the clock and emit it, even if it was emitted before. Raises NetworkDown: nobody answered."""
+        """Read the clock and emit it, even if it was emitted before. Raises NetworkDown: no peer answered."""
         found = await self._store.find_records(self._name)
         self._keep_if_later(found.records)
         if self._latest is not None:
@@ -130,7 +130,7 @@ class SwarmClock:
 
     def _keep_if_later(self, seen: Mapping[str, records.Record]) -> bool:
         """Keep the coordinator's record if it is later than the known one. Returns whether it was kept. A known record
-        that lies far in the future does not count: it is from before a clock was set back."""
+        that is too far in the future is ignored: it was made before a clock was set back."""
         record, known = seen.get(self._view.coordinator), self._latest
         if known is not None and records.is_too_far_ahead(known.expiration, self._view.policy.now()):
             known = None
@@ -141,7 +141,7 @@ class SwarmClock:
         return True
 
     def _forward_record(self, record: records.Record) -> None:
-        """Store the record for peers that ask for it, and gossip it unless it came by gossip."""
+        """Apply the record, store it for peers that ask, and gossip it unless it came by gossip."""
         view, store, gossip, content = self._view, self._store, self._gossip, record.content
         if isinstance(content, records.ClockRecord):
             view.contact.record_announcement(content.deadline_at, content.final)
@@ -169,8 +169,8 @@ class StageShard(NamedTuple):
 
 
 async def find_shard_count(view: SwarmView, store: RecordStore, round: int) -> int:
-    """Number of shards of a round's stages. Reads the clock if this node does not know it yet. Raises NetworkDown:
-    nobody answered, so the number is unknown."""
+    """Return the number of shards of a round's stages, reading the clock if that is unknown. Raises NetworkDown: no
+    peer answered."""
     known = view.shards.known_shards_of(round)
     if known is not None:
         return known
@@ -179,7 +179,7 @@ async def find_shard_count(view: SwarmView, store: RecordStore, round: int) -> i
 
 
 async def find_member_sharding(view: SwarmView, store: RecordStore) -> MemberSharding:
-    """Where memberships are stored. Reads the clock if this node does not know it yet. Raises NetworkDown."""
+    """Return the sharding of memberships, reading the clock if that is unknown. Raises NetworkDown."""
     if view.shards.needs_clock:
         await _read_clock(view, store, "for the shards of memberships")
     return view.shards.members
@@ -216,8 +216,8 @@ class StagePublisher:
         self._too_large: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts no peer stored with their body
 
     async def publish_report(self, command: PublishReport) -> None:
-        """Publish a stage's rollouts, then the report that names them. Raises NetworkDown: may be tried again;
-        SwarmdError: the rollouts are not in the blob store, or too large."""
+        """Publish a stage's rollouts, then the report that names them. Raises NetworkDown: the command may be tried
+        again; SwarmdError: the rollouts are not in the blob store, or too large."""
         view, round, stage = self._view, command.round, command.stage
         shards = await find_shard_count(view, self._store, round)
         place = StageShard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
@@ -245,10 +245,11 @@ class StagePublisher:
         self._remembers = True
 
     async def _has_other_report(self, command: PublishReport, place: StageShard) -> bool:
-        """Whether peers hold a different report of this node for this stage; it then counts and no other is signed.
+        """Return whether peers hold a different report of this node for this stage; that one then counts, and no other
+        is signed.
 
-        Only asked if this node remembers no report of its own: its data directory may be new while its key is not, or
-        a second node may use the same key. A node that signs two different reports of one stage is excluded.
+        Only checked if this node remembers no own report: its data directory may be new while its key is not, or a
+        second node may use the same key. A node that signs two different reports of one stage is excluded.
         """
         if self._remembers:
             return False
@@ -290,10 +291,10 @@ class StagePublisher:
             raise
 
     async def _compress_inline_body(self, body: bytes, shard: StageShard) -> bytes:
-        """The compressed body to put into the record, or b"" for none.
+        """Return the compressed body to put into the record, or b"" for none.
 
-        None in a sharded stage, where a reader wants all records of a shard but only some bodies. A node in client mode
-        cannot be dialled, so its record always contains the body.
+        None in a sharded stage, where a reader reads all records of a shard but needs only some bodies. A node in
+        client mode cannot be dialled, so its record always contains the body.
         """
         view, bodies = self._view, self._bodies
         to_fetch = not view.config.dht.client_mode
@@ -302,7 +303,7 @@ class StagePublisher:
         return await bodies.deflate(body, view.members // max(shard.shards, 1), to_fetch)
 
     async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
-        """Publish the standings and reports of a round. Raises NetworkDown."""
+        """Publish a round's standings and reports. Raises NetworkDown."""
         board = LeaderboardBody(command.round, command.standings, command.reports)
         self._learn(board)
         body = encode_leaderboard(board)
@@ -326,8 +327,6 @@ def _check_body_size(size_bytes: int) -> None:
 
 
 class LeaderboardFetcher:
-    """Fetches each round's leaderboard."""
-
     def __init__(
         self, view: SwarmView, store: RecordStore, bodies: Bodies, take: Callable[[LeaderboardBody], None]
     ) -> None:
@@ -338,8 +337,8 @@ class LeaderboardFetcher:
         self._name = ""
 
     def watch_previous_leaderboard(self, round: int) -> None:
-        """Look for the leaderboard of the round before this one until it is found. Does nothing on the coordinator,
-        which makes the leaderboards, and with a contract, where there are none."""
+        """Watch for the previous round's leaderboard until it is found. Does nothing on the coordinator, which makes
+        the leaderboards, and in a swarm with a contract, which has none."""
         view, store = self._view, self._store
         name = names.leaderboard_key(view.swarm, round - 1)
         follows = bool(view.coordinator) and not view.coordinating and view.config.chain is None

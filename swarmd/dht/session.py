@@ -57,7 +57,7 @@ class SessionRuntime(LoopRuntime):
 
     @asynccontextmanager
     async def open_task_group(self) -> AsyncIterator[TaskGroup]:
-        """Run the coroutines that are started inside the `async with` block."""
+        """Allow `start` inside the `async with` block, which ends when all started coroutines have ended."""
         async with anyio.create_task_group() as self._tasks:
             yield self._tasks
 
@@ -72,12 +72,12 @@ class SessionRuntime(LoopRuntime):
             with scope:
                 await coroutine
         finally:
-            coroutine.close()  # if the session ended before the coroutine began
+            coroutine.close()  # in case the session ended before the coroutine started
 
 
 class Session:
-    """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`. `fills_process`:
-    whether this process does nothing but run the session. If false, only p2pd's memory is bounded."""
+    """The network worker's parts on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`. `fills_process`:
+    whether this process runs only the session; if false, only p2pd's memory is bounded."""
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class Session:
         return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 
     def _trusted_peers(self) -> list[str]:
-        """Peers that every lookup asks, however far they are from the key: the coordinator, and a random sample of the
-        bootstrap peers and of the peers credited longest."""
+        """Return peers that every lookup asks, however far they are from the key: the coordinator, and a random sample
+        of the bootstrap peers and of the peers credited longest."""
         view, bootstrap = self.view, [peer for _, peer in self._book.bootstrap]
         elders = view.seniority.elders
         return choose_trusted_peers(view.peer_id, view.coordinator, bootstrap, elders, view.random.sample)
@@ -175,7 +175,7 @@ class Session:
         self.link.report_down(reason)
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, MemberSeen) and event.worked:  # anybody can publish a membership without proof of work
+        if isinstance(event, MemberSeen) and event.worked:  # any peer can publish a membership without proof of work
             self.peer_limits.mark_known(event.peer)
         self._observe(event)
 
@@ -191,7 +191,7 @@ class Session:
         return await to_thread.run_sync(self._invitations.latest_packed_withdrawals)
 
     def save_withdrawals(self) -> None:
-        """Written at once: this node's own invitation may be among them, and the node would then end."""
+        """Save withdrawn invitations at once: if this node's own is among them, it will stop."""
         self._validator.clear_caches()
         try:
             save_withdrawals(self._paths.withdrawn, self.view.swarm, self.view.withdrawals.all_withdrawals)
@@ -209,7 +209,7 @@ class Session:
             log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
 
     async def proof_of_work(self) -> int:
-        """The proof of work of this identity: read from its file, or computed now. Stops at once when cancelled."""
+        """Return the identity's proof of work, read from its file or computed now. Stops at once when cancelled."""
         dht = self.view.config.dht
         bits = max(WORK_BITS, dht.work_bits) if dht.admission == "work" else WORK_BITS
         async with self._working:
@@ -221,8 +221,7 @@ class Session:
     # --- running ---
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Run the parts until `body` returns. Raises AddressInUse, and WorkerLimitExceeded: the process is too
-        large."""
+        """Run the parts until `body` returns. Raises AddressInUse; WorkerLimitExceeded: the process is too large."""
         evidence = self.gossip.evidence
         parts = (self.node, self.link, self.publisher, evidence, self._memory)
         async with self._runtime.open_task_group() as tasks:

@@ -1,9 +1,9 @@
-"""What a node knows about its swarm. No hivemind in it.
+"""What a node knows about its swarm. Does not import hivemind.
 
-- `SwarmView` holds all of it: members, credit, records that count, and the role of this node.
-- `CoordinatorContact` says whether the node hears its coordinator: it may be connected to many peers, all of which
+- `SwarmView` holds all of it: members, credit, valid records, and this node's role.
+- `CoordinatorContact` detects that the coordinator is out of reach: the node may be connected to many peers that all
   withhold the coordinator's records.
-- `WeightsOffers` holds the weights that members offer, as their memberships say.
+- `WeightsOffers` holds the weights that members offer in their memberships.
 """
 
 import time
@@ -21,38 +21,38 @@ from swarmd.weights.manifest import WeightsOffer, decode_offer
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import Runtime, TimeSource
 
-SILENT_S = 30.0  # without a sign of the coordinator, before the node counts as isolated
-MISSED_MIN = 3  # missing answers before it does, if the coordinator used to answer
+SILENT_S = 30.0  # time without a sign of the coordinator before the node counts as isolated
+MISSED_MIN = 3  # unanswered calls before it does, if the coordinator used to answer
 
 SLOW_MAX = 1024  # slow peers that are remembered
 
 
 class CoordinatorContact:
-    """Whether and when the coordinator was heard; on a coordinator, whether members report. `wall`: the clock of
-    deadlines, POSIX seconds. `steady`: a monotone clock, seconds."""
+    """Tracks signs of life: on followers the coordinator's, on the coordinator the members' reports. `wall`: the clock
+    of deadlines, POSIX seconds. `steady`: a monotonic clock, seconds."""
 
     def __init__(self, follows: bool, wall: TimeSource = time.time, steady: TimeSource = time.monotonic) -> None:
         self._follows = follows
         self._wall = wall
         self._steady = steady
         self._heard_at = steady()
-        self._deadline_at = 0.0  # of the stage that was announced last
+        self._deadline_at = 0.0  # of the stage announced last
         self._final = False
-        self._reached = False  # has the coordinator itself ever answered?
+        self._reached = False  # whether the coordinator itself ever answered
         self._silent_s = SILENT_S
-        self._unanswered = 0  # stages of this coordinator, one after another, without a report of a member
+        self._unanswered = 0  # number of the coordinator's latest stages in a row without a member's report
 
     def set_call_interval(self, s: float) -> None:
-        """Set the seconds between two calls to the coordinator: a single missing answer says nothing."""
+        """Set the seconds between two calls to the coordinator; isolation takes several unanswered calls."""
         self._silent_s = max(SILENT_S, MISSED_MIN * s)
 
     def record_answer(self) -> None:
-        """Record that the coordinator itself answered; it is called now and then."""
+        """Record that the coordinator itself answered a call."""
         self._heard_at = self._steady()
         self._reached = True
 
     def record_announcement(self, deadline_at: float, final: bool) -> None:
-        """Record a newer announcement, from whichever peer: it is signed."""
+        """Record a newer announcement, whichever peer sent it: it is signed."""
         self._heard_at = self._steady()
         self._deadline_at, self._final = deadline_at, final
 
@@ -60,10 +60,10 @@ class CoordinatorContact:
         self._unanswered = 0 if others_reported or not others else self._unanswered + 1
 
     def isolation_reason(self, peers: int) -> str:
-        """Why this node counts as cut off although it is connected; empty if it does not.
+        """Return why this node counts as cut off although it is connected; empty if it does not.
 
-        If the coordinator used to answer calls, its silence is enough. If it never did, this node may hear it through
-        other peers only; then nothing is wrong before a stage should be over.
+        If the coordinator used to answer calls, its silence is enough. If it never did, the node may be reaching it
+        only through other peers; then nothing is wrong until a stage is overdue.
         """
         if not peers:
             return ""
@@ -84,27 +84,27 @@ class CoordinatorContact:
 
 
 class WeightsOffers:
-    """The weights that members offer now."""
+    """The weights that members currently offer."""
 
     def __init__(self, refused: RefusalCounter) -> None:
         self._refused = refused
-        self._unread: dict[str, bytes] = {}  # member → offer that cannot be read
+        self._unread: dict[str, bytes] = {}  # member → offer that could not be decoded
         self.by_member: dict[str, WeightsOffer] = {}
 
     def update_offer(self, peer: str, content: Membership) -> None:
-        """Remember what a member offers; an offer that cannot be read is counted and dropped."""
+        """Record what a member offers; an offer that cannot be decoded is counted and dropped."""
         self.by_member.pop(peer, None)
         if content.leaving or not content.weights:
             return
         try:
             self.by_member[peer] = decode_offer(content.weights)
         except RecordRejected as error:
-            if self._unread.get(peer) != content.weights:  # counted once: memberships are read again and again
+            if self._unread.get(peer) != content.weights:  # counted once, because memberships are read repeatedly
                 self._refused(peer, error.reason, error.message)
             self._unread[peer] = content.weights
 
     def has_manifest(self, manifest: str) -> bool:
-        """Does a member offer the manifest with this digest now?"""
+        """Return whether a member currently offers the manifest with this digest."""
         return any(offer.manifest.hex() == manifest for offer in self.by_member.values())
 
     def keep_only(self, members: Collection[str]) -> None:
@@ -117,14 +117,15 @@ class SwarmView:
     """What one run of the network worker knows about its swarm.
 
     Attributes:
-        members: number of members present, including this node, without those that have not worked; a follower of a
+        members: number of members present, including this node, without those that lack proof of work; a follower of a
             large swarm estimates it from one shard. It decides how much of a body goes into a record, how long nodes
-            wait before they gossip what many know, and whether all rollouts of a swarm that was just started are there.
-        slow: peers whose bodies stopped coming → how often, one after another.
+            wait before they gossip what many know, and whether all rollouts of a newly started swarm are there.
+        slow: peers whose bodies stopped coming → how often in a row.
 
     Args:
-        knows: has this node met a peer as a member, or does its configuration name it? By default, is it credited?
-        seniority: makes the knowledge of credit, given which peers need none.
+        knows: whether this node has met a peer as a member, or its configuration names it; by default, whether it is
+            credited.
+        seniority: makes the `Seniority`, given which peers need no credit.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class SwarmView:
         self.invitation = invitations.invitation_from_text(dht.invitation)
 
     def require_own_invitation(self) -> None:
-        """Raise ConfigError if the swarm asks for an invitation, and this node has no valid one."""
+        """Raise ConfigError if the swarm requires an invitation, and this node has no valid one."""
         dht = self.config.dht
         if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
             parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.is_withdrawn)
@@ -179,12 +180,12 @@ class SwarmView:
         return self.seniority.rounds_of(peer) > 0
 
     def set_member_count(self, count: int) -> None:
-        """Set the number of members that are present, as far as is known."""
+        """Set the known or estimated number of members present."""
         self.members = max(1, count)
 
     def mark_slow(self, peer: str) -> None:
-        """Remember that a body of this peer stopped coming, so that it is not waited for next time. Of too many such
-        peers an unknown one is dropped first: a crowd has other identities anyway."""
+        """Remember that a body of this peer stopped coming, so that it is not waited for next time. Above `SLOW_MAX`,
+        an unknown peer is dropped first: a crowd has other identities anyway."""
         self.slow[peer] += 1
         if len(self.slow) > SLOW_MAX:
             strangers = (each for each in self.slow if not self.knows(each))

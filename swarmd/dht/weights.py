@@ -40,30 +40,30 @@ class ServedWeights:
         return self._offered.has(digest) or self._fetched.has(digest)
 
     def get(self, digest: str) -> bytes:
-        """A chunk or manifest, checked. Raises NotFoundError, OSError."""
+        """Return a chunk or manifest whose digest was checked. Raises NotFoundError, OSError."""
         return self._offered.get(digest) if self._offered.has(digest) else self._fetched.get(digest)
 
     def file_digest_of(self, digest: str) -> str:
-        """The digest of the file that a chunk belongs to; the chunk's own digest if that is unknown."""
+        """Return the digest of the file that a chunk belongs to; the chunk's own digest if that is unknown."""
         part = self._offered.file_digest_of(digest)
         return self._fetched.file_digest_of(digest) if part == digest else part
 
 
 CHUNK_S = 60.0  # timeout for one chunk: 4 MiB at 70 KiB a second
 FAILURES_MAX = 5  # failures of one peer in a row before it may be dropped
-GIVE_UP_S = 60.0  # a peer is dropped if it also gave nothing for this long; one that many fetch from refuses often
+GIVE_UP_S = 60.0  # a peer is dropped only if it also sent nothing for this long: a busy one refuses often
 AGAIN = Backoff(1.0, 8.0)  # between requests to a peer that refused: its limits allow more later
-LANES = 2  # chunks being fetched from one peer
-SLOW_S = 5.0  # when a chunk takes longer, idle peers are asked for it too
+LANES = 2  # concurrent requests to one peer
+SLOW_S = 5.0  # after this time idle peers are asked for a chunk, too
 MANIFEST_S = 20.0  # timeout for a manifest from its owner
-MANIFEST_ATTEMPTS = 3  # requests to the owner before others are asked; most requests to a peer that refuses slowly
+MANIFEST_ATTEMPTS = 3  # requests to the owner before others are asked, and maximum of slow refusals per peer
 
 log = get_logger(__name__)
 
 
 async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
-    """Fetch the manifest of an offer, from the first peer that gives one that matches the offer. `peers`: the peers to
-    ask, the owner first. Raises WeightsUnavailable: none did; the message is that of the last failure."""
+    """Fetch the manifest of an offer from the first peer that sends a matching one, asking the owner (the first of
+    `peers`) first. Raises WeightsUnavailable with the last failure's message."""
     reason, liars, slow = "nobody offers it", set[str](), Counter[str]()
     for peer, within_s, pause_s in _manifest_request_order(peers):
         if peer in liars or slow[peer] == MANIFEST_ATTEMPTS:
@@ -89,10 +89,10 @@ async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: Weigh
 
 
 def _manifest_request_order(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
-    """The peers to ask for a manifest, each with a timeout and a pause before the request, in seconds.
+    """Yield the peers to ask for a manifest, each with a timeout and a pause before the request, in seconds.
 
-    An owner may refuse because it is serving as many chunks as it may, so it is asked a few times, and again after each
-    of the others.
+    An owner that serves as many chunks as it may refuses, so it is asked a few times, and again after each of the
+    others.
     """
     owner, *others = peers
     for attempt in range(MANIFEST_ATTEMPTS):
@@ -111,7 +111,7 @@ async def fetch_weights(
     bytes_max: int,
     base: Path | None = None,
 ) -> Path:
-    """Fetch the whole file of a manifest; it gets its final name only once its digest is right.
+    """Fetch the whole file of a manifest; it gets its final name only after its digest was checked.
 
     Args:
         peers: the peers that offer it, its owner first.
@@ -122,8 +122,8 @@ async def fetch_weights(
 
     Raises:
         WeightsUnavailable: the file is too large.
-        WeightsUnfinished: time is over, or no peer is left.
-        RecordRejected: the chunks, or the delta, make another file than the manifest says.
+        WeightsUnfinished: the time is over, or no peer is left.
+        RecordRejected: the chunks, or the delta, do not yield the manifest's file.
         NoSpaceLeft, LogWriteFailed: it cannot be written.
     """
     delta = manifest.delta_from(base.stem) if base is not None else None
@@ -172,19 +172,19 @@ async def fetch_chunks(fetch: ChunkFetch, peers: Collection[str], into: PartialF
 
 
 class _ChunkFetcher:
-    """Fetches chunks, each from one peer, and also from others if that takes long."""
+    """Fetches each chunk from one peer, and from others as well if that takes long."""
 
     def __init__(self, fetch: ChunkFetch, into: PartialFile, owner: str) -> None:
         self._fetch_chunk = fetch
         self._into = into
         self._owner = owner
         self._left = sorted(into.missing, reverse=True)
-        self._under_way: dict[int, dict[str, tuple[float, anyio.CancelScope]]] = {}  # chunk → peer → since when
+        self._under_way: dict[int, dict[str, tuple[float, anyio.CancelScope]]] = {}  # chunk → peer → start of request
         self._dropped: set[str] = set()
-        self._gave_at: dict[str, float] = {}  # peer → when it gave a chunk last, or was asked first
+        self._gave_at: dict[str, float] = {}  # peer → when it last sent a chunk, or was first asked
         self._changed = anyio.Event()
         self._over = anyio.Event()
-        self.failed: list[Exception] = []  # errors of the local disk, which end the fetch
+        self.failed: list[Exception] = []  # local disk errors, which end the fetch
 
     async def fetch_from_peer(self, peer: str) -> None:
         failures = 0
@@ -204,8 +204,8 @@ class _ChunkFetcher:
                     await self._over.wait()
 
     def _choose_chunk(self, peer: str) -> int | None:
-        """A chunk that is not being fetched, else one that all peers asked for it are slow with; None if there is none.
-        The owner also takes a chunk that a single peer is slow with: others may stall it in turns."""
+        """Return a chunk that is not being fetched, else one that all peers asked for it are slow with; None if there
+        is none. The owner also gets a chunk that only one peer is slow with: others may stall it in turns."""
         if self._left:
             return self._left.pop()
         doubted = anyio.current_time() - SLOW_S
@@ -218,7 +218,7 @@ class _ChunkFetcher:
         return None
 
     async def _fetch_chunk_from(self, peer: str, index: int) -> bool:
-        """Fetch one chunk from a peer. Returns whether it came, or another peer was faster."""
+        """Fetch one chunk from a peer. Returns whether it arrived, or another peer was faster."""
         askers = self._under_way.setdefault(index, {})
         with anyio.CancelScope() as scope:
             askers[peer] = anyio.current_time(), scope
@@ -257,38 +257,36 @@ class _ChunkFetcher:
 
 
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
-LOOKS = 3  # times that offers are read: a record may be missed, and an offer replaced by the next
+LOOKS = 3  # times that offers are read: a read may miss a record, and a new offer may replace the one being fetched
 AGAIN_S = 2.0  # between two reads
-OFFERS_MAX = 4  # tried after one read: those not tried before, else unfinished ones
-MEAN_OFFERS = 4  # fetched for one mean, if there are as many
-MEAN_OFFERS_MAX = 8  # tried for it
+OFFERS_MAX = 4  # offers tried after one read: those not tried before, else unfinished ones
+MEAN_OFFERS = 4  # offers fetched for one average, if there are as many
+MEAN_OFFERS_MAX = 8  # offers tried for it
 FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
 SPENT = "what is offered was averaged with before, or is many rounds old"
-BLOCK_BYTES = 512  # of `st_blocks`
-HOLDERS_MAX = 16  # peers asked for one offer's chunks: anybody may claim to offer them
+BLOCK_BYTES = 512  # unit of `st_blocks`
+HOLDERS_MAX = 16  # peers asked for one offer's chunks: any peer may claim to offer them
 
 
 class FetchProgress(msgspec.Struct, frozen=True):
-    """The progress of a fetch."""
-
-    received_bytes: int  # of the file that is being fetched, in this attempt
-    size_bytes: int  # of that file
+    received_bytes: int  # bytes received of the current file, in this attempt
+    size_bytes: int  # size of the current file
     chunks: int  # received so far
     chunks_total: int
-    peers: int  # number of peers that gave chunks
+    peers: int  # number of peers that sent chunks
 
 
 FetchListener = Callable[[FetchProgress], None]  # called in the event loop, after every chunk
 
 
 class CountingFetch:
-    """A `ChunkFetch` that counts its bytes."""
+    """A `ChunkFetch` that reports its progress."""
 
     def __init__(self, fetch: ChunkFetch, told: FetchListener) -> None:
         self._fetch = fetch
         self._told = told
-        self._files: dict[str, ChunkedFile] = {}  # chunk's digest → file
-        self._came: dict[str, tuple[int, int]] = {}  # file's digest → bytes and chunks of it
+        self._files: dict[str, ChunkedFile] = {}  # chunk's digest → its file
+        self._came: dict[str, tuple[int, int]] = {}  # file's digest → bytes and chunks received
         self._peers: set[str] = set()
         self.received_bytes = 0
 
@@ -308,8 +306,6 @@ class CountingFetch:
 
 
 class WeightsFetcher:
-    """Carries out `FetchWeights`."""
-
     def __init__(
         self,
         view: SwarmView,
@@ -331,7 +327,7 @@ class WeightsFetcher:
         self._directory_lock = anyio.Lock()  # two fetches would remove each other's files
 
     async def handle_command(self, command: FetchWeights) -> None:
-        """Fetch weights, and emit the result. An earlier command, which was given up, is cancelled without one."""
+        """Fetch weights, and emit the result. An earlier command still running is cancelled without a result."""
         if self._current is not None:
             self._current.cancel()
         with anyio.CancelScope() as self._current:
@@ -339,14 +335,14 @@ class WeightsFetcher:
                 self._view.emit(await self._fetch_best_offer(command))
 
     async def _fetch_best_offer(self, command: FetchWeights) -> Event:
-        view, tried = self._view, set[bytes]()  # claims of offers
-        unfinished = set[bytes]()  # of them, those to try again: an owner that many ask at once refuses some of them
+        view, tried = self._view, set[bytes]()  # encoded offers without their accuracy
+        unfinished = set[bytes]()  # those of `tried` to try again: an owner asked by many peers refuses some of them
         source, began_at = CountingFetch(self._fetch_chunk, self._told), view.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         taken = list[PeerWeights]()
         wanted, tries = (MEAN_OFFERS, MEAN_OFFERS_MAX) if command.average else (1, OFFERS_MAX)
         damage: WeightsDamage = ""
-        kept = set[str]()  # names of files that were fetched for this command
+        kept = set[str]()  # names of files fetched for this command
         for look in range(1 if command.average else LOOKS):
             if look:
                 await view.runtime.sleep(AGAIN_S)
@@ -392,9 +388,8 @@ class WeightsFetcher:
         return WeightsFetched(command.id, weights, source.received_bytes, seconds, damage)
 
     async def _read_offers(self) -> dict[str, WeightsOffer]:
-        """The current offers, by member."""
         view, heard, place = self._view, self._view.offers, self._view.shards.members
-        shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]  # of a large swarm
+        shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]  # if the swarm is large
         try:
             found = await self._store.find_records(names.members_key(view.swarm, *place, int(shard)))
         except errors.NetworkDown as error:
@@ -408,7 +403,7 @@ class WeightsFetcher:
         return dict(heard.by_member)
 
     async def _look_up_configured_peers(self) -> None:
-        """In a large swarm, look up the membership of each peer that the configuration names."""
+        """In a large swarm, look up the memberships of the peers that the configuration names."""
         view = self._view
         named = dict.fromkeys((view.coordinator, *view.config.training.weights_from))
         for peer in [peer for peer in named if is_peer_id(peer)]:
@@ -416,8 +411,8 @@ class WeightsFetcher:
                 await self._must_be_member(peer)
 
     def _rank_peers(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
-        """The ranks of the trusted peers among those that offer weights; the greatest comes first. Peers excluded for
-        signing two reports of one stage are left out."""
+        """Return the ranks of trusted peers that offer weights; the greatest comes first. Omits peers banned for
+        signing two reports of one stage."""
         view, now = self._view, self._view.policy.round or 0
         ranks: dict[str, tuple[int, int]] = {}
         for peer in offers:
@@ -432,7 +427,7 @@ class WeightsFetcher:
         self, source: CountingFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
         left_s = max(0.0, command.until_at - self._view.runtime.time())
-        # Of several offers one that hangs must not make what has come too late.
+        # When averaging several offers, one that hangs must not delay the others too long.
         with anyio.move_on_after(left_s / 2 if command.average else left_s):
             return await self._fetch_offer(source, holders, offer, command, kept)
         raise errors.WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
@@ -440,8 +435,8 @@ class WeightsFetcher:
     async def _fetch_offer(
         self, source: CountingFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
-        """Fetch the weights of one offer, serve them to others, and remove other files from the directory. `kept`:
-        names of files to leave there; those of this offer are added."""
+        """Fetch the weights of one offer, serve them to others, and remove other files from the directory. Files named
+        in `kept` stay; this offer's are added to `kept`."""
         manifest = await fetch_manifest(source, holders, offer)
         spent = {each.digest for each in command.averaged} | {name.removesuffix(SUFFIX) for name in kept}
         if manifest.whole.digest in spent:
@@ -470,7 +465,7 @@ class WeightsFetcher:
         command: FetchWeights,
         base: Path | None,
     ) -> WeightsDamage:
-        """Fetch the file, by a delta if there is a base for one. Fetched whole if there is none, or if the delta is
+        """Fetch the file, as a delta if there is a base for one. Fetch it whole if there is none, or if the delta is
         wrong or cannot be fetched: peers that serve fetched weights serve no deltas."""
 
         async def fetch(base: Path | None) -> None:
@@ -489,8 +484,8 @@ class WeightsFetcher:
         return "delta" if damaged else ""
 
     def _make_disk_space(self, path: Path, manifest: WeightsManifest, kept: frozenset[str]) -> Path | None:
-        """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any. Raises
-        NoSpaceLeft: less than `storage.free_bytes_min` would be left."""
+        """Remove unneeded files and check that there is room. Returns the base of a delta, if any. Raises NoSpaceLeft:
+        less than `storage.free_bytes_min` would be left."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
         change = path.with_suffix(".delta")
@@ -517,8 +512,8 @@ class WeightsFetcher:
 def choose_offers(
     offers: Mapping[str, WeightsOffer], ranks: Mapping[str, tuple[int, int]], command: FetchWeights
 ) -> list[tuple[str, WeightsOffer]]:
-    """Offers of trusted peers for this model, the most trusted first, then the newest. The claimed accuracy does not
-    count: the peer that claims most would always be asked first."""
+    """Return trusted peers' offers for this model, the most trusted first, then the newest. The claimed accuracy is
+    ignored: the peer that claims most would always be asked first."""
     fitting = [
         (peer, offer)
         for peer, offer in offers.items()
@@ -529,12 +524,12 @@ def choose_offers(
 
 
 def encode_without_accuracy(offer: WeightsOffer) -> bytes:
-    """An offer without its accuracy, encoded; offers are compared by this."""
+    """Encode an offer without its accuracy; offers are compared by this."""
     return msgspec.structs.replace(offer, accuracy=None).encode()
 
 
 def drop_tried_offers(offers: Sequence[tuple[str, WeightsOffer]], tried: Set[bytes]) -> list[tuple[str, WeightsOffer]]:
-    """The offers whose claims were not tried; the first of several with the same claims."""
+    """Return the untried offers; the first of several that differ only in accuracy."""
     first: dict[bytes, tuple[str, WeightsOffer]] = {}
     for peer, offer in offers:
         first.setdefault(encode_without_accuracy(offer), (peer, offer))
@@ -544,7 +539,7 @@ def drop_tried_offers(offers: Sequence[tuple[str, WeightsOffer]], tried: Set[byt
 def drop_used_offers(
     offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights
 ) -> list[tuple[str, WeightsOffer]]:
-    """The offers that are not too old to be averaged with, and newer than those already used of the same peer."""
+    """Return the offers that are not too old to average with, and newer than those already used from the same peer."""
     return [
         (peer, offer)
         for peer, offer in offers
@@ -554,13 +549,13 @@ def drop_used_offers(
 
 
 def holders_of(peer: str, offers: Mapping[str, WeightsOffer]) -> list[str]:
-    """The peer itself first, then some peers that offer the same manifest."""
+    """Return the peer itself, then other peers that offer the same manifest, `HOLDERS_MAX` at most."""
     wanted = offers[peer].manifest
     return [peer, *(other for other, same in offers.items() if other != peer and same.manifest == wanted)][:HOLDERS_MAX]
 
 
 def _is_file_present(path: Path, file: ChunkedFile) -> bool:
-    """Whether the file exists. Raises RecordRejected if its size is not that of the manifest."""
+    """Return whether the file exists. Raises RecordRejected if its size differs from the manifest's."""
     size_bytes = path.stat().st_size if path.exists() else file.size_bytes
     if size_bytes != file.size_bytes:
         raise errors.RecordRejected(
@@ -582,7 +577,7 @@ def _remove_damaged_files(path: Path, manifest: WeightsManifest) -> WeightsDamag
 
 
 def _free_bytes(*paths: Path) -> int:
-    """Free space, plus the space that these files and their partial files already occupy."""
+    """Return the free space plus what these files and their partial files already occupy, in bytes."""
     free = shutil.disk_usage(paths[0].parent).free
     for path in paths:
         for each in (path, path.with_name(path.name + PARTIAL)):

@@ -1,7 +1,7 @@
 """The network worker: `python -m swarmd.dht.worker`, which the daemon talks to over frames (`swarmd.worker`).
 
-`swarmd.dht.agent` carries out its commands. The process ends by itself only for errors that no retry can help: another
-node with the same identity, an address that is taken, a wrong configuration.
+`swarmd.dht.agent` carries out its commands. The process ends by itself only for errors that no retry can fix: another
+node with the same identity, an address in use, a wrong configuration.
 """
 
 import logging
@@ -28,13 +28,13 @@ from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines_to_stderr, run_worker
 from swarmd.worker.messages import StartMessage, StopMessage
 
-HOLD_S = 5.0  # for a predecessor that is just ending to release the identity
+HOLD_S = 5.0  # time for an ending predecessor to release the identity
 
 log = get_logger(__name__)
 
 
 async def run_agent(session: Session, inbox: Inbox) -> None:
-    """Give the daemon's commands to the agent until `StopMessage`; then announce the leaving."""
+    """Pass the daemon's commands to the agent until `StopMessage`; then announce that this node leaves."""
     members = Members(session.view, session.store, session.publisher, session)
     weights = session.make_weights_fetcher(members.require_member)
     parts = (session.view, session.store, session.publisher, session.gossip, session.bodies)
@@ -64,9 +64,9 @@ def confine_process(start: StartMessage) -> None:
 
 
 async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
-    """Run the network worker, for `serve`. Raises SwarmdError where no restart helps; its exit code says so."""
+    """Run the network worker, for `serve`. Raises SwarmdError if a restart cannot help; the exit code says so."""
     config = decode(start.config)
-    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
+    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # for p2pd, which warns of every peer that it cannot reach
     os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * COLLECTED)))
     set_open_files_limit(FILES_MAX)
     paths = NodeDirectory(Path(start.data_dir))
@@ -81,7 +81,7 @@ async def main(start: StartMessage, outbox: Outbox, inbox: Inbox) -> None:
 
 
 async def _load_and_lock_identity(path: Path, peer: str, held: ExitStack) -> Identity:
-    """Load the key and hold it for this process, after a predecessor that is just ending has released it. Raises
+    """Load the key and lock it for this process, waiting up to `HOLD_S` for an ending predecessor. Raises
     IdentityError: it cannot be used, or it is not the key of `peer`, whose log the daemon writes; IdentityInUse:
     another process on this host holds it."""
     identity = load_identity(path)
@@ -108,7 +108,7 @@ def log_to_stderr(config: Config) -> None:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """False for asyncio's complaint about a task's error that was not retrieved: hivemind leaves such tasks."""
+    """Return False for asyncio's complaint about a task's unretrieved error: hivemind leaves such tasks."""
     return "never retrieved" not in record.getMessage()
 
 

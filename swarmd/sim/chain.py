@@ -1,6 +1,6 @@
-"""The simulated chain: blocks in their time, a pool of transactions, fees that rise, branches that replace others.
+"""The simulated chain: timed blocks, a transaction pool, rising fees, and reorganisations.
 
-The contract says who may say what and when, as docs/CONTRACT.md has it; a block of it can be taken back.
+The contract accepts calls by the rules of docs/CONTRACT.md; its blocks can be undone.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _NOTHING = object()
 
 
 class ContractCall(msgspec.Struct, frozen=True):
-    """What a transaction asks of the contract; an idle one asks nothing."""
+    """A transaction's call of the contract; an "idle" one does nothing."""
 
     kind: Kind
     account: str
@@ -33,7 +33,7 @@ class ContractCall(msgspec.Struct, frozen=True):
 
 
 class ContractRules(msgspec.Struct, frozen=True):
-    """What a contract was made with; `manager` moves the swarm on without a policy, empty for none."""
+    """The parameters of a contract; `manager` may advance the swarm without a policy, empty for none."""
 
     stages: int
     min_submissions: int
@@ -42,7 +42,7 @@ class ContractRules(msgspec.Struct, frozen=True):
 
 
 class ContractView:
-    """What the contract says and would take at some block, where `get` gives a key's value or the default."""
+    """The contract's state at some block, and what it would accept then. `get` returns a key's value or the default."""
 
     def __init__(self, rules: ContractRules, get: Callable[[Hashable, Any], Any]) -> None:
         self.rules = rules
@@ -57,34 +57,34 @@ class ContractView:
 
     @property
     def stage_opened_at(self) -> float:
-        """When the stage began, by the time of its block."""
+        """When the stage began, by its block's time."""
         return float(self._get("opened_at", 0.0))
 
     def account_of_peer(self, peer: str) -> str:
-        """`getEoa`: the account that a peer is registered to, empty for none."""
+        """Return `getEoa`: the account that a peer is registered to, empty for none."""
         return str(self._get(("account", peer), ""))
 
     def block_of_submission(self, *key: str | int) -> int | None:
-        """Number of the block with ("reward", round, stage, peer), ("vote", round, peer) or ("registered", peer)."""
+        """Return the block number of ("reward", round, stage, peer), ("vote", round, peer) or ("registered", peer)."""
         block: int | None = self._get(key, None)
         return block
 
     def votes(self, round: int, peer: str) -> tuple[str, ...]:
-        """`getVoterVotes`: whom a peer voted for."""
+        """Return `getVoterVotes`: the peers that a peer voted for."""
         return tuple(self._get(("winners", round, peer), ()))
 
     def is_banned(self, peer: str) -> bool:
-        """Whether the allow-list leaves a peer out."""
+        """Return whether the allow-list excludes a peer."""
         return bool(self._get(("barred", peer), False))
 
     def nonce_of(self, account: str) -> int:
-        """Transactions of an account that the chain has."""
+        """Return the number of an account's transactions on the chain."""
         return int(self._get(("nonce", account), 0))
 
     # --- what it takes ---
 
     def refusal_reason(self, call: ContractCall, at: float) -> str:
-        """Name of the error that a call would meet in a block of this time; empty if it would be taken."""
+        """Return the name of the error for a call in a block at time `at`; empty if the contract would accept it."""
         if call.kind == "register":
             taken = "PeerIdAlreadyRegistered" if self.account_of_peer(call.peer) else ""
             return taken or ("PeerNotAllowed" if self.is_banned(call.peer) else "")
@@ -126,7 +126,7 @@ class ContractView:
 
 
 class SimContract(ContractView):
-    """The contract at the newest block, and what changes it. `undo` puts the block's changes back, in reverse."""
+    """The contract at the newest block, with its changes. `undo` lists the current block's earlier values."""
 
     def __init__(self, rules: ContractRules, at: float) -> None:
         self.undo: Undo = []
@@ -134,7 +134,7 @@ class SimContract(ContractView):
         super().__init__(rules, self._book.get)
 
     def view_before(self, undone: Sequence[Undo]) -> ContractView:
-        """The contract as it was before the newest blocks, given what each of them changed, oldest first."""
+        """Return the contract before the newest blocks, given each one's changes, oldest first."""
 
         def get_value(key: Hashable, default: Any) -> Any:
             for undo in undone:
@@ -146,11 +146,11 @@ class SimContract(ContractView):
         return ContractView(self.rules, get_value)
 
     def count_transaction(self, account: str) -> None:
-        """A transaction of an account is in the block, whether the contract took it or not."""
+        """Count a transaction in the block, whether the contract accepted or reverted it."""
         self._set_value(("nonce", account), self.nonce_of(account) + 1)
 
     def apply_call(self, call: ContractCall, block: int, at: float, transaction: str, index: int) -> AnyChainLog | None:
-        """A call that is not refused; what it makes the contract say."""
+        """Apply a call that the contract accepts. Returns its log entry, if it has one."""
         round, stage, peer = call.round, call.stage, call.peer
         if call.kind == "register":
             self._set_value(("account", peer), call.account)
@@ -191,20 +191,20 @@ class SimContract(ContractView):
                 self._book[key] = before
 
 
-BUMP = 1.1  # a replacement must offer this many times the fee
-FEE = 1000  # what a unit of gas costs in quiet times, in wei
-GAS, GAS_IDLE = 100_000, 21_000  # that a call takes, and a transaction that does nothing
-GAS_ALLOWED, GAS_IDLE_ALLOWED = GAS * 5 // 4, GAS_IDLE * 5 // 4  # as the wallet signs them
-CALL_WEI = GAS_ALLOWED * (2 * FEE + FEE // 10)  # that a call may cost at most, as it is signed in quiet times
-RICH_WEI = 10**18  # what an account has
-DAWDLE = 0.1  # chance that a block leaves a transaction out which it could have
-REJOIN = 0.5  # chance that a block of a new branch takes a transaction
+BUMP = 1.1  # least factor by which a replacement must raise the fee
+FEE = 1000  # price of a unit of gas in quiet times, in wei
+GAS, GAS_IDLE = 100_000, 21_000  # gas used by a call, and by an empty transaction
+GAS_ALLOWED, GAS_IDLE_ALLOWED = GAS * 5 // 4, GAS_IDLE * 5 // 4  # gas limits, as signed by the wallet
+CALL_WEI = GAS_ALLOWED * (2 * FEE + FEE // 10)  # the most that a call may cost, as signed in quiet times
+RICH_WEI = 10**18  # an account's balance
+DAWDLE = 0.1  # chance that a block omits a transaction that it could include
+REJOIN = 0.5  # chance that a block of a new branch includes a transaction
 
 Answer = Literal["taken", "already known", "nonce too low", "replacement transaction underpriced"]  # in geth's words
 
 
 class SignedTx(msgspec.Struct, frozen=True):
-    """A signed transaction; the hash is made of all the rest. Prices are in wei for a unit of gas."""
+    """A signed transaction, with a hash of all other fields. Prices are in wei per unit of gas."""
 
     hash: str
     call: ContractCall
@@ -215,13 +215,13 @@ class SignedTx(msgspec.Struct, frozen=True):
 
 
 class SimLogEntry(LogEntry, gc=False):
-    """A log entry, with what it says instead of its encoding."""
+    """A log entry that carries the decoded event instead of its encoding."""
 
     said: AnyChainLog | None = None
 
 
 class SimReceipt(msgspec.Struct, frozen=True):
-    """A transaction that a block of the present branch has; `error` is why the contract took it back."""
+    """A transaction in a block of the present branch; `error` is why the contract reverted it."""
 
     tx: SignedTx
     block: BlockRef
@@ -238,13 +238,13 @@ class SimBlock(msgspec.Struct, frozen=True):
 
 
 def sign_call(call: ContractCall, nonce: int, fee: int, submission: str = "", tip: int = 0) -> SignedTx:
-    """A transaction; the same content gives the same hash."""
+    """Make a transaction; the same content gives the same hash."""
     content = msgspec.msgpack.encode((call, nonce, fee, submission, tip))
     return SignedTx("0x" + hashlib.blake2b(content, digest_size=8).hexdigest(), call, nonce, fee, submission, tip)
 
 
 def make_log_entry(said: AnyChainLog, ref: BlockRef, timed: bool) -> SimLogEntry:
-    """What eth_getLogs has of a log; some nodes give the block's time."""
+    """Return a log as eth_getLogs gives it; `timed`: with the block's time, as some nodes do."""
     number, index = hex(ref.number), hex(said.index)
     return SimLogEntry(
         address="",
@@ -260,17 +260,17 @@ def make_log_entry(said: AnyChainLog, ref: BlockRef, timed: bool) -> SimLogEntry
 
 
 class SimChain:
-    """What all honest endpoints agree on.
+    """The chain that all honest endpoints agree on.
 
     Attributes:
-        blocks: the present branch; a block's number is its place.
+        blocks: the present branch; a block's number is its index.
         receipts: of the present branch, by hash.
-        pool: transactions that wait, by account and nonce.
+        pool: pending transactions, by account and nonce.
         seen: every transaction that ever reached the pool, by hash.
-        halted_until: no block before that.
-        fee: what a unit of gas costs now.
+        halted_until: no block is mined before this time.
+        fee: the current price of a unit of gas.
         balances: of accounts that do not have RICH_WEI.
-        highest: the highest number of a block that there ever was.
+        highest: the highest block number that ever existed.
         furthest: the last round and stage that any branch ever reached.
     """
 
@@ -299,11 +299,11 @@ class SimChain:
         return self.blocks[-1].ref
 
     def has_block(self, block: BlockRef) -> bool:
-        """Whether a block is on the present branch."""
+        """Return whether a block is on the present branch."""
         return block.number < len(self.blocks) and self.blocks[block.number].ref.hash == block.hash
 
     def view_at(self, number: int) -> ContractView:
-        """The contract as it was at the end of a block of the present branch."""
+        """Return the contract at the end of a block of the present branch."""
         if number >= self.head.number:
             return self.contract
         return self.contract.view_before([block.undo for block in self.blocks[number + 1 :]])
@@ -312,20 +312,19 @@ class SimChain:
         return self.balances.get(account, RICH_WEI)
 
     def has_transaction(self, transaction: str) -> bool:
-        """Whether a block of the present branch, or the pool, has a transaction."""
+        """Return whether a block of the present branch, or the pool, contains a transaction."""
         tx = self.seen.get(transaction)
         waiting = None if tx is None else self.pool.get((tx.call.account, tx.nonce))
         return transaction in self.receipts or (waiting is not None and waiting.hash == transaction)
 
     def pending_nonce_of(self, account: str) -> int:
-        """The first nonce of an account that neither the chain nor the pool has a transaction for."""
+        """Return the first nonce of an account without a transaction on the chain or in the pool."""
         nonce = self.contract.nonce_of(account)
         while (account, nonce) in self.pool:
             nonce += 1
         return nonce
 
     def submit_transaction(self, tx: SignedTx) -> Answer:
-        """Offer a transaction to the pool."""
         place = (tx.call.account, tx.nonce)
         if tx.nonce < self.contract.nonce_of(tx.call.account):
             return "nonce too low"
@@ -354,7 +353,7 @@ class SimChain:
             self.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
 
     def stop_faults(self) -> None:
-        """From now on blocks come in time and take what waits."""
+        """End all faults: from now on blocks come in time and include all pending transactions."""
         self._calm = True
         self.halted_until = 0.0
         self.fee = FEE
@@ -367,7 +366,7 @@ class SimChain:
             self.world.on_head()
 
     def _mine_block(self, at: float, left_out: float) -> None:
-        """Add a block of what waits."""
+        """Add a block with pending transactions, each omitted with probability `left_out`."""
         parent = self.head
         self._hashes += 1
         ref = BlockRef(parent.number + 1, f"0x{self._hashes:06x}", parent.hash, max(at, parent.at))
@@ -385,7 +384,7 @@ class SimChain:
             self._on_receipt(receipt)
 
     def _take_minable_transactions(self, left_out: float) -> list[SignedTx]:
-        """Transactions whose turn it is and that pay enough, taken out of the pool."""
+        """Remove from the pool, and return, transactions that are next by nonce and pay enough."""
         taken: list[SignedTx] = []
         for account in dict.fromkeys([account for account, _ in self.pool]):
             nonce = self.contract.nonce_of(account)
@@ -411,7 +410,7 @@ class SimChain:
     # --- what goes wrong ---
 
     def reorganise(self, depth: int) -> None:
-        """A longer branch replaces the last blocks; of what they held, some is forgotten."""
+        """Replace the last blocks by a longer branch; some of their transactions are lost."""
         depth = min(depth, len(self.blocks) - 1)
         if depth < 1:
             return
@@ -431,5 +430,5 @@ class SimChain:
         self.world.on_head()
 
     def set_fee_multiple(self, times: float) -> None:
-        """Gas costs this many times what it did at first."""
+        """Set the gas price to a multiple of the initial one."""
         self.fee = int(FEE * times)

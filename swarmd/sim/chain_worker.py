@@ -1,11 +1,10 @@
-"""The chain worker of a simulated node: the shipped watcher, submitter and wallet over a simulated chain.
+"""A simulated node's chain worker: the shipped watcher, submitter and wallet over a simulated chain.
 
-Simulated are the endpoints, the chain behind them, signatures, and the process: it dies and freezes, and its facts come
-twice now and then. It knows nothing but what it reads and what it is told, and forgets it all when it ends.
+The endpoints, the chain behind them, signatures and the process are simulated: it dies and freezes, and sometimes
+reports a fact twice. It knows only what it reads and the commands that it gets, and loses everything when it ends.
 
-The endpoints are the ports of `swarmd.chain.ports` over `swarmd.sim.chain`. Each call takes its time on the
-simulated clock and then says what the chain has in that instant, so a block, a reorganisation or a death may fall
-between any two calls.
+The endpoints implement `swarmd.chain.ports` over `swarmd.sim.chain`. Each call takes some simulated time and then
+returns the chain's state at that instant, so a block, a reorganisation or a death may happen between any two calls.
 """
 
 from collections import Counter
@@ -41,26 +40,27 @@ _content = msgspec.msgpack.Decoder(tuple[ContractCall, str])
 _encode = msgspec.msgpack.encode
 
 
-PIPE_S = 0.001  # from the daemon to the worker
-CALL_S = 10.0  # a call without an answer ends after this
-RANGE_BLOCKS = 16  # read at once while catching up
-BOUNDS = (20 * FEE, 20 * FEE, 4 * FEE)  # highest prices that nodes sign, by their number
-SAFE_EVERY = 4  # one node in this many goes by the chain's own word for what is confirmed
+PIPE_S = 0.001  # latency from the daemon to the worker
+CALL_S = 10.0  # a call without an answer fails after this
+RANGE_BLOCKS = 16  # blocks read at once while catching up
+BOUNDS = (20 * FEE, 20 * FEE, 4 * FEE)  # nodes' highest prices, by node number
+SAFE_EVERY = 4  # one node in this many uses the chain's own finality
 CALL_S_MAX = 2.0
-SHARE = 0.25  # of `Profile.latency_s` that a call takes on average; one look makes ten of them
-SLOW = 0.4  # share of the calls that take time; the others are answered in the same instant
-FAILED = 0.1  # share of `Profile.failure` with which a single call fails
-SENT_ALL_THE_SAME = 0.5  # chance that a transaction arrives although nobody answers
-SILENT = 0.1  # chance that a call without an answer ends only when the caller's patience does
-SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the news
+SHARE = 0.25  # mean duration of a call as a share of `Profile.latency_s`; one check makes ten calls
+SLOW = 0.4  # share of calls that take time; the others are answered in the same instant
+FAILED = 0.1  # probability that a single call fails, as a share of `Profile.failure`
+SENT_ALL_THE_SAME = 0.5  # chance that a transaction arrives although its call fails
+SILENT = 0.1  # chance that a failing call fails only at the caller's timeout
+SLOW_POLLS = 5  # poll intervals between two polls while a subscription works
 SUBSCRIBED = 0.7  # chance that a process has a subscription
-REVERT = 3  # JSON-RPC's code for it
+REVERT = 3  # JSON-RPC's error code for a revert
 
 SELECTORS = {name: selector for selector, name in ERRORS.items()}
 
 
 class SimTransactionSigner:
-    """A node's account (`swarmd.chain.ports.TransactionSigner`): what it signs is readable, and nobody else's."""
+    """A node's account (`swarmd.chain.ports.TransactionSigner`); its signed transactions are plain encodings, for the
+    checks."""
 
     def __init__(self, node: SimMachine, checks: SubmissionChecks) -> None:
         self._node = node
@@ -95,9 +95,9 @@ class SimTransactionSigner:
 
 
 class SimEndpoint:
-    """A node's connection to the chain: all that `swarmd.chain.ports` has of an endpoint.
+    """A node's connection to the chain.
 
-    That is its `Endpoints`, `BlockReader`, `ContractReader` and `AccountClient`.
+    Implements `EndpointPool`, `BlockReader`, `ContractReader` and `AccountClient` of `swarmd.chain.ports`.
 
     Attributes:
         refusals: the last error with which the contract refused each submission here.
@@ -130,43 +130,42 @@ class SimEndpoint:
         self._depth = depth
         self._mean_s = node.world.profile.latency_s * SHARE / SLOW
 
-    # --- the line ---
+    # --- latency and failures ---
 
     @property
     def has_no_reachable_endpoint(self) -> bool:
-        """Whether none of this node's endpoints answers."""
+        """Whether all of this node's endpoints are down."""
         return self._node.rpc_out_until > self._world.now
 
     def draw_latency_s(self) -> float:
-        """How long a call takes that is not answered at once."""
+        """Return a random duration of a call that is not answered at once."""
         return min(self.random.expovariate(1.0) * self._mean_s, CALL_S_MAX)
 
     async def _wait_latency(self) -> None:
-        """Let some time pass; a process that died meanwhile comes no further."""
+        """Let some time pass. Never returns if the process dies meanwhile."""
         if self.random.random() < SLOW:
             await self._runtime.sleep(self.draw_latency_s())
         if not self._is_alive():
             await VirtualFuture()
 
     def _draw_call_failure(self) -> bool:
-        """Whether nobody answers this call."""
         chance = self._world.fault_chance("failure")
         return self.has_no_reachable_endpoint or (chance > 0 and self.random.random() < chance * FAILED)
 
     async def _raise_call_failure(self) -> None:
-        """Raise EndpointFailed, at once or when the caller's patience is over."""
+        """Raise EndpointFailed, at once or at the caller's timeout."""
         if self.random.random() < SILENT:
             await self._runtime.sleep(CALL_S)
         raise EndpointFailed("no endpoint answers")
 
     async def _simulate_call(self) -> None:
-        """Let the time of one call pass. Raises EndpointFailed if nobody answers."""
+        """Let the time of one call pass. Raises EndpointFailed if the call fails."""
         await self._wait_latency()
         if self._draw_call_failure():
             await self._raise_call_failure()
 
     async def _view_at(self, block: ports.Block) -> ContractView:
-        """The contract at a block: a tag, a number, or a number as hex."""
+        """Return the contract at a block: a tag, a number, or a number as hex."""
         await self._simulate_call()
         if isinstance(block, str) and not block.startswith("0x"):
             return self.chain.contract
@@ -233,7 +232,7 @@ class SimEndpoint:
         await self._wait_latency()
 
     def pause_current_endpoint(self, reason: str) -> None:
-        """All endpoints show the same chain."""
+        """Do nothing: all endpoints show the same chain."""
 
     def distrust_current_endpoint(self, reason: str) -> bool:
         return False
@@ -244,7 +243,7 @@ class SimEndpoint:
         await self._simulate_call()
 
     async def round_and_stage(self, block: str = "latest") -> Place:
-        """Two calls, as a node makes them: at the head they may be of two blocks."""
+        """Return round and stage by two calls, as a node makes them: at the head they may be of two blocks."""
         round = (await self._view_at(block)).round_and_stage[0]
         return round, (await self._view_at(block)).round_and_stage[1]
 
@@ -261,7 +260,7 @@ class SimEndpoint:
 
     async def submission_count(self, block: str = "latest") -> int | None:
         await self._simulate_call()
-        return None  # its nodes read the rewards of all
+        return None  # None: its nodes read all rewards
 
     async def stage_opened_at(self, block: str = "latest") -> float:
         return (await self._view_at(block)).stage_opened_at
@@ -310,7 +309,7 @@ class SimEndpoint:
         return b""
 
     def _check_call_accepted(self, view: ContractView, content: bytes, at: float) -> None:
-        """Raise RpcRefused where the contract would revert a call."""
+        """Raise RpcRefused if the contract would revert a call."""
         call, submission = _content.decode(content)
         error = view.refusal_reason(call, at)
         if error:
@@ -318,7 +317,7 @@ class SimEndpoint:
             raise RpcRefused(REVERT, "execution reverted", SELECTORS[error])
 
     async def send_raw_transaction(self, raw: bytes) -> None:
-        """Send a transaction. If nobody answers, it may have arrived all the same."""
+        """Send a transaction. If the call fails, it may still have arrived."""
         await self._wait_latency()
         fails = self._draw_call_failure()
         tx = _raw.decode(raw)
@@ -348,7 +347,7 @@ class SimEndpoint:
 
 
 class SimHeadNotifier:
-    """See `swarmd.chain.ports.HeadNotifier`; a subscription that most processes have."""
+    """Implements `swarmd.chain.ports.HeadNotifier`; most processes get a subscription."""
 
     def __init__(self, endpoint: SimEndpoint, later: Later, poll_s: float) -> None:
         self._endpoint = endpoint
@@ -380,12 +379,10 @@ class SimHeadNotifier:
         self._news.set()
 
     def record_unannounced_head(self) -> None:
-        """The simulated subscription is late at most, never deaf."""
+        """Do nothing: the simulated subscription may be late, but never loses a head."""
 
 
 class SimChainWorker(SimWorker):
-    """A node's chain worker."""
-
     kind = "chain"
 
     def __init__(self, supervisor: SimSupervisor, pid: int, chain: SimChain, checks: SubmissionChecks) -> None:
@@ -417,7 +414,7 @@ class SimChainWorker(SimWorker):
         self._wanted: dict[str, Submit] = {}
 
     def start(self) -> None:
-        """The first order says where to begin; a deaf worker never comes up."""
+        """Start the worker's tasks; a deaf worker never starts."""
         if not self.deaf:
             self._agent.start_tasks()
 
@@ -431,7 +428,7 @@ class SimChainWorker(SimWorker):
         self._agent.handle_command(command)
 
     def emit_event(self, fact: Event) -> None:
-        """Report a fact; now and then one comes twice."""
+        """Report a fact, sometimes twice."""
         if self.alive and isinstance(fact, SubmissionRefused):
             wanted, answered = self._wanted[fact.submission], self.endpoint.refusals.get(fact.submission, "")
             self._checks.on_submission_refused(wanted, fact.code, answered)
@@ -445,7 +442,7 @@ class SimChainWorker(SimWorker):
 
 
 def make_chain_config(node: SimMachine) -> ChainConfig:
-    """What a node's configuration says of the chain: in some things nodes differ, by their number."""
+    """Return a node's chain configuration, in which some values differ by node number."""
     profile, settings = node.world.profile, node.settings.chain
     assert settings is not None, "there is a chain"
     fees = FeesConfig(

@@ -1,6 +1,6 @@
-"""What must hold after every commit, on states and on commands, whatever the world does.
+"""Invariants that must hold after every commit, on states and on commands, whatever happens in the world.
 
-Everything is counted from events and commands; the core's own books are only compared with that.
+They count events and commands themselves; the core's own counts are only compared with the result.
 """
 
 from swarmd.core import events
@@ -21,18 +21,18 @@ from swarmd.sim.submission_checks import SubmissionChecks
 from swarmd.sim.swarm import SimSwarm
 from swarmd.sim.swarm_checks import CoordinatorModel, HonestNodesChecks, RecoveryChecks
 
-EARLY_S = 5.0  # what was published this long before rollouts are gathered is there for everybody
-PUBLISH_S = 30.0  # longest from the first record of a stage that is stored to the fact that all are published
-RENEWAL_S = 60.0  # longest that it takes to write all of a node's records again if strangers do not answer
-ENOUGH_S = ANSWER_S + 1.5  # in which everything that is there is gathered
-WAVE_LATENCIES = 15.0  # to look for memberships and fetch bodies of all peers that are asked at once
-SLACK_S = 0.5  # of a deadline
-KNOWN_S = 60.0  # a node that has been linked for this long is known as a member
-CALM_MIN_S = 650.0  # a shorter calm has no renewal that must have been
+EARLY_S = 5.0  # records published this long before gathering starts are visible to all nodes
+PUBLISH_S = 30.0  # longest time from a stage's first stored record to the fact that all are published
+RENEWAL_S = 60.0  # longest time to renew all of a node's records if untrusted peers do not answer
+ENOUGH_S = ANSWER_S + 1.5  # enough time to gather everything that is available
+WAVE_LATENCIES = 15.0  # time to look up memberships and fetch bodies from all peers asked at once, in latencies
+SLACK_S = 0.5  # tolerance of a deadline
+KNOWN_S = 60.0  # a node linked for this long is known as a member
+CALM_MIN_S = 650.0  # a shorter calm need not contain a renewal
 
 
 class NetworkChecks:
-    """Checks of all nodes' network workers."""
+    """Checks on all nodes' network workers."""
 
     def __init__(self, world: SimSwarm) -> None:
         self.world = world
@@ -40,17 +40,17 @@ class NetworkChecks:
         self._announced: tuple[int, int, bool] = (-1, -1, False)
         self._gathers: dict[
             tuple[SimNetworkWorker, str], tuple[Gather, float]
-        ] = {}  # by worker and id: what, since when
+        ] = {}  # (worker, command id) → command, start time
 
     # --- what it writes ---
 
     def reset_node(self, node: SimNode) -> None:
-        """A node's disk is lost, and what it remembers of its records with it."""
+        """Forget a node's records after its disk was lost."""
         self._latest[node.index].clear()
 
     def on_record_signed(self, node: SimNode, record: Record) -> None:
-        """Each record of a node under a key expires later than those before: else peers would keep an old one. A node
-        need not remember all of them: it hears of the others from the peers that have them."""
+        """Check that each of a node's records under a key expires later than earlier ones: else peers would keep an old
+        one. A node need not remember all of them, because peers return the others."""
         content, latest = record.content, self._latest[node.index]
         check_shard(record.owner, content)
         kept = latest.pop(content.key, None)
@@ -66,33 +66,32 @@ class NetworkChecks:
             self._check_clock_record(node, content)
 
     def _check_clock_record(self, node: SimNode, content: ClockRecord) -> None:
-        """What is renewed is never an announcement of before: it would lead the swarm back."""
-        told = (content.round, content.stage, not content.final)  # after a final one a swarm may go on
+        """Check that the clock never goes back to an earlier announcement, which would lead the swarm back."""
+        told = (content.round, content.stage, not content.final)  # a swarm may continue after a final one
         if told < self._announced:
             node.fail_run(f"it announces {told} again, and has announced {self._announced}")
         self._announced = told
 
     def on_network_fact(self, worker: SimNetworkWorker, event: events.Event) -> None:
-        """What counts as published can be found, unless those who held it are gone since."""
+        """Check that records reported as published can be found, unless the nodes that held them are gone."""
         if self.world.now < self.world.dht.lossy_at + PUBLISH_S:
             return
         for key in _published_keys(worker, event):
             own = worker.own.get(key)
             if own is not None and not (own.expiration >= self.world.now and is_unexpired(own, self.world.now)):
-                continue  # a node whose clock is wrong, and who is alone with that
+                continue  # the node's clock is wrong, and only its own
             if own is not None and not worker.partition_store.is_accepted_round(own.content):
-                continue  # of a round that was announced by a clock that was ahead: nobody has taken that yet
+                continue  # announced by a clock that was ahead: no peer has accepted that round yet
             if worker.node.peer not in worker.partition_store.find_records(key, self.world.now):
                 worker.node.fail_run(f"{type(event).__name__} is told, and nobody can show {key}")
 
     # --- what it gathers ---
 
     def on_gather_command(self, worker: SimNetworkWorker, command: Gather) -> None:
-        """A node is told to gather."""
         self._gathers[worker, command.id] = (command, self.world.now)
 
     def on_rollouts_gathered(self, worker: SimNetworkWorker, event: events.RolloutsGathered) -> None:
-        """A node has gathered: in time, what it was told to, with bodies that are what was announced."""
+        """Check a gathering's result: in time, for the commanded stage, with the announced bodies."""
         node, asked = worker.node, self._gathers.pop((worker, event.command), None)
         if asked is None:
             return
@@ -108,7 +107,7 @@ class NetworkChecks:
             took_s = self.world.now - began
             if took_s > max(had_s - ANSWER_S, LEAST_S) + SLACK_S:  # training has begun without it
                 node.fail_run(f"{command.id} took {took_s:.1f} s and had {had_s:.1f} s")
-            # From more peers than are asked at once, of a large swarm, it takes longer.
+            # In a large swarm, gathering from more peers than are asked at once takes longer.
             profile = self.world.profile
             sources = min(profile.nodes, profile.gather_peers + profile.gather_peers // SPARE)
             waves_s = (sources - 1) // FETCHES_AT_ONCE * WAVE_LATENCIES * profile.latency_s
@@ -118,7 +117,7 @@ class NetworkChecks:
     def _check_nothing_missing(
         self, worker: SimNetworkWorker, place: tuple[int, int], event: events.RolloutsGathered, began: float
     ) -> None:
-        """What honest peers that are there published long before is gathered, and then without delay."""
+        """Check that everything published early enough by reachable honest peers was gathered, and without delay."""
         profile, took_s = self.world.profile, self.world.now - began
         store, peer = worker.partition_store, worker.node.peer
         found = store.find_records_in_shards(names.rollouts_key(SWARM, *place), worker.node.local_time())
@@ -132,7 +131,7 @@ class NetworkChecks:
         ]
         there = [each.node for each in workers if each.node.state.link.chart == "up"]
         wrote = {node.peer: node for node in there if node.local_time() - node.state.link.since > took_s}
-        # What was there well before gathering began: a record expires RECORD_S after its owner's clock showed its time.
+        # Records from well before the gathering: a record expires RECORD_S after publication, by its owner's clock.
         early_s = began - EARLY_S + RECORD_S
         early = {
             owner
@@ -144,7 +143,7 @@ class NetworkChecks:
             worker.node.fail_run(
                 f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered} after {took_s:.1f} s"
             )
-        # A look at a stage in shards reads two keys of each, one after another.
+        # Reading a sharded stage takes two keys per shard, one after another.
         look_s = 4 * READ_MAX * profile.latency_s if profile.has_shards else 0.0
         if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S + look_s:
             worker.node.fail_run(f"it went on looking for rollouts of {place} for {took_s:.1f} s, and had all")
@@ -152,7 +151,7 @@ class NetworkChecks:
     # --- the end ---
 
     def check_at_end(self) -> None:
-        """After the calm all members are known, and their records are kept alive."""
+        """Check that after the calm all members are known, and their records are renewed."""
         if self.world.now - self.world.calm_from < CALM_MIN_S:
             return
         for node in self.world.nodes:
@@ -174,7 +173,7 @@ class NetworkChecks:
             node.fail_run(f"its membership lives for {lives_s:.0f} s more, it is renewed every {renewed_s:.0f} s")
 
     def _check_coordinator_members(self) -> None:
-        """The coordinator knows who is there."""
+        """Check that the coordinator knows all present members."""
         coordination = self.world.nodes[0].state.coordination
         if coordination is None or self.world.nodes[0].state.link.chart != "up":
             return
@@ -188,7 +187,7 @@ class NetworkChecks:
 
 
 def _published_keys(worker: SimNetworkWorker, event: events.Event) -> tuple[str, ...]:
-    """The keys of the records that a fact says are published; none for other facts."""
+    """Return the keys of the records that a fact reports as published; none for other facts."""
     match event:
         case events.Registered():
             lies = worker.agent.members.place
@@ -207,7 +206,7 @@ def _published_keys(worker: SimNetworkWorker, event: events.Event) -> tuple[str,
 
 
 class NodeChecks:
-    """The checks of one node, by its journal; `submissions` if there is a contract."""
+    """The checks of one node's journal; `submissions` only with a contract."""
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class NodeChecks:
         self._submissions = submissions
 
     def check_event(self, applied: AppliedEvent) -> None:
-        """A durable event, once, in the order of the log."""
+        """Check a durable event; called once each, in the order of the log."""
         before, after = applied.before, applied.after
         self.orders.check_event(applied)
         if self._weights is not None:
@@ -250,8 +249,6 @@ class NodeChecks:
 
 
 class WorldChecks:
-    """All checks of a world."""
-
     def __init__(self, world: SimSwarm) -> None:
         self.world = world
         self.recovery = RecoveryChecks(world)
@@ -268,13 +265,13 @@ class WorldChecks:
         return NodeChecks(self.world, node, self.honest, self.recovery, submissions)
 
     def reset_node(self, node: SimNode) -> None:
-        """A node goes on from a backup: its own books are those of then. What it has published stays published."""
+        """Reset a node's own counts to its backup. What it has published stays published."""
         self.nodes[node.index] = self._make_node_checks(node)
         self.honest.reset_node(node)
         self.network.reset_node(node)
 
     def on_network_command(self, worker: SimNetworkWorker, command: Command) -> None:
-        """A network worker is told something. There is one report for each stage, whatever happened in between."""
+        """Check a command to a network worker: there is one report for each stage, whatever happened in between."""
         if isinstance(command, Gather):
             self.network.on_gather_command(worker, command)
         elif isinstance(command, PublishReport):
@@ -285,7 +282,7 @@ class WorldChecks:
                 worker.node.fail_run(f"two reports for round {place[0]}, stage {place[1]}: {known} and {command}")
 
     def on_network_fact(self, worker: SimNetworkWorker, event: Event) -> None:
-        """A network worker is about to tell something."""
+        """Check a fact that a network worker is about to report."""
         if isinstance(event, RolloutsGathered):
             self.network.on_rollouts_gathered(worker, event)
         else:

@@ -1,7 +1,7 @@
 """Runs shipped coroutines on simulated time, without an event loop.
 
-A coroutine runs until it awaits an `Answer` that nobody has given yet. It goes on, in the same instant, when somebody
-gives one: mostly the simulator's queue, after a delay that the caller drew. So a simulated port is ordinary code:
+A coroutine runs until it awaits a `VirtualFuture` that is not complete, and continues in the instant when that is
+completed: mostly by the simulator's queue, after a delay that the caller drew. So a simulated port is ordinary code:
 
     async def balance_wei(self, account):
         await self.runtime.sleep(self.latency_s())  # on simulated time
@@ -9,7 +9,7 @@ gives one: mostly the simulator's queue, after a delay that the caller drew. So 
             raise EndpointFailed("no endpoint answers")
         return self.chain.balance_wei(account)
 
-`VirtualRuntime` is a `swarmd.worker.runtime.Runtime`. It is made with the `later` of a simulated process
+`VirtualRuntime` is a `swarmd.worker.runtime.Runtime`. It uses the `later` of a simulated process
 (`SimWorker.call_later`), so that a frozen process stands still and a dead one does nothing; `stop` ends all of its
 tasks.
 """
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class ErrorLogged(AssertionError):
-    """Shipped code logged an error and went on; in the simulator that ends the run."""
+    """Shipped code logged an error and continued; in the simulator that ends the run."""
 
 
 class _RaisingHandler(logging.Handler):
@@ -36,7 +36,7 @@ class _RaisingHandler(logging.Handler):
 
 @contextmanager
 def raise_logged_errors() -> Iterator[None]:
-    """Nothing is shown of what shipped code logs, but an error ends the run (DefectLogged)."""
+    """Suppress shipped code's log, except that a logged error raises ErrorLogged and ends the run."""
     log, handler = logging.getLogger("swarmd"), _RaisingHandler()
     level, propagate = log.level, log.propagate
     log.addHandler(handler)
@@ -50,20 +50,20 @@ def raise_logged_errors() -> Iterator[None]:
         log.propagate = propagate
 
 
-Later = Callable[..., None]  # has `act(*args)` called after `delay_s` of simulated time: later(delay_s, act, *args)
+Later = Callable[..., None]  # later(delay_s, act, *args) calls `act(*args)` after `delay_s` of simulated time
 
 
 class VirtualFuture:
-    """Something that comes later; one task waits for it."""
+    """A future that one task can await."""
 
     __slots__ = ("given", "task")
 
     def __init__(self) -> None:
-        self.task: VirtualTask | None = None  # that waits
+        self.task: VirtualTask | None = None  # the waiting task
         self.given = False
 
     def complete(self) -> None:
-        """Let the task that waits go on; only the first answer counts."""
+        """Resume the waiting task; only the first call has an effect."""
         if not self.given:
             self.given = True
             if self.task is not None:
@@ -75,13 +75,13 @@ class VirtualFuture:
 
 
 class VirtualTask:
-    """A coroutine under way.
+    """A running coroutine.
 
     Args:
-        coroutine: awaits nothing but `Answer`s.
-        on_end: is called with what it returned, or with the error that it ended by. Without it an error is raised to
-            the caller that made the coroutine go on: the simulator's main loop.
-        among: the tasks that go on; it is one of them until it ends.
+        coroutine: may await only `VirtualFuture`s.
+        on_end: called with the coroutine's result or error. Without it an error is raised to the caller that resumed
+            the coroutine: the simulator's main loop.
+        among: the set of running tasks, which contains this one until it ends.
     """
 
     __slots__ = ("_among", "_coroutine", "_on_end", "_runs", "_stopped")
@@ -100,7 +100,7 @@ class VirtualTask:
         self._stopped = False
 
     def run_until_blocked(self) -> None:
-        """Go on up to the next answer that is not there yet."""
+        """Run up to the next future that is not complete."""
         if self._stopped:
             return
         self._runs = True
@@ -125,7 +125,7 @@ class VirtualTask:
             self._on_end(value, error)
 
     def stop(self) -> None:
-        """Let it go no further; one that runs at this moment goes on up to its next wait."""
+        """Stop the task; one that is running at this moment continues up to its next wait."""
         self._stopped = True
         self._among.pop(self, None)
         if not self._runs:
@@ -133,7 +133,7 @@ class VirtualTask:
 
 
 class VirtualSignal:
-    """See `swarmd.worker.runtime.Signal`."""
+    """Implements `swarmd.worker.runtime.Signal`."""
 
     def __init__(self, later: Later) -> None:
         self._later = later
@@ -141,7 +141,7 @@ class VirtualSignal:
         self._waiting: VirtualFuture | None = None
 
     def set(self) -> None:
-        """Wake the coroutine that waits, as soon as the one that runs now waits itself."""
+        """Wake the waiting coroutine, once the one that runs now waits itself."""
         self._is_set = True
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -159,12 +159,12 @@ class VirtualSignal:
 
 
 class VirtualRuntime:
-    """A simulated process's time, see `swarmd.worker.runtime.Runtime`.
+    """A simulated process's runtime, see `swarmd.worker.runtime.Runtime`.
 
     Args:
-        later: has something done after a while; nothing any more once the process is dead.
-        now: the simulated time, in seconds.
-        clock: the machine's idea of POSIX time.
+        later: calls a function after a delay, unless the process has died.
+        now: returns the simulated time, in seconds.
+        clock: returns POSIX time by the machine's clock.
     """
 
     def __init__(self, later: Later, now: TimeSource, clock: TimeSource) -> None:
@@ -174,13 +174,13 @@ class VirtualRuntime:
         self.time = clock
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
-        """Run a coroutine, beginning now; what it raises ends the simulation."""
+        """Run a coroutine, starting now; an exception in it ends the simulation."""
         task = VirtualTask(coroutine, among=self._tasks)
         task.run_until_blocked()
         return task.stop
 
     def stop(self) -> None:
-        """The process is dead: end all that it was doing."""
+        """End all tasks, because the process is dead."""
         while self._tasks:
             next(iter(self._tasks)).stop()
 
@@ -194,7 +194,7 @@ class VirtualRuntime:
         return VirtualSignal(self._later)
 
     async def gather(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """The results of several coroutines at once, in their order. Raises what the first of them raised."""
+        """Return the results of concurrent coroutines, in order. Raises the error of the first that failed."""
         results: list[Any] = [None] * len(coroutines)
         errors: list[Exception | None] = [None] * len(coroutines)
         left = len(coroutines)

@@ -1,4 +1,4 @@
-"""The simulated DHT: records that their owners replace; it can split in two, go stale, forget, and heal."""
+"""The simulated DHT: records that their owners replace. It can split in two, return stale records, lose some, heal."""
 
 import hashlib
 import math
@@ -19,11 +19,11 @@ from swarmd.dht.wire import names, records
 from swarmd.dht.wire.bodies import LeaderboardBody, SavedStandings, decode_leaderboard
 from swarmd.sim.simulation import Place, Simulation, peer_id_of
 
-DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
+DIGEST_LENGTH = 64  # hex length of a sha256; digests of simulated rollouts are shorter
 
 
 def to_seen_record(record: records.Record) -> DecodedRecord:
-    """A record as it travels in gossip, with its content; its digest is as long as a real one."""
+    """Return a record in the form gossiped, with its content; its digest is padded to the length of a real one."""
     if not isinstance(record, records.SignedRecord):
         content = record.content
         if isinstance(content, records.ReportRecord) and content.digest:
@@ -37,16 +37,16 @@ M = TypeVar("M")
 
 
 class IdentityCache(Generic[T, M]):
-    """Remembers what was made of the `kept` latest values, told apart by what they are and not by what is in them.
-    `make`: makes something of a value, always the same; nobody changes it."""
+    """Caches `make(value)` for the `kept` latest values, by identity instead of equality. `make` must be deterministic,
+    and its results must not be changed."""
 
     def __init__(self, make: Callable[[T], M], kept: int) -> None:
         self._make = make
         self._kept = kept
-        self._made: dict[int, tuple[T, M]] = {}  # by identity; the value is kept, so that no other gets its identity
+        self._made: dict[int, tuple[T, M]] = {}  # by id; the value is kept, so that no other object gets its id
 
     def __call__(self, value: T) -> M:
-        """What is made of it. Raises what making it raises."""
+        """Return `make(value)`, from the cache if possible. Raises what `make` raises."""
         known = self._made.get(id(value))
         if known is not None:
             return known[1]
@@ -61,12 +61,12 @@ BOARDS_KEPT = 4  # leaderboards: all nodes read the same one at about the same t
 
 
 class LeaderboardCaches:
-    """What the nodes of a world make of leaderboards.
+    """Caches of computations on leaderboards, shared by a world's nodes.
 
     Attributes:
-        unpack: what came in a record → the body in it.
-        digest: a body → its SHA-256 in hex.
-        open: a body → the leaderboard.
+        unpack: inline body in a record → the body.
+        digest: body → its SHA-256 in hex.
+        open: body → the leaderboard.
         rounds: standings → rounds of the peers that they credit, see `Seniority`.
     """
 
@@ -81,21 +81,21 @@ class LeaderboardCaches:
 
 SWARM = "sim"
 CLOCK, MEMBERS = names.clock_key(SWARM), names.members_key(SWARM)
-RECORD_S = 900.0  # how long records live
-SWEEP_S = 120.0  # between two looks for keys whose records have all expired
+RECORD_S = 900.0  # lifetime of records
+SWEEP_S = 120.0  # between two sweeps of keys whose records have all expired
 MEMBER_BYTES = 400
 CLOCK_BYTES = 250
 REPORT_BYTES = 450
-ROLLOUTS_BYTES = 4600  # with their body
-BARE_BYTES = 450  # without
+ROLLOUTS_BYTES = 4600  # including their body
+BARE_BYTES = 450  # without a body
 SIGNED_KEPT = 1 << 16
-CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, by chance
+CUT_OFF = 0.4  # probability for each node to be on the smaller side of a partition
 
 FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
 
 
 class SimRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record, see `swarmd.dht.ports.Record`; nobody forges one here, so they are not signed."""
+    """A record, see `swarmd.dht.ports.Record`; not signed, because nobody forges records in the simulation."""
 
     owner: str
     content: records.Payload
@@ -103,7 +103,7 @@ class SimRecord(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
 
     def encode(self) -> bytes:
-        """What anyone needs of a report to add up the leaderboard; of another record all, as it travels in gossip."""
+        """Encode a report's fields for the leaderboard; of another record everything, as in gossip."""
         content = self.content
         if isinstance(content, records.ReportRecord):
             return msgspec.msgpack.encode((self.owner, content.round, content.stage, content.reward))
@@ -125,7 +125,7 @@ def estimate_record_bytes(content: records.Payload) -> int:
 
 
 class KeySnapshot(NamedTuple):
-    """All that lies under a key, shown to every reader until it changes; nobody changes it."""
+    """All records under a key, shared by all readers until one changes; must not be changed."""
 
     records: Mapping[str, SimRecord]
     first: float  # the earliest expiration
@@ -133,14 +133,13 @@ class KeySnapshot(NamedTuple):
 
 
 def make_key_snapshot(held: Mapping[str, SimRecord]) -> KeySnapshot:
-    """What lies under a key, as it is shown."""
     expirations = [record.expiration for record in held.values()]
     return KeySnapshot(dict(held), min(expirations, default=math.inf), max(expirations, default=-math.inf))
 
 
 class PartitionStore:
-    """What the nodes of one side of a partition hold together. `keys`: name → owner → record. `before`: owner → the
-    record of the clock that was replaced last."""
+    """The records held by the nodes on one side of a partition. `keys`: name → owner → record. `before`: owner → its
+    latest replaced clock record."""
 
     def __init__(self, dht: "SimDht[Any]") -> None:
         self.dht = dht
@@ -148,12 +147,12 @@ class PartitionStore:
         self.before: dict[str, SimRecord] = {}
         self._shown: dict[str, KeySnapshot] = {}
         self._capacities: dict[str, KeyCapacity[str]] = {}
-        self._ranked: dict[str, int] = {}  # name → version of the seniority by which its records are ranked
+        self._ranked: dict[str, int] = {}  # name → version of the seniority in its records' ranks
         self.shards = records.AnnouncedShards(None if dht.world.profile.has_shards else 0)
         self._swept_at = dht.world.now
 
     def copy(self) -> "PartitionStore":
-        """What the other side begins with when the network splits."""
+        """Return a copy, with which the other side starts when the network splits."""
         twin = PartitionStore(self.dht)
         twin.merge(self)
         twin.before = dict(self.before)
@@ -161,13 +160,13 @@ class PartitionStore:
         return twin
 
     def merge(self, other: "PartitionStore") -> None:
-        """Come together again: the later record of each owner stays."""
+        """Merge the other side's records after a partition; the later record of each owner stays."""
         for name, held in other.keys.items():
             for record in held.values():
                 self.put_record(name, record)
 
     def put_record(self, name: str, record: SimRecord) -> bool:
-        """Keep a record. False if it is not taken: it has no room, a later one stands, or it does not live now."""
+        """Store a record. Returns False if there is no room, a later one is held, or it is not currently valid."""
         now = self.dht.world.now
         if not is_unexpired(record, now) or not self._has_announced_shards(record.content):
             return False
@@ -187,21 +186,21 @@ class PartitionStore:
         return True
 
     def _has_announced_shards(self, content: records.Payload) -> bool:
-        """Whether a stage has as many shards as a record goes by, as far as those who hold it have heard."""
+        """Return whether a record's number of shards is the one announced for its round, as far as this side knows."""
         if not isinstance(content, records.ReportRecord | records.RolloutsRecord):
             return True
         announced = self.shards.known_shards_of(content.round)
         return announced is None or announced == content.shards
 
     def is_accepted_round(self, content: records.Payload) -> bool:
-        """Whether a round is one whose records are taken."""
+        """Return whether records of this round are accepted."""
         clock = self.clock_record
         if clock is None or not isinstance(content, records.ReportRecord | records.RolloutsRecord):
             return True
         return -records.ROUNDS_BEHIND <= content.round - clock.round <= records.ROUNDS_AHEAD
 
     def _admit_by_capacity(self, name: str, record: SimRecord) -> bool:
-        """Keep what comes first by rank, and drop what a record takes the place of; among friends there is room."""
+        """Store a record by rank, and drop those that it displaces. Returns False if it has no room."""
         if not self.dht.bounded:
             return True
         if not self.is_accepted_round(record.content):
@@ -223,14 +222,14 @@ class PartitionStore:
         return gone is not None
 
     def _update_capacity(self, name: str, capacity: KeyCapacity[str]) -> None:
-        """Forget what has expired, and rank by who is known now."""
+        """Drop expired records, and rank the others by current credit."""
         self._drop_expired(name, self.dht.world.now)
         if self._ranked[name] != self.dht.seniority.version:
             self._ranked[name] = self.dht.seniority.version
             capacity.update_ranks(self.dht.seniority.rounds_of)
 
     def put_hostile_record(self, peer: str, content: records.Payload, size_bytes: int) -> SimRecord | None:
-        """Keep what a hostile peer writes. None if there is no room for it, or its round is long over or far ahead."""
+        """Store a hostile peer's record. Returns None if there is no room, or its round is too old or too far ahead."""
         name, expiration = content.key, self.dht.world.now + RECORD_S
         held = self.keys.get(name, {}).get(peer)
         if held is not None and held.expiration >= expiration:
@@ -239,8 +238,8 @@ class PartitionStore:
         return record if self.put_record(name, record) else None
 
     def find_records(self, name: str, now: float) -> Mapping[str, SimRecord]:
-        """owner → record that lives, also for a reader whose clock shows `now`. Returns the same mapping as before
-        where nothing has changed and all records live."""
+        """Return owner → record, for those valid by the simulated time and for a reader whose clock shows `now`.
+        Returns the identical mapping while nothing has changed and all records are valid."""
         shown = self._shown.get(name)
         if shown is None:
             shown = self._shown[name] = make_key_snapshot(self.keys.get(name, {}))
@@ -250,7 +249,7 @@ class PartitionStore:
         return {owner: record for owner, record in shown.records.items() if since <= record.expiration <= until}
 
     def find_records_in_shards(self, name: str, now: float) -> dict[str, SimRecord]:
-        """The same of a key and of all of its shards; of one owner's records the latest."""
+        """Return the records of a key and of all of its shards; the latest of each owner."""
         found = dict(self.find_records(name, now))
         if self.dht.world.profile.has_shards:
             for key in [key for key in self.keys if key.startswith(f"{name}/")]:
@@ -286,7 +285,6 @@ class PartitionStore:
 
     @property
     def clock_record(self) -> records.ClockRecord | None:
-        """The swarm's round and stage, as the coordinator announced them last."""
         record = self.find_records(CLOCK, self.dht.world.now).get(peer_id_of(0))
         return record.content if record is not None and isinstance(record.content, records.ClockRecord) else None
 
@@ -307,16 +305,16 @@ class PartitionStore:
 
 
 def is_unexpired(record: SimRecord, now: float) -> bool:
-    """Whether a record lives for somebody whose clock shows `now`."""
+    """Return whether a record is valid by a clock that shows `now`."""
     return now - records.PAST_S <= record.expiration <= now + records.TTL_MAX_S + records.PAST_S
 
 
 class Participant(Protocol):
-    """A network worker, as the network between them knows it."""
+    """A network worker, as seen by the simulated network."""
 
     @property
     def index(self) -> int:
-        """Number of its node."""
+        """Its node's number."""
 
     @property
     def peer(self) -> str:
@@ -331,24 +329,23 @@ W = TypeVar("W", bound=Participant)
 
 
 class SimDht(Generic[W]):
-    """The network between the nodes. Side 0 is all of it while it is whole.
+    """The network between the nodes. Side 0 is all of it while it is not split.
 
     Attributes:
-        sides: of a partition, by number of the node.
-        workers: that take part.
-        on_side: how many of them there are on each side.
-        watching: name → those that want to hear of its records.
-        own_records: number of a node → the own records that its disk keeps.
-        standings: number of a node → the newest leaderboard that its disk keeps.
-        blobs: number of a node → digests of bodies on its disk.
-        signed: records as they travel, the same ones for all who see them.
-        boards: what is made of leaderboards.
-        lossy_at: when records that were stored may have been lost last.
-        bounded: whether what is kept under a key goes by the shipped rules of capacity, rank and work, as among hostile
-            peers.
-        seniority: as those know it that hold what others read.
-        works: bits of work of identities that have not done what every node does.
-        eclipsed: node → how it is kept in the dark: "keys" or "all"; searches give it only what its guides know.
+        sides: side of a partition, by node number.
+        workers: the participating workers.
+        on_side: number of workers on each side.
+        watching: name → workers that watch the key.
+        own_records: node number → own records on its disk.
+        standings: node number → the newest leaderboard on its disk.
+        blobs: node number → digests of bodies on its disk.
+        signed: records in the form gossiped, shared by all readers.
+        boards: caches of computations on leaderboards.
+        lossy_at: when stored records may last have been lost.
+        bounded: whether the shipped rules of capacity, rank and work apply to stored records, as among hostile peers.
+        seniority: that of the nodes that hold records for others.
+        works: bits of work of identities that differ from the usual.
+        eclipsed: node → how it is eclipsed, "keys" or "all"; look-ups show it only what its trusted peers know.
     """
 
     def __init__(self, world: Simulation) -> None:
@@ -372,13 +369,13 @@ class SimDht(Generic[W]):
         self.lossy_at = 0.0
 
     def lose_disk(self, node: int) -> None:
-        """A machine is lost, and what no backup has with it."""
+        """Drop what was on a lost machine's disk and is in no backup."""
         self.own_records.pop(node, None)
         self.standings.pop(node, None)
         self.blobs.pop(node, None)
 
     def add_worker(self, worker: W) -> None:
-        """A worker's process takes part from now on. If nobody was there, nothing is stored any more."""
+        """Add a worker to the network. If its side was empty, the records stored there are lost."""
         side = self.sides[worker.index]
         if not self.on_side[side]:
             self.stores[side] = PartitionStore(self)
@@ -388,7 +385,6 @@ class SimDht(Generic[W]):
         self._by_peer[worker.peer] = worker
 
     def remove_worker(self, worker: W) -> None:
-        """A worker no longer takes part, and watches nothing."""
         if worker in self.workers:
             self.workers.remove(worker)
             self.on_side[self.sides[worker.index]] -= 1
@@ -398,25 +394,25 @@ class SimDht(Generic[W]):
                 self.unwatch_key(worker, name)
 
     def unwatch_key(self, worker: W, name: str) -> None:
-        """A worker no longer wants to hear of a key's records."""
+        """Stop a worker's watch of a key."""
         if name in self.watching:
             self.watching[name].pop(worker, None)
             if not self.watching[name]:
                 del self.watching[name]
 
     def watchers_of_key(self, name: str, side: int) -> list[W]:
-        """Linked workers at a side that want to hear of a key's records."""
+        """Return the linked workers on a side that watch a key."""
         return [each for each in self.watching.get(name, ()) if each.linked and self.sides[each.index] == side]
 
     def worker_of_peer(self, peer: Hashable) -> W | None:
-        """The worker of an honest node, if it takes part."""
+        """Return the worker of an honest node, if it participates."""
         return self._by_peer.get(peer)
 
     def linked_workers_at(self, side: int) -> list[W]:
         return [each for each in self.workers if self.sides[each.index] == side and each.linked]
 
     def split_network(self, share: float) -> None:
-        """Split the network in two: about such a share of the nodes is cut off from the others."""
+        """Split the network in two: each node is cut off with probability `share`."""
         self.split, self.lossy_at = True, self.world.now
         self.sides = [int(self.world.random.random() < share) for _ in self.sides]
         self._recount_workers_by_side()
@@ -435,6 +431,6 @@ class SimDht(Generic[W]):
         self.on_side = [len(self.workers) - cut_off, cut_off]
 
     def lose_random_records(self) -> None:
-        """Some records are lost with the nodes that held them; their owners publish them again after a while."""
+        """Lose some records with the nodes that held them; their owners publish them again later."""
         self.lossy_at = self.world.now
         self.stores[0].drop_record_kinds(FORGOTTEN[self.world.random.randrange(3)])

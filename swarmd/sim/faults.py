@@ -1,4 +1,4 @@
-"""What goes wrong in the simulated world, and when."""
+"""Faults in the simulated world, and when they occur."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ from swarmd.sim.node import CRASH_POINTS, SimNode
 from swarmd.sim.swarm import SimSwarm
 
 PARTITION_S = (10.0, 180.0)
-AWAY_S = (60.0, 600.0)  # how long a follower that goes away is not there
+AWAY_S = (60.0, 600.0)  # duration of a follower's absence
 FREEZE_S = (2.0, 120.0)
 SLOW_DISK_S = (0.5, 8.0)
-OPERATOR_S = 60.0  # how often somebody looks whether the swarm has run its rounds
+OPERATOR_S = 60.0  # interval at which the operator checks whether the swarm has finished its rounds
 OUTAGE_S = (5.0, 240.0)
 DEAR_S = (20.0, 120.0)
 HALT_S = (5.0, 60.0)
@@ -22,14 +22,14 @@ BARRED_S = (10.0, 60.0)
 POOR_S = (10.0, 240.0)
 OWNER = "0xowner"
 FULL_S = (5.0, 240.0)  # how long a disk stays full
-LOOK_S = 5.0  # how often a node looks at its disk
-CLOCK_STEP_S = 3.0  # a clock that was set is off by up to this
-JUMP_S = (600.0, 3600.0)  # by which a clock is set wrong, forward or back
-WRONG_S = (5.0, 240.0)  # how long it stays wrong
+LOOK_S = 5.0  # interval at which a node checks its disk
+CLOCK_STEP_S = 3.0  # largest step of a small clock error
+JUMP_S = (600.0, 3600.0)  # size of a large clock error, forward or back
+WRONG_S = (5.0, 240.0)  # duration of a large clock error
 
 
 class FaultInjector:
-    """Draws faults at random instants until the world becomes calm."""
+    """Injects faults at random times until the world becomes calm."""
 
     def __init__(self, world: SimSwarm) -> None:
         self.world = world
@@ -50,7 +50,7 @@ class FaultInjector:
             self.world.call_in(OPERATOR_S, self._extend_finished_swarm)
 
     def _schedule_repeatedly(self, in_an_hour: float, act: Callable[[], None]) -> None:
-        """Have something happen at random instants, so often in an hour, until the world becomes calm."""
+        """Call `act` at random times, `in_an_hour` times per hour on average, until the world becomes calm."""
         if in_an_hour > 0:
             self.world.call_in(self.random.expovariate(in_an_hour / 3600.0), self._act_and_reschedule, in_an_hour, act)
 
@@ -65,7 +65,7 @@ class FaultInjector:
             self.random.choices(self._kinds, self._weights)[0](self, node)
 
     def _set_clock_wrong(self) -> None:
-        """Somebody sets a clock wrong, and right again a while later."""
+        """Set a random node's clock wrong, and correct it later."""
         node = self.random.choice(self.world.nodes)
         if not node.jumped_s:
             self.world.counts["jumps"] += 1
@@ -73,12 +73,12 @@ class FaultInjector:
             self.world.call_in(self.random.uniform(*WRONG_S), self._correct_clock, node)
 
     def _switch_off_follower(self) -> None:
-        """A follower's machine is switched off, and on again after some minutes."""
+        """Switch off a random follower's machine for some minutes."""
         node = self.random.choice(self.world.nodes[1:])
         node.crash(self.random.uniform(*AWAY_S))
 
     def _split(self, share: float) -> None:
-        """About such a share of the nodes is cut off from the others for a while."""
+        """Cut off each node with probability `share` from the others for a while."""
         dht = self.world.dht
         if not dht.split:
             self.world.counts["partitions"] += 1
@@ -90,7 +90,7 @@ class FaultInjector:
             node.step_clock(-node.jumped_s)
 
     def stop_faults(self) -> None:
-        """From now on nothing goes wrong. Frozen workers thaw when their time has come."""
+        """End all faults. Frozen workers thaw when their time has come."""
         self.over = True
         world = self.world
         world.dht.heal_network()
@@ -120,7 +120,7 @@ class FaultInjector:
             worker.lose_link()
 
     def _freeze_all(self, node: SimNode) -> None:
-        """SIGSTOP for the daemon and its workers."""
+        """Freeze the daemon and its workers, like SIGSTOP."""
         until = self.world.now + self.random.uniform(*FREEZE_S)
         node.freeze(until)
         for worker in node.supervisor.live_workers:
@@ -137,12 +137,12 @@ class FaultInjector:
         node.busy_until = max(node.busy_until, self.world.now + self.random.uniform(*SLOW_DISK_S))
 
     def _refuse_worker_starts(self, node: SimNode) -> None:
-        """The next worker processes cannot be executed."""
+        """Make the next starts of worker processes fail."""
         node.supervisor.refusals = self.random.randint(1, 3)
         self._kill_worker(node)
 
     def _break_worker_permanently(self, node: SimNode) -> None:
-        """A worker ends for a reason that a restart cannot mend."""
+        """End a worker for a reason that a restart cannot fix."""
         for worker in node.supervisor.live_workers[:1]:
             node.supervisor.break_process(worker, "identity in use", permanent=True)
 
@@ -153,7 +153,7 @@ class FaultInjector:
         node.skew_s += self.random.uniform(-CLOCK_STEP_S, CLOCK_STEP_S)
 
     def _fill_disk(self, node: SimNode) -> None:
-        """Something else takes the space, gives back too little of it to go on with, and then all."""
+        """Fill the disk, then free too little space to continue, and then all."""
         if node.disk.is_nearly_full:
             return
         self.world.counts["full_disks"] += 1
@@ -163,13 +163,13 @@ class FaultInjector:
         self.world.call_in(until_s, self._set_free_space, node, ROOM_BYTES)
 
     def _restore_from_backup(self, node: SimNode) -> None:
-        """A follower is brought back from a backup. On a chain others decide: see tests/chain."""
+        """Restore a follower from a backup. Not with a chain, where tests/chain covers it."""
         if node.index and len(node.disk.log.commits) > 1:
             node.restore_backup(self.random.randrange(1, len(node.disk.log.commits)))
             self.world.dht.lose_disk(node.index)
 
     def _set_free_space(self, node: SimNode, free_bytes: int) -> None:
-        """The node notices it when it looks the next time, whichever life it is in then."""
+        """Set a disk's free space; the node notices it at its next check, in whichever run."""
         if not self.over or free_bytes == ROOM_BYTES:
             node.disk.free_bytes = free_bytes
             self.world.call_in(self.random.uniform(0.0, LOOK_S), node.check_free_space)
@@ -199,7 +199,7 @@ class FaultInjector:
             self._chain.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
 
     def _evict_transaction(self, node: SimNode) -> None:
-        """Every pool forgets a transaction."""
+        """Remove a random transaction from the pool."""
         if pool := self._chain.pool:
             del pool[self._chain.random.choice(list(pool))]
 
@@ -208,12 +208,13 @@ class FaultInjector:
         self.world.call_in(self.random.uniform(*DEAR_S), self._chain.set_fee_multiple, 1.0)
 
     def _drain_account(self, node: SimNode) -> None:
-        """An account has next to nothing for a while."""
+        """Take nearly all coins from an account for a while."""
         self._chain.balances[node.account] = self.random.randrange(2 * CALL_WEI)
         self.world.call_in(self.random.uniform(*POOR_S), self._chain.balances.update, {node.account: RICH_WEI})
 
     def _use_up_nonce(self, node: SimNode) -> None:
-        """Another process uses the account: after what waits, or in its place for a higher fee."""
+        """Send a transaction of another process from the node's account: after the pending ones, or in place of one at
+        a higher fee."""
         chain = self._chain
         in_place = self.random.random() < 0.5
         nonce = chain.contract.nonce_of(node.account) if in_place else chain.pending_nonce_of(node.account)
@@ -226,7 +227,7 @@ class FaultInjector:
         self._chain.halted_until = self.world.now + self.random.uniform(*HALT_S)
 
     def _ban_peer(self, node: SimNode) -> None:
-        """The allow-list leaves a peer out for a while."""
+        """Exclude a peer from the allow-list for a while."""
         self._send_owner_call("bar", node.peer)
         self.world.call_in(self.random.uniform(*BARRED_S), self._send_owner_call, "allow", node.peer)
 
@@ -239,10 +240,10 @@ class FaultInjector:
         for node in self.world.nodes:
             self._send_owner_call("allow", node.peer)
             if self.world.profile.day_calls:
-                self._kill_chain_worker(node)  # it comes back with a configuration that bounds nothing
+                self._kill_chain_worker(node)  # it restarts with a configuration without a budget
 
     def _extend_finished_swarm(self) -> None:
-        """The operator gives a swarm that has run its rounds more of them."""
+        """As the operator, raise the number of rounds of a finished swarm."""
         if self.over:
             return
         self.world.call_in(OPERATOR_S, self._extend_finished_swarm)

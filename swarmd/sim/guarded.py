@@ -1,4 +1,4 @@
-"""The simulated network worker among hostile peers: what they do to it, and what the shipped bounds leave of that."""
+"""The simulated network worker among hostile peers: what they do to it, within the shipped limits."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from random import Random
@@ -12,31 +12,31 @@ from swarmd.sim.network import ROLLOUTS_BYTES, SimNetworkWorker, make_rollouts_b
 from swarmd.sim.processes import SimSupervisor
 from swarmd.sim.simulation import peer_id_of
 
-BOOTSTRAP = (peer_id_of(0), peer_id_of(1))  # that every node was given
-STRANGERS = tuple(f"beside-{number}" for number in range(5))  # who answer for every key of a node in the dark
-GIVING = ("sleeper",)  # hostile identities that give the bodies of what they name
-SILENT = ("sybil",)  # that never answer
+BOOTSTRAP = (peer_id_of(0), peer_id_of(1))  # of every node
+STRANGERS = tuple(f"beside-{number}" for number in range(5))  # hostile identities that eclipse a node's keys
+GIVING = ("sleeper",)  # hostile kinds that serve the bodies that they announce
+SILENT = ("sybil",)  # hostile kinds that never answer
 
 
 class AttackedNetworkWorker(SimNetworkWorker):
-    """A node's place in a DHT with strangers in it."""
+    """A node's network worker in a DHT with hostile peers."""
 
     def __init__(self, supervisor: SimSupervisor, pid: int, dht: SimDht[SimNetworkWorker]) -> None:
         super().__init__(supervisor, pid, dht)
         self.hints = GossipLimits(HINTS, ALL_HINTS, self.runtime.now)
 
     def make_random(self) -> Random:
-        """Honest chances under attack have a stream of their own."""
+        """Return the random stream for shipped code under attack, separate from the simulator's."""
         return self.world.guarded_random
 
     # --- what searches find ---
 
     def _has_only_hostile_neighbours(self) -> bool:
-        """Whether those nearest to every key are strangers."""
+        """Return whether the peers nearest to every key are hostile."""
         return self.index in self.dht.eclipsed and self.peer != self.world.coordinator
 
     def can_reach(self, peer: Hashable) -> bool:
-        """With "all" nobody honest can be called."""
+        """Return whether an honest node can be called; none can in an eclipse of kind "all"."""
         return self.dht.eclipsed.get(self.index) != "all" and super().can_reach(peer)
 
     def trusted_peers(self) -> list[str]:
@@ -50,7 +50,7 @@ class AttackedNetworkWorker(SimNetworkWorker):
         return peer in STRANGERS or super().is_storing_peer(peer)
 
     def search_peers(self, name: str) -> Mapping[str, SimRecord]:
-        """Nothing if strangers answer for every key and no guide does."""
+        """Return what others hold under a key; empty if the node is eclipsed and reaches no trusted peer."""
         return (
             super().search_peers(name)
             if not self._has_only_hostile_neighbours() or any(map(self.can_reach, self.trusted_peers()))
@@ -58,7 +58,7 @@ class AttackedNetworkWorker(SimNetworkWorker):
         )
 
     def store_at_peers(self, name: str, record: SimRecord) -> bool:
-        """As in any DHT. Honest peers must have room for what every node has to write."""
+        """Store an own record at peers, and check that honest peers had room for every necessary record."""
         store, content = self.partition_store, record.content
         held = store.keys.get(name, {}).get(record.owner)
         kept = super().store_at_peers(name, record)
@@ -69,7 +69,7 @@ class AttackedNetworkWorker(SimNetworkWorker):
         return kept
 
     def fetch_body(self, peer: str, digest: str) -> bytes | None:
-        """Strangers give nothing, another body, or never an answer."""
+        """Fetch a body. Hostile peers serve nothing, another body, or never answer."""
         kind = peer.rpartition("-")[0]
         if kind == "peer":
             return super().fetch_body(peer, digest)
@@ -86,12 +86,12 @@ class AttackedNetworkWorker(SimNetworkWorker):
             super().on_hint(key, owner, expiration)
 
     def count_rejections(self, senders: Iterable[str], reason: str) -> None:
-        """Records or calls of these are refused."""
+        """Count refused records or calls of these senders."""
         for sender in senders:
             self.session.view.rejections.count(sender, reason)
 
     def receive_hint_flood(self, senders: Iterable[str], count: int) -> None:
-        """Each of these sends `count` hints at once, of which the bounds let some in."""
+        """Receive `count` hints at once from each sender; the limits admit some of them."""
         for sender in senders:
             if self.hints.try_charge_sender(sender, count):
                 self.hints.try_charge_all(False, count)

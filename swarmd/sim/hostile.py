@@ -1,4 +1,4 @@
-"""Hostile actors in a simulated swarm: what each kind does, by a stream of chance of its own."""
+"""Hostile actors in a simulated swarm, one class for each kind of attack, each with its own random stream."""
 
 from abc import ABC, abstractmethod
 from random import Random
@@ -21,7 +21,7 @@ GROUPS = 16
 
 
 class HostileActor(ABC):
-    """One kind of attack, by one or many identities."""
+    """One kind of attack, by one or more identities."""
 
     kind: ClassVar[str]
     period_s: ClassVar[float] = 4.0
@@ -32,17 +32,17 @@ class HostileActor(ABC):
         self.random = random
 
     def act_repeatedly(self) -> None:
-        """Act now and again and again, on both sides of a partition."""
+        """Act now and periodically, on both sides of a partition."""
         self.world.call_in(self.random.uniform(0.5, 1.5) * self.period_s, self.act_repeatedly)
         for side in (0, 1) if self.dht.split else (0,):
             self.act(self.dht.stores[side], side)
 
     @abstractmethod
     def act(self, store: PartitionStore, side: int) -> None:
-        """Attack once, at one side of a partition."""
+        """Attack once, on one side of a partition."""
 
     def current_stage(self, store: PartitionStore) -> Place | None:
-        """The swarm's round and stage; None before the first or after the last."""
+        """Return the swarm's round and stage; None before the first or after the last."""
         return (
             None
             if store.clock_record is None or store.clock_record.final
@@ -52,7 +52,7 @@ class HostileActor(ABC):
     def write_membership(
         self, store: PartitionStore, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES
     ) -> SimRecord | None:
-        """Write a membership; None if it finds no room."""
+        """Write a membership. Returns None if there is no room."""
         content = records.Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
         return store.put_hostile_record(peer, content, size_bytes)
 
@@ -64,7 +64,7 @@ class HostileActor(ABC):
         report_bytes: int = REPORT_BYTES,
         rollouts_bytes: int = BARE_BYTES,
     ) -> SimRecord | None:
-        """Write a report and the rollouts that it names; None if it finds no room."""
+        """Write a report and the rollouts that it names. Returns None if there is no room."""
         if ref.groups and not self.write_rollouts(store, ref, rollouts_bytes):
             self.write_rollouts(store, ref)
         digest = ref.digest if ref.groups else ""
@@ -72,16 +72,16 @@ class HostileActor(ABC):
         return store.put_hostile_record(ref.peer, content, report_bytes)
 
     def write_rollouts(self, store: PartitionStore, ref: RolloutsRef, size_bytes: int = BARE_BYTES) -> SimRecord | None:
-        """Write rollouts; None if they find no room."""
+        """Write rollouts. Returns None if there is no room."""
         content = records.RolloutsRecord(SWARM, ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
         return store.put_hostile_record(ref.peer, content, size_bytes)
 
     def make_rollouts_ref(self, peer: str, place: Place, groups: int = GROUPS, size_bytes: int = 4096) -> RolloutsRef:
-        """A name for rollouts of a stage that there may be or not."""
+        """Return a reference to a stage's rollouts, which need not exist."""
         return RolloutsRef(peer, *place, f"{self.random.getrandbits(64):016x}", size_bytes, groups)
 
     def send_hints(self, side: int, record: SimRecord | None) -> None:
-        """Tell those who listen of a record that was kept."""
+        """Send hints at a stored record to the workers that watch its key."""
         if record is None:
             return
         key, latency_s = record.content.key, self.world.profile.latency_s
@@ -91,10 +91,10 @@ class HostileActor(ABC):
 
 
 class HostileMember(HostileActor):
-    """A member that writes something in each stage, under `peers` that have done the work of every node."""
+    """A member that writes records in each stage, under identities `peers` with the usual proof of work."""
 
     count: ClassVar[int] = 1
-    delay_s: ClassVar[tuple[float, float]] = (0.0, 0.0)  # from the opening of a stage to its report
+    delay_s: ClassVar[tuple[float, float]] = (0.0, 0.0)  # between the opening of a stage and its report
 
     def __init__(self, world: SimSwarm, random: Random) -> None:
         super().__init__(world, random)
@@ -119,22 +119,22 @@ class HostileMember(HostileActor):
 
     @abstractmethod
     def act_on_stage(self, store: PartitionStore, side: int, peer: str, place: Place) -> None:
-        """Write something, now that it is time for it in this stage; asked again and again while the stage is open."""
+        """Write records, once the report on this stage is due; called repeatedly while the stage is open."""
 
 
 SIGNATURE_BYTES = 64
-FRESH = 8  # identities that a flooder makes for each of its visits
-HINTS = 20  # that each of them sends at once
-VICTIMS = 0.6  # of the nodes: strangers stand beside what they search for, all the time
-ECLIPSE_S = (30.0, 120.0)  # how long one hears nothing but gossip
-HONEST_STAGES = (3, 50)  # that a sleeper takes part in before it turns
-TURNS = ("silent by turns", "gone", "equivocates", "leaves and returns")  # what a sleeper does then
-WORKED = 16  # identities of a crowd for which somebody has done the work
-FLAPPING = 24  # identities of a crowd that leave and come back at each visit
+FRESH = 8  # identities that a flooder makes at each attack
+HINTS = 20  # hints that each of them sends at once
+VICTIMS = 0.6  # share of the nodes whose look-ups hostile peers surround all the time
+ECLIPSE_S = (30.0, 120.0)  # duration of an eclipse in which a node receives only gossip
+HONEST_STAGES = (3, 50)  # number of stages in which a turncoat takes part before it turns
+TURNS = ("silent by turns", "gone", "equivocates", "leaves and returns")  # a turncoat's later behaviour
+WORKED = 16  # identities of a crowd that have proof of work
+FLAPPING = 24  # identities of a crowd that leave and come back at each attack
 
 
 class Flooder(HostileActor):
-    """Calls, hints and records that are refused, by ever new identities, at every node."""
+    """Sends calls, hints and records that are refused, from new identities all the time, to every node."""
 
     kind = "flooder"
     period_s = 2.0
@@ -150,7 +150,8 @@ class Flooder(HostileActor):
 
 
 class Eclipser(HostileActor):
-    """Stands beside all keys that some nodes search: they find what their guides know, and some of them nothing."""
+    """Surrounds all keys that some nodes look up: they find only what their trusted peers know, and some of them
+    nothing."""
 
     kind = "eclipser"
     period_s = 45.0
@@ -175,7 +176,7 @@ class Eclipser(HostileActor):
 
 
 class Equivocator(HostileMember):
-    """Signs another report of the same stage at each visit."""
+    """Signs another report of the same stage at each attack."""
 
     kind = "equivocator"
     period_s = 2.0
@@ -186,7 +187,7 @@ class Equivocator(HostileMember):
 
 
 class FreeRider(HostileMember):
-    """Reports the greatest reward at once, with no rollouts or with another's."""
+    """Reports the greatest reward at once, without rollouts or with another peer's."""
 
     kind = "freerider"
     count = 3
@@ -201,7 +202,7 @@ class FreeRider(HostileMember):
 
 
 class Poisoner(HostileMember):
-    """Rollouts that cannot be had, and numbers at every bound."""
+    """Announces rollouts that cannot be fetched, and extreme numbers."""
 
     kind = "poisoner"
     period_s = 6.0
@@ -214,7 +215,7 @@ class Poisoner(HostileMember):
 
 
 class TurncoatMember(HostileMember):
-    """Takes part like anybody for some stages, and then does, with the credit that it has, what others do."""
+    """Takes part honestly for some stages, and then attacks with the credit that it has."""
 
     kind = "sleeper"
     delay_s = (2.0, 12.0)
@@ -243,7 +244,7 @@ class TurncoatMember(HostileMember):
 
 
 class SybilCrowd(HostileActor):
-    """A crowd of free identities: memberships that come and go, and all room under the keys of coming rounds."""
+    """A crowd of free identities: memberships that come and go, and records that fill the keys of coming rounds."""
 
     kind = "sybil"
     period_s = 10.0
@@ -273,7 +274,7 @@ class SybilCrowd(HostileActor):
             self._fill_stage_keys(store, side, place)
 
     def _fill_stage_keys(self, store: PartitionStore, side: int, place: Place) -> None:
-        """Reports and rollouts under the keys of this stage and of those to come."""
+        """Fill the keys of this and coming stages with reports and rollouts."""
         stages = self.world.profile.stages
         coming = [
             (round, stage) for round in range(place[0], place[0] + records.ROUNDS_AHEAD + 1) for stage in range(stages)
@@ -302,5 +303,5 @@ def start_actors(world: SimSwarm) -> None:
 
 
 def is_hostile(peer: str) -> bool:
-    """Whether a peer is not one of the honest nodes."""
+    """Return whether a peer is not one of the honest nodes."""
     return not peer.startswith("peer-")

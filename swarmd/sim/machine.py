@@ -1,4 +1,4 @@
-"""A simulated machine: its clock, its account, and its disk, which stays when every process on it dies."""
+"""A simulated machine: its clock, its account, and its disk, which survives when every process on it dies."""
 
 import io
 from abc import ABC, abstractmethod
@@ -16,14 +16,14 @@ from swarmd.eventlog.frame import Commit, decode_commit, encode_commit, encode_f
 from swarmd.sim.simulation import Place, Simulation
 
 CHECKPOINTS_KEPT = 2
-ROOM_BYTES = 1 << 30  # free on a disk that nothing has filled
-WANTED_BYTES = 40 << 20  # that a node wants to be free before it trains on; below 32 MiB it pauses
+ROOM_BYTES = 1 << 30  # free space of a normal disk
+WANTED_BYTES = 40 << 20  # free space that a node needs to continue training; below 32 MiB it pauses
 LOW_BYTES = 32 << 20
-LOG_PATH = Path("simulated.seg")  # names the log in errors
+LOG_PATH = Path("simulated.seg")  # the log's name in errors
 
 
 class CrashableLog:
-    """An event log of which only the synced part is sure to survive."""
+    """An event log of which only the synced part is sure to survive a crash."""
 
     def __init__(self, events_max: int | None = None) -> None:
         self.commits: list[Commit] = []
@@ -32,7 +32,7 @@ class CrashableLog:
 
     @property
     def next_seq(self) -> int:
-        """Sequence number the next event gets."""
+        """The next event's sequence number."""
         return self.commits[-1].end_seq if self.commits else 0
 
     def append(self, commit: Commit) -> None:
@@ -42,7 +42,7 @@ class CrashableLog:
         self.synced = len(self.commits)
 
     def lose_unsynced(self, random: Random) -> None:
-        """Lose power: of what was written since the last sync, some first bytes reached the disk."""
+        """Lose power: of the bytes written since the last sync, a random prefix has reached the disk."""
         tail = self.commits[self.synced :]
         del self.commits[self.synced :]
         written = b"".join(encode_frame(encode_commit(commit), 0) for commit in tail)
@@ -51,13 +51,13 @@ class CrashableLog:
 
 
 def decode_whole_commits(written: bytes) -> list[Commit]:
-    """The whole commits at the beginning of what was found, read as the real log reads frames."""
+    """Return the complete commits at the beginning of these bytes, read by the real log's frame reader."""
     file = io.BytesIO(written)
     return [decode_commit(payload, LOG_PATH) for _, payload in read_frames(file, 0, 0)]  # type: ignore[arg-type]
 
 
 class SimCheckpoint(msgspec.Struct, frozen=True):
-    """What training a stage left behind."""
+    """The checkpoint of a trained stage."""
 
     round: int
     stage: int
@@ -70,11 +70,11 @@ class SimDisk:
     """Log and checkpoints of one machine.
 
     Attributes:
-        trained: each (round, stage) that was trained to its end, over all lives; a record of the simulator, which
-            the node cannot read.
-        free_bytes: on the file system.
-        drawn: tokens, as the trainer counts them.
-        snapshot: a number of commits, and the state that they come to.
+        trained: each (round, stage) that was trained to its end, in all runs; a record of the simulator, which the node
+            cannot read.
+        free_bytes: of the file system.
+        drawn: tokens, by the trainer's count.
+        snapshot: number of commits, and the state after them.
     """
 
     def __init__(self, commit_events_max: int | None = None) -> None:
@@ -98,30 +98,30 @@ class SimDisk:
         self.snapshot = (0, State())
 
     def save_checkpoint(self, checkpoint: SimCheckpoint) -> None:
-        """Write a checkpoint, atomically, and drop the oldest."""
+        """Write a checkpoint, and drop the oldest."""
         self.checkpoints[(checkpoint.round, checkpoint.stage)] = checkpoint
         while len(self.checkpoints) > CHECKPOINTS_KEPT:
             del self.checkpoints[next(iter(self.checkpoints))]
 
 
 class SimMachine(ABC):
-    """What the processes on a machine know of it; `swarmd.sim.node.SimNode` adds the daemon.
+    """A machine as its processes see it; `swarmd.sim.node.SimNode` adds the daemon.
 
     Args:
-        pace_s: median time that a stage takes to train here.
+        pace_s: median training time of a stage on this machine.
         skew_s: this machine's clock minus the true time.
         events_max: a commit of more events is refused; None for no bound.
 
     Attributes:
-        jumped_s: of `skew_s`, by what somebody set the clock wrong.
-        jumps: how often somebody set it so far.
-        account: that submissions to a contract come from.
-        rpc_out_until: no endpoint of a chain answers until then.
-        life: number of the present life of the daemon; facts of an earlier one are lost.
-        running: whether there is a daemon.
-        piped: facts for which the daemon's inbox had no room.
-        busy_until: a slow disk has facts gather into one commit until then.
-        frozen_until: the daemon stands still.
+        jumped_s: the part of `skew_s` by which the clock was set wrong.
+        jumps: how often it was set so far.
+        account: the account for submissions to a contract.
+        rpc_out_until: no chain endpoint answers until then.
+        life: number of the daemon's current run; facts of an earlier one are lost.
+        running: whether the daemon runs.
+        piped: facts that did not fit into the daemon's inbox.
+        busy_until: facts gather into one commit until then, as on a slow disk.
+        frozen_until: the daemon stands still until then.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class SimMachine(ABC):
     @property
     @abstractmethod
     def state(self) -> State:
-        """What the daemon holds the log to come to."""
+        """The daemon's state."""
 
     @abstractmethod
     def receive_fact(self, life: int, event: Event) -> None:
@@ -159,5 +159,5 @@ class SimMachine(ABC):
         return self.world.now + self.skew_s
 
     def fail_run(self, what: str) -> NoReturn:
-        """Something that must not happen has happened here."""
+        """End the run with an error: a violated invariant on this machine."""
         self.world.fail_run(what, self.name)

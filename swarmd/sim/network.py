@@ -1,9 +1,10 @@
-"""The network worker of a simulated node: the shipped decisions over a simulated network.
+"""A simulated node's network worker: the shipped logic over a simulated network.
 
-- Simulated are the link, the DHT's storage and look-ups, bodies, gossip and time; the process dies and freezes. What is
-  gathered, published, watched and told is decided by `swarmd.dht`, which reaches the network by the ports here.
-- Whatever goes wrong on the way is drawn here: requests without an answer, peers that take a record and lose it, values
-  of before, hints and facts that are lost or come twice.
+- The link, the DHT's storage and look-ups, bodies, gossip and time are simulated; the process dies and freezes.
+  `swarmd.dht` decides what is gathered, published, watched and reported, and reaches the network through the ports
+  implemented here.
+- Network faults are drawn here: requests without an answer, peers that accept a record and lose it, stale values, hints
+  and facts that are lost or duplicated.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ from swarmd.sim.machine import SimMachine
 from swarmd.sim.processes import SimSupervisor, SimWorker
 from swarmd.sim.simulation import peer_id_of
 
-POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
-READ_KEPT = 8  # keys of which a worker knows what it has found there last
-CALL_S = 5.0  # a request that gets no answer fails after this
-REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.look_up_key`
-BLOBS_KEPT = 256  # or twice as many as there are nodes: a stage without shards is gathered from nearly all
-ROLLOUTS_BYTES = 4096  # of a body that the simulated trainer writes
-DIGEST_LENGTH = 16  # of its digests, which are drawn
+POLL_S = 15.0  # hints carry the news; a poll finds what a lost one would have told
+READ_KEPT = 8  # keys of which a worker remembers the last result
+CALL_S = 5.0  # timeout of a request without an answer
+REPLICAS = 5  # peers that hold a record, as in `swarmd.dht.store.lookup`
+BLOBS_KEPT = 256  # or twice the number of nodes: an unsharded stage is gathered from nearly all
+ROLLOUTS_BYTES = 4096  # size of a body from the simulated trainer
+DIGEST_LENGTH = 16  # of its digests, which are random
 INLINE_BYTES_MAX = 40960
-PIPE_S = 0.001  # from the daemon to the worker
+PIPE_S = 0.001  # latency from the daemon to the worker
 JOIN_S = (0.2, 3.0)
-WEIGHTS_SPENT_CHANCE = 0.1  # of those to be averaged with, if some were before
+WEIGHTS_SPENT_CHANCE = 0.1  # of repeated offers for averaging, if there were earlier ones
 WEIGHTS_MISSING_CHANCE = 0.2
 CONTRACT = ChainConfig(rpc=(), chain_id=31337, contract="0x" + "1" * 40)
 
@@ -90,7 +91,7 @@ class SimTopic:
 
 
 class SimRecordComparison(EquivocationDetector):
-    """The shipped comparison, which sees each record that a worker reads or writes once."""
+    """The shipped comparison, which processes each record that a worker reads or writes once."""
 
     def __init__(
         self,
@@ -102,10 +103,10 @@ class SimRecordComparison(EquivocationDetector):
         super().__init__(coordinator, known, found)
         self._signed = signed
         self._seen: dict[tuple[str, type[object]], records.Record] = {}  # the latest of each owner and kind
-        self._read: dict[str, Mapping[str, records.Record]] = {}  # by key, what was found there last
+        self._read: dict[str, Mapping[str, records.Record]] = {}  # key → records found there last
 
     def compare_found(self, name: str, found: Mapping[str, records.Record]) -> None:
-        """Records that were found under a key; the same mapping as the last time holds nothing new."""
+        """Compare records found under a key; an identical mapping as before holds nothing new."""
         if self._read.get(name) is found:
             return
         self._read.pop(name, None)
@@ -125,11 +126,11 @@ class SimRecordComparison(EquivocationDetector):
             self.compare_decoded(self._signed(record))
 
     def compare_quoted_reports(self, reports: Iterable[bytes]) -> None:
-        """What simulated leaderboards quote is not a record by itself, see `SimRecord.encode`."""
+        """Do nothing: simulated leaderboards do not quote whole records, see `SimRecord.encode`."""
 
 
 def to_sim_record(record: records.Record) -> SimRecord:
-    """A record that came by gossip, as the simulated DHT keeps it."""
+    """Return a gossiped record in the form that the simulated DHT stores."""
     if isinstance(record, SimRecord):
         return record
     content = record.content
@@ -141,7 +142,7 @@ def check_unsigned_evidence(policy: records.RecordPolicy, evidence: Evidence) ->
 
 
 class SimFindings(NamedTuple):
-    """See `swarmd.dht.ports.LookupResult`."""
+    """Implements `swarmd.dht.ports.LookupResult`."""
 
     records: Mapping[str, records.Record]
     answered: bool
@@ -152,7 +153,7 @@ class SimFindings(NamedTuple):
 
 
 class SimRecords(RecordStore):
-    """Records as a worker reaches them."""
+    """A worker's access to records."""
 
     def __init__(self, worker: SimNetworkWorker, view: SwarmView, comparison: EquivocationDetector) -> None:
         super().__init__(view)
@@ -192,7 +193,7 @@ class SimRecords(RecordStore):
         worker = self._worker
         worker.world.asked["member"] += 1
         await worker.wait_round_trip()
-        # The owner shows it itself, if it can be called.
+        # The owner sends it itself, if it can be called.
         other = worker.dht.worker_of_peer(owner)
         record = other.own.get(name) if other is not None and worker.can_reach(owner) else None
         if record is None or not is_unexpired(record, worker.node.local_time()):
@@ -251,7 +252,7 @@ class SimBodies:
         return body
 
     async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
-        """Every second node writes rollouts that are too large for a record."""
+        """Compress a body, so that every second node's rollouts are too large for a record."""
         if len(digest_of_body(body)) == DIGEST_LENGTH:
             return b"" if self._worker.index % 2 else b"z" + body[:DIGEST_LENGTH]
         return b"z" + body if len(body) < INLINE_BYTES_MAX else b""
@@ -267,7 +268,7 @@ class SimBodies:
 
 
 def make_rollouts_body(digest: str) -> bytes:
-    """The rollouts that a simulated trainer wrote."""
+    """Return the body that a simulated trainer wrote."""
     return digest.encode().ljust(ROLLOUTS_BYTES)
 
 
@@ -276,9 +277,9 @@ def is_rollouts_body(body: bytes) -> bool:
 
 
 def digest_of_body(body: bytes) -> str:
-    """Drawn for rollouts, a sha256 for all else."""
+    """Return a body's digest: for rollouts the random one in it, for others the sha256."""
     if is_rollouts_body(body):
-        return sys.intern(body[:DIGEST_LENGTH].decode())  # all who keep the body keep its digest
+        return sys.intern(body[:DIGEST_LENGTH].decode())  # shared by all holders of the body
     return hashlib.sha256(body).hexdigest()
 
 
@@ -302,7 +303,7 @@ class SimReplicas:
         self._admitted.append((name, to_sim_record(record)))
 
     def _is_expiration_plausible(self, held: records.Record) -> bool:
-        """Whether a record was not signed by a clock that was ahead."""
+        """Return whether a record was not signed by a clock that was ahead."""
         return not records.is_too_far_ahead(held.expiration, self._worker.node.local_time())
 
     def get_local_record(self, name: str, owner: str) -> records.Record | None:
@@ -321,11 +322,11 @@ class SimReplicas:
         failure, random = worker.world.fault_chance("failure"), worker.random
         took = [peer for peer in peers if worker.is_storing_peer(peer) and random.random() >= failure]
         if not any(map(worker.can_reach, took)) or random.random() < worker.world.fault_chance("stale"):
-            return took  # nobody honest heard of it; or those who did lose it at once
+            return took  # no honest peer got it, or those that did lost it at once
         if not worker.store_at_peers(name, to_sim_record(record)):
             return []
         worker.world.on_record_stored(record)
-        if records.is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
+        if records.is_sharded(record.content):  # has no hints; the coordinator is among the replicas
             worker.notify_replicas(took, record)
         return took
 
@@ -340,13 +341,13 @@ class SimReplicas:
         return False, held if held.expiration > record.expiration else None
 
     async def check_network_link(self) -> None:
-        """Peers that come find what a lonely node keeps."""
+        """Store at peers again what was stored while the node was alone."""
         await self._worker.wait_round_trip()
         for name, record in self._admitted:
             self._worker.store_at_peers(name, record)
 
     def replicate_in_background(self, name: str, record: records.Record, stored: Collection[Hashable]) -> None:
-        """All who could keep it at this side of a partition hold what they hold together."""
+        """Do nothing: all peers on one side of a partition share one store."""
 
 
 class SimNetwork:
@@ -388,8 +389,6 @@ class SimNetwork:
 
 
 class SimOwnRecords(OwnRecords):
-    """Own records on a simulated disk."""
-
     def __init__(self, worker: SimNetworkWorker) -> None:
         super().__init__(SWARM, worker.dht.own_records.get(worker.index, ()))
         self._worker = worker
@@ -399,7 +398,7 @@ class SimOwnRecords(OwnRecords):
 
 
 class SimHintGossip:
-    """Says that there is a record to all who watch its key."""
+    """Sends a hint at a record to all workers that watch its key."""
 
     def __init__(self, worker: SimNetworkWorker) -> None:
         self._worker = worker
@@ -412,7 +411,7 @@ class SimHintGossip:
 
 
 class SimSeniority(Seniority):
-    """What a node knows of who has been in the swarm for how long; nobody finds work here, it is written down."""
+    """A node's seniority, with proof of work from a table instead of a search."""
 
     def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int], boards: LeaderboardCaches) -> None:
         super().__init__(always, secret)
@@ -427,7 +426,7 @@ class SimSeniority(Seniority):
 
 
 class SimSession:
-    """The parts of a simulated worker's network, wired. It is an `OwnNode`, too."""
+    """The parts of a simulated worker's network, connected. Implements `OwnNode`, too."""
 
     def __init__(self, worker: SimNetworkWorker, random: Random) -> None:
         node, dht, runtime = worker.node, worker.dht, worker.runtime
@@ -466,10 +465,10 @@ class SimSession:
         return b""
 
     def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
-        """Addresses are of no use here: nobody has to be found."""
+        """Do nothing: simulated nodes need no addresses."""
 
     def save_withdrawals(self) -> None:
-        """Nobody needs an invitation here."""
+        """Do nothing: simulated swarms have no invitations."""
 
     async def save_standings(self, board: LeaderboardBody) -> None:
         self._dht.standings[self._node.index] = SavedStandings(SWARM, board.round, board.standings)
@@ -478,7 +477,7 @@ class SimSession:
 
 
 def make_node_config(node: SimMachine) -> Config:
-    """What a node's configuration says of the network."""
+    """Return a node's configuration of the network."""
     settings, profile = node.settings, node.world.profile
     dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S, gather_peers=profile.gather_peers)
     coordinator = "" if node.coordinates else settings.coordinator
@@ -492,14 +491,14 @@ def make_node_config(node: SimMachine) -> Config:
 
 
 class SimNetworkWorker(SimWorker):
-    """A node's place in the DHT.
+    """A node's network worker.
 
     Attributes:
         joined: whether p2pd runs.
         linked: whether it reaches the swarm.
-        epoch: counts losses of the link; what was under way before one is not answered after it.
-        own: the node's own records, as it keeps them itself.
-        listeners: gossip topic → what takes its messages.
+        epoch: number of link losses; requests from before a loss get no answer.
+        own: the node's own records, as it stores them itself.
+        listeners: gossip topic → message handler.
     """
 
     kind = "network"
@@ -520,12 +519,12 @@ class SimNetworkWorker(SimWorker):
         parts = (session.view, session.store, session.publisher)
         members = Members(*parts, session)
         self.agent = NetworkAgent(*parts, session.gossip, session.bodies, session, members)
-        self._until_up: list[VirtualFuture] = []  # of those who wait for p2pd to run
+        self._until_up: list[VirtualFuture] = []  # completed when p2pd runs
         self._deaf = False
-        self._hurries = False  # it is about to end, and says so without waiting for anybody
+        self._hurries = False  # it is about to end, and announces that without waiting for timeouts
 
     def make_random(self) -> Random:
-        """What the shipped decisions draw from."""
+        """Return the random stream of the shipped code."""
         return self.random
 
     # --- the link ---
@@ -549,7 +548,7 @@ class SimNetworkWorker(SimWorker):
         self._update_link()
 
     def _update_link(self) -> None:
-        """A follower is linked while it reaches another node, the coordinator always."""
+        """Report changes of the link: a follower is linked while it reaches another node, the coordinator always."""
         others = self.dht.on_side[self.partition_side] - 1
         reaches = others > 0 or self.node.coordinates
         if reaches and (not self.linked or self._is_peer_change_relevant(others)):
@@ -563,13 +562,13 @@ class SimNetworkWorker(SimWorker):
         self.disturbance.set()
 
     def _is_peer_change_relevant(self, others: int) -> bool:
-        """The last peer is gone, or there is one again; which matters to a coordinator that holds the swarm then."""
+        """Return whether the last peer left or the first came back, if the coordinator holds stages when alone."""
         coordination = self.node.settings.coordination
         holds = coordination is not None and coordination.when_alone == "hold"
         return holds and (others > 0) != (self.peers_told > 0)
 
     def lose_link(self) -> None:
-        """p2pd died; it is started again."""
+        """Simulate the death of p2pd, which is restarted."""
         if not self.alive or not self.joined:
             return
         self.epoch += 1
@@ -586,7 +585,7 @@ class SimNetworkWorker(SimWorker):
             self.send_event(event)
 
     def handle_stop(self) -> None:
-        """In an orderly stop the membership record says so."""
+        """Announce the departure in an orderly stop."""
         if self.joined and not self._deaf and not self.ignores_stop:
             self._hurries = True
             self.runtime.start(self.agent.members.leave())
@@ -597,7 +596,7 @@ class SimNetworkWorker(SimWorker):
         self.runtime.stop()
         self.dht.remove_worker(self)
 
-    # --- what the shipped code is given and gives ---
+    # --- commands and facts ---
 
     def perform(self, command: Command) -> None:
         if self._deaf:
@@ -609,7 +608,7 @@ class SimNetworkWorker(SimWorker):
         self.call_later(PIPE_S, self.agent.start_command, command)
 
     def _fetch_weights(self, command: FetchWeights) -> None:
-        """A peer's weights come after a while, too late at times; or they do not come. No bytes are moved here."""
+        """Simulate a fetch: weights arrive after a while, sometimes too late or not at all. No bytes are moved."""
         left_s = command.until_at - self.node.local_time()
         if self.random.random() < self.world.fault_chance("loss") or left_s <= 0:
             return
@@ -623,14 +622,14 @@ class SimNetworkWorker(SimWorker):
         several = self.random.sample(others, self.random.randrange(len(others))) if command.average else []
         more = [AveragedOffer(peer, round, f"{self.random.getrandbits(256):064x}") for peer in several if peer != whose]
         weights = PeerWeights(whose, round, digest, size_bytes, 0.5, command.average, tuple(more))
-        if command.averaged and self.random.random() < WEIGHTS_SPENT_CHANCE:  # a peer that trains no more
+        if command.averaged and self.random.random() < WEIGHTS_SPENT_CHANCE:  # a peer that no longer trains
             spent = self.random.choice(command.averaged)
             weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)
         seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
         self.call_later(seconds, self.send_event, events.WeightsFetched(command.id, weights, size_bytes, seconds))
 
     def emit_event(self, event: events.Event) -> None:
-        """A fact of the shipped code; now and then one comes twice."""
+        """Report a fact of the shipped code, sometimes twice."""
         self.world.on_network_fact(self.index, event)
         self.send_event(event)
         if isinstance(
@@ -646,25 +645,24 @@ class SimNetworkWorker(SimWorker):
 
     @property
     def partition_store(self) -> PartitionStore:
-        """The records that are held at its side of a partition."""
+        """The records on its side of a partition."""
         return self.dht.stores[self.partition_side]
 
     @property
     def has_peers_at_side(self) -> bool:
-        """Whether there is anybody else at its side."""
+        """Whether there are other workers on its side."""
         return self.joined and self.dht.on_side[self.partition_side] > 1
 
     def can_reach(self, peer: Hashable) -> bool:
-        """Whether an honest node can be called."""
+        """Return whether an honest node can be called."""
         other = self.dht.worker_of_peer(peer)
         return other is not None and other.joined and other.partition_side == self.partition_side
 
     def is_storing_peer(self, peer: Hashable) -> bool:
-        """Whether a peer says that it keeps a record."""
         return self.can_reach(peer)
 
     def nearest_peers(self, place: int, count: int) -> list[str]:
-        """So many peers that should keep what lies under a key."""
+        """Return `count` peers that should hold a key's records."""
         workers, side = self.dht.workers, self.partition_side
         found: list[str] = []
         for step in range(len(workers)):
@@ -676,7 +674,7 @@ class SimNetworkWorker(SimWorker):
         return found
 
     def trusted_peers(self) -> list[str]:
-        """Peers that are asked in each search."""
+        """Return peers that are asked in each search."""
         return [] if self.node.coordinates else [self.session.view.coordinator]
 
     async def wait_until_up(self) -> None:
@@ -687,7 +685,7 @@ class SimNetworkWorker(SimWorker):
             await answer
 
     async def wait_round_trip(self, fails: bool = True) -> None:
-        """Let the time of a request pass, there and back. Raises NetworkDown without a link or an answer."""
+        """Let the time of a round trip pass. Raises NetworkDown without a link or an answer."""
         epoch = self.epoch
         if not self.joined:
             raise NetworkDown("the network is down: p2pd is being started")
@@ -702,7 +700,7 @@ class SimNetworkWorker(SimWorker):
             raise NetworkDown("p2pd ended")
 
     def look_up(self, name: str) -> Mapping[str, SimRecord]:
-        """What a look-up finds under a key, here and with others; now and then their values of before."""
+        """Return what a look-up finds under a key, on this node and others; sometimes stale records."""
         found = self.search_peers(name)
         if name == CLOCK and found and self.random.random() < self.world.fault_chance("stale"):
             before = self.partition_store.before.get(self.session.view.coordinator)
@@ -715,36 +713,36 @@ class SimNetworkWorker(SimWorker):
         return found
 
     def search_peers(self, name: str) -> Mapping[str, SimRecord]:
-        """What others hold under a key; each record that is seen first is compared with those before."""
+        """Return what others hold under a key, after comparing records seen for the first time with earlier ones."""
         found = self.partition_store.find_records(name, self.node.local_time())
         self.session.comparison.compare_found(name, found)
         return found
 
     def store_at_peers(self, name: str, record: SimRecord) -> bool:
-        """Give an own record to peers. False if it finds no room."""
+        """Store an own record at peers. Returns False if there is no room."""
         return self.partition_store.put_record(name, record)
 
     def notify_replicas(self, peers: Sequence[Hashable], record: records.Record) -> None:
-        """Those who keep a record have it; who waits for it takes it, who watches its key looks."""
+        """Pass a stored record to its replicas' workers: a collector accepts it, a watch reads its key."""
         for peer in peers:
             other = self.dht.worker_of_peer(peer)
             if other is not None and other.joined:
                 other.session.store.handle_stored_record(record)
 
     def fetch_body(self, peer: str, digest: str) -> bytes | None:
-        """What a peer gives for a digest; None if it never answers. Raises NetworkDown."""
+        """Return the body that a peer sends for a digest; None if it never answers. Raises NetworkDown."""
         other = self.dht.worker_of_peer(peer)
         if other is None or not self.can_reach(peer):
             raise NetworkDown(f"{peer} is not there")
         kept = self.dht.blobs.get(other.index, {}).get(digest)
-        if kept:  # else it has the usual form
+        if kept:  # otherwise the body is derived from its digest
             return kept
         return make_rollouts_body(digest) if len(digest) == len(make_rollouts_body(digest).rstrip()) else None
 
     # --- gossip ---
 
     def send_gossip(self, other: SimNetworkWorker, act: Callable[..., None], *args: Any) -> None:
-        """Have another hear something; now and then it is lost on the way, or comes twice."""
+        """Send gossip to another worker; sometimes it is lost, or arrives twice."""
         random = self.random
         times = 0 if random.random() < self.world.fault_chance("loss") else 1
         times += random.random() < self.world.fault_chance("duplicate")
@@ -752,7 +750,7 @@ class SimNetworkWorker(SimWorker):
             other.call_later(random.expovariate(1.0 / self.world.profile.latency_s), act, *args)
 
     def on_hint(self, key: str, owner: str, expiration: float) -> None:
-        """Somebody says that there is a record."""
+        """Handle a hint at a record."""
         if self.joined:
             self.session.store.handle_hint(key, owner, expiration)
 

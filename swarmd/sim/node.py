@@ -1,6 +1,7 @@
-"""A simulated node: a machine on which a daemon comes and goes, which is the shipped shell: its loop, its supervision.
+"""A simulated node: a machine whose daemon starts and stops; the daemon is the shipped shell, with its loop and
+supervision.
 
-Facts are stepped in memory, appended, synced, and only then acted upon. A crash may fall between any two of these.
+Facts are stepped in memory, appended, synced, and only then acted upon. A crash may occur between any two of these.
 """
 
 from collections import deque
@@ -25,17 +26,17 @@ from swarmd.sim.simulation import Simulation
 
 CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
 CRASH_POINTS: tuple[CrashPoint, ...] = ("before-append", "before-sync", "before-dispatch", "in-dispatch")
-SMALL_COMMIT_EVENTS = 4  # of every second node: events in a commit, and facts that wait
+SMALL_COMMIT_EVENTS = 4  # for every second node: events in a commit, and facts in the inbox
 SMALL_INBOX_FACTS = 4
-SNAPSHOT_COMMITS = 40  # from one snapshot to the next
+SNAPSHOT_COMMITS = 40  # between two snapshots
 
 
 class DaemonCrashed(Exception):
-    """The daemon dies here."""
+    """Raised at the point where the daemon dies."""
 
 
 class NodeLog:
-    """The event log of one life, on the machine's disk."""
+    """The event log of one run, on the machine's disk."""
 
     def __init__(self, node: "SimNode") -> None:
         self._node = node
@@ -43,11 +44,11 @@ class NodeLog:
 
     @property
     def next_seq(self) -> int:
-        """Sequence number the next event gets."""
+        """The next event's sequence number."""
         return self._log.next_seq
 
     def append(self, at: float, batch: Sequence[events.Event], commands_digest: bytes) -> None:
-        """Write one commit and make it durable, unless the daemon dies before. Raises CommitTooLarge, DaemonCrashed."""
+        """Write one commit durably, unless the daemon dies before. Raises CommitTooLarge, DaemonCrashed."""
         node = self._node
         commit = Commit(self._log.next_seq, at, RULES, tuple(batch), commands_digest)
         if self._log.events_max is not None and len(batch) > self._log.events_max:
@@ -66,7 +67,7 @@ class NodeLog:
         return len(self._log.commits) - self._node.disk.snapshot[0] >= SNAPSHOT_COMMITS
 
     def write_snapshot(self, state: State) -> None:
-        """Keep what all commits so far come to."""
+        """Save the state after all commits so far."""
         self._node.disk.snapshot = (len(self._log.commits), state)
 
 
@@ -75,9 +76,9 @@ class SimNode(SimMachine):
 
     Attributes:
         crash_point: where in the next commit the daemon dies.
-        restored: from a backup, which the log does not know yet.
-        checked: the fold of the events before `checked_seq`, which have counted (`Simulation.on_event`).
-        base: commits that were folded at an earlier restart, and the state that they came to.
+        restored: whether it was restored from a backup, and the log does not contain that yet.
+        checked: the fold of the events before `checked_seq`, which were checked (`Simulation.on_event`).
+        base: number of commits folded at an earlier restart, and the state after them.
     """
 
     def __init__(
@@ -93,17 +94,17 @@ class SimNode(SimMachine):
         self.checked, self.checked_seq = State(), 0
         self.base = (0, State())
         self.supervisor = SimSupervisor(self, make_worker)
-        self._brought: deque[events.Event] = deque()  # all facts that are to be recorded
-        self._turning = False  # facts are being committed
+        self._brought: deque[events.Event] = deque()  # all facts that must still be recorded, in order
+        self._turning = False  # whether a commit is in progress
         self._deadlines: tuple[Deadline, ...] = ()
-        self._wake_at = 0.0  # true time of the next look at the deadlines, 0 for none
+        self._wake_at = 0.0  # true time of the next check of deadlines, 0 for none
 
     @property
     def state(self) -> State:
         return self.loop.state
 
     def _make_loop(self, state: State) -> NodeLoop:
-        """The loop of a new life, with this node as a projection."""
+        """Make the loop of a new run, with this node as a projection."""
         loop = NodeLoop(NodeLog(self), state, (self,), self._inbox_max)
         loop.set_command_handler(self.perform)
         return loop
@@ -111,7 +112,7 @@ class SimNode(SimMachine):
     # --- life and death ---
 
     def start(self) -> None:
-        """Execute the daemon: fold the log, then record that a life began."""
+        """Start the daemon: fold the log, then record that a run began."""
         if self.running:
             return
         self.life += 1
@@ -129,8 +130,8 @@ class SimNode(SimMachine):
         self.check_free_space()
 
     def fold_log(self, base: tuple[int, State]) -> State:
-        """The state that the log comes to; it must be the one the last life had, with the same commands. `base`: the
-        first commits and what they come to; (0, State()) folds the whole log."""
+        """Return the state after the whole log; it must equal that of the last run, with the same commands. `base`: a
+        number of first commits and the state after them; (0, State()) folds the whole log."""
         known_seq, known = self.checked_seq, self.checked
         index, fold = base[0], StateFold(base[1])
         for commit in self.disk.log.commits[index:]:
@@ -147,7 +148,7 @@ class SimNode(SimMachine):
         return fold.state
 
     def _check_unadopted_commit(self, commit: Commit, state: State) -> None:
-        """Check a commit of an earlier life that was durable but never adopted: it is new to the checks."""
+        """Check a commit of an earlier run that was durable but never adopted: the checks have not seen it."""
         for each in applied.fold_envelopes(commit.envelopes(), state):
             if each.seq >= self.checked_seq:
                 self._report_checked_event(each)
@@ -157,7 +158,7 @@ class SimNode(SimMachine):
         self.world.on_event(self.index, applied)
 
     def crash(self, away_s: float | None = None) -> None:
-        """The daemon dies at once, its workers with it; it is started again after a while, or after `away_s`."""
+        """Kill the daemon and its workers at once; start it again after `away_s`, or a random delay."""
         if self.running:
             self.world.counts["crashes"] += 1
             self._end_run()
@@ -165,7 +166,7 @@ class SimNode(SimMachine):
             self.world.call_in(self.world.draw_restart_delay_s() if away_s is None else away_s, self.start)
 
     def restore_backup(self, commits: int) -> None:
-        """The machine is lost; another one goes on with the backup that was made when the log had that many commits."""
+        """Lose the machine, and continue on another one with a backup made when the log had `commits` commits."""
         self._end_run()
         self.disk.restore_backup(commits)
         self.base = (0, State())
@@ -180,7 +181,7 @@ class SimNode(SimMachine):
         self.supervisor.on_daemon_death()
 
     def step_clock(self, step_s: float) -> None:
-        """Somebody sets this machine's clock; the daemon notices within a second."""
+        """Set this machine's clock; the daemon notices within a second."""
         self.skew_s += step_s
         self.jumped_s += step_s
         self.jumps += 1
@@ -192,18 +193,18 @@ class SimNode(SimMachine):
             self._schedule_wake(self.world.now)
 
     def freeze(self, until: float) -> None:
-        """The daemon stands still, as after SIGSTOP."""
+        """Freeze the daemon until then, like SIGSTOP."""
         self.frozen_until = max(self.frozen_until, until)
         self._schedule_wake(until)
 
     def thaw(self, life: int) -> None:
-        """The daemon goes on, as after SIGCONT."""
+        """Resume the daemon, like SIGCONT."""
         if life == self.life and self.running:
             self._wake_at = 0.0
             self._schedule_wake(self.world.now)
 
     def check_free_space(self) -> None:
-        """Pause when the disk is nearly full, go on when there is room again."""
+        """Report the disk's state: pause if it is nearly full, resume if there is space again."""
         if not self.running:
             return
         free_bytes, paused = self.disk.free_bytes, self.state.low_space is not None
@@ -213,7 +214,7 @@ class SimNode(SimMachine):
             self.receive_fact(self.life, events.SpaceFreed(free_bytes))
 
     def add_rounds(self, rounds: int) -> None:
-        """Let the swarm run more rounds, from the next life on."""
+        """Raise the swarm's number of rounds, from the next run on."""
         coordination = self.settings.coordination
         assert coordination is not None, "only the coordinator is told how many rounds there are"
         more = replace(coordination, rounds_max=coordination.rounds_max + rounds)
@@ -222,7 +223,7 @@ class SimNode(SimMachine):
     # --- facts ---
 
     def receive_fact(self, life: int, event: events.Event) -> None:
-        """A fact for this life's inbox; committed at once unless the daemon is frozen or its disk is slow."""
+        """Put a fact into this run's inbox; it is committed at once unless the daemon is frozen or its disk is slow."""
         if life != self.life or not self.running:
             return
         self._brought.append(event)
@@ -241,7 +242,7 @@ class SimNode(SimMachine):
             self.world.call_at(at, self._wake, self.life)
 
     def _wake(self, life: int) -> None:
-        """Look at the deadlines and the inbox."""
+        """Check the deadlines and the inbox."""
         world = self.world
         if life != self.life or not self.running or not 0.0 < self._wake_at <= world.now:
             return
@@ -255,7 +256,7 @@ class SimNode(SimMachine):
             self._schedule_next_wake()
 
     def _schedule_next_wake(self) -> None:
-        """See that the next deadline and a waiting inbox are looked at in time."""
+        """Schedule the next check of deadlines and inbox."""
         self._deadlines = self.state.deadlines
         if self._brought and not self.loop.has_facts and not self.piped:
             self.fail_run(f"{type(self._brought[0]).__name__} was brought, and is not recorded")
@@ -267,7 +268,7 @@ class SimNode(SimMachine):
     # --- commits ---
 
     def _commit_next_batch(self) -> None:
-        """Commit what is next, and act on it; the daemon may die in between."""
+        """Commit the next facts, and act on them; the daemon may die in between."""
         facts = self.loop.take_next_facts(self.local_time())
         self._fill_inbox()
         if not facts:
@@ -288,7 +289,7 @@ class SimNode(SimMachine):
             self._continue_after_commit()
 
     def _continue_after_commit(self) -> None:
-        """A life that was stopped ends, to be followed by another; else there may be something new to wait for."""
+        """After a commit, end a stopped run and schedule the next one, or schedule the next check."""
         if self.loop.ended is not None:
             self._end_run()
             self.world.call_in(self.world.random.uniform(5.0, 60.0), self.start)
@@ -296,7 +297,7 @@ class SimNode(SimMachine):
             self._schedule_next_wake()
 
     def _fill_inbox(self) -> None:
-        """Take facts that wait for room, in their order."""
+        """Move piped facts into the inbox, in order, while there is room."""
         if not self.piped:
             return
         while self.piped and self.loop.offer_fact(self.piped[0]):
@@ -305,13 +306,13 @@ class SimNode(SimMachine):
             self.supervisor.on_inbox_room()
 
     def apply(self, applied: AppliedEvent) -> None:
-        """A durable event that the daemon adopts."""
+        """Check a durable event that the daemon adopts."""
         self._check_event_order(applied.event, applied.at)
         self.restored = self.restored and not isinstance(applied.event, events.NodeStarted)
         self._report_checked_event(applied)
 
     def _check_event_order(self, event: events.Event, at: float) -> None:
-        """Facts come in the order in which they were brought, each once; the rest is the shell's own."""
+        """Check that facts are recorded in order of arrival, each once. Other events are the shell's own."""
         if isinstance(event, events.TimerFired):
             if at < event.due_at:
                 self.fail_run(f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
@@ -321,7 +322,7 @@ class SimNode(SimMachine):
             self.fail_run(f"{type(event).__name__} is recorded before or without what was to be recorded")
 
     def perform(self, command: Command) -> None:
-        """A command leaves the daemon. Raises Crashed if it dies meanwhile."""
+        """Dispatch a command. Raises DaemonCrashed if the daemon dies meanwhile."""
         self.world.on_dispatch(self.index, command)
         self.supervisor.dispatch(command)
         if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
@@ -329,7 +330,7 @@ class SimNode(SimMachine):
 
 
 def _pop_delivered(brought: deque[events.Event], event: events.Event) -> bool:
-    """Take what an event records off what was brought. False if that is not what comes next."""
+    """Remove the facts in an event from the front of the expected ones. Returns False if they do not match."""
     told = (
         (*events.members_in(event), *events.reports_in(event))
         if isinstance(event, events.MembersSeen | events.ReportsSeen)

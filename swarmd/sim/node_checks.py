@@ -1,11 +1,11 @@
-"""What must hold of one node, whatever the world does, commit by commit: counted from its events and commands alone.
+"""Invariants of one node, commit by commit, from its events and commands alone.
 
-- Its state only goes forward (`check_progress`). That it keeps its bounds is seen by `tests/core/test_properties.py`.
-- It never waits for what nothing will end: a deadline stands for it, or a process owes it an answer (`find_stall`).
+- Its state only goes forward (`check_progress`). `tests/core/test_properties.py` checks that it keeps its bounds.
+- It never waits for something that cannot happen: there is a deadline, or a process owes it an answer (`find_stall`).
 - No command leaves without a durable cause, and none changes its content under its id (`CommandChecks`).
-- Every round that it leaves behind is trained, or skipped with a fact that says so, once (`RoundAccounts`).
-- Weights that a stage begins from were fetched and asked for, came before it, and are not a mean with what a stage was
-  averaged with before (`WeightsChecks`).
+- Every past round was trained, or skipped with an event that says so, once (`RoundAccounts`).
+- Weights from which a stage starts were requested and fetched before it, and were not averaged with before
+  (`WeightsChecks`).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from swarmd.sim.processes import PORTS, Port
 
 
 def check_progress(node: SimMachine, applied: AppliedEvent) -> None:
-    """A node only moves forward, and what it remembers of the chain is in order."""
+    """Check that a node only moves forward, and that it remembers the chain's blocks in order."""
     before, after = applied.before, applied.after
     for what, mark in MARKS.items():
         earlier, later = mark(before), mark(after)
@@ -40,7 +40,7 @@ def check_progress(node: SimMachine, applied: AppliedEvent) -> None:
 
 
 def _clock_progress(state: State) -> tuple[float, ...]:
-    """Announcements in the order they were made; a stage opened again has a later deadline."""
+    """Return a sort key of the clock; a stage announced again has a later deadline."""
     clock = state.clock
     return () if clock is None else (clock.round, clock.stage, not clock.final, clock.deadline_at)
 
@@ -55,8 +55,8 @@ HUNG = "nothing ends what the trainer is busy with"
 
 
 def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
-    """What nothing will ever end in this state; empty when there is nothing. `killed`: workers whose present process
-    was ordered killed: their end is owed, whatever they do."""
+    """Return what can never end in this state; empty if there is nothing. `killed`: workers whose current process is
+    being killed and therefore will exit."""
     chart = state.chart
     if chart in LEAVING:
         return ""
@@ -75,7 +75,7 @@ def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
 
 
 def _find_worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
-    """A worker runs, or is about to be started or to be reported dead."""
+    """Return a stall unless each worker runs, will be started, or will be reported dead."""
     for worker in workers_of(state):
         waits = timer_name_of("ready", worker) in armed or timer_name_of("restart", worker) in armed
         if not (worker_state_of(state, worker).pid or waits or worker in killed):
@@ -84,7 +84,7 @@ def _find_worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...
 
 
 def _is_training_pending(state: State, armed: list[str]) -> bool:
-    """The stage's train is at the trainer, or waits for the trainer, or for its next try."""
+    """Return whether the stage's `Train` is at the trainer, or waits for it, or for a retry."""
     if "train" not in armed:
         return False
     if state.trainer.chart == "busy":
@@ -98,12 +98,12 @@ def _is_settling_pending(state: State, armed: list[str]) -> bool:
 
 
 def _is_following_chain(state: State) -> bool:
-    """The chain worker owes news of the contract; that somebody moves it on is looked at in `_find_chain_stall`."""
+    """Return whether the chain worker owes news; `_find_chain_stall` checks that the contract is advanced."""
     return state.chain is not None and state.chain.chart == "up"
 
 
 def _is_submission_pending(state: State, armed: list[str]) -> bool:
-    """The stage's reward is on its way, or the clock is looked at meanwhile."""
+    """Return whether the stage's reward is on its way, or the clock will be read meanwhile."""
     work = state.work
     assert work is not None, "a stage is being submitted"
     under_way = submissions.is_reward_pending(state, work.round, work.stage)
@@ -111,13 +111,13 @@ def _is_submission_pending(state: State, armed: list[str]) -> bool:
 
 
 def _is_waiting_for_weights(state: State, armed: list[str]) -> bool:
-    """Peers' rollouts are here, their weights are not, and the round is the one that waits for them."""
+    """Return whether the stage waits only for weights, in the round that may wait for them."""
     work = state.work
     return work is not None and work.gathered and weights.is_awaiting_weights(state, work.round) and "weights" in armed
 
 
 def _is_waiting_justified(state: State, armed: list[str]) -> bool:
-    """A node waits only while no stage is known to be open that it has not trained and may train."""
+    """Return whether a node in "waiting" has no open stage that it knows, has not trained and may train."""
     clock = state.clock
     idle = (
         clock is None or clock.final or (clock.round, clock.stage) <= state.done or may_have_signed(state, clock.round)
@@ -126,7 +126,7 @@ def _is_waiting_justified(state: State, armed: list[str]) -> bool:
 
 
 def _is_chart_state_ending(state: State, armed: list[str]) -> bool:
-    """Whether something ends the state that the node's own chart is in."""
+    """Return whether something will end the round chart's current state."""
     match state.chart:
         case "registering":
             return any(isinstance(command, Register) for command in state.pending)
@@ -145,18 +145,18 @@ def _is_chart_state_ending(state: State, armed: list[str]) -> bool:
         case "round.settling":
             return _is_settling_pending(state, armed)
         case "paused":
-            # The daemon owes the fact of room, or the trainer its answer; the clock is looked at meanwhile.
+            # A SpaceFreed event or the trainer's answer must come; the clock is read meanwhile.
             return (state.low_space is not None or state.trainer.chart == "busy") and _is_settling_pending(state, armed)
         case "skipping":
             return state.trainer.chart == "busy"
         case "starting" | "joining" | "draining" | "stopped" | "failed":
-            return True  # by its workers, of which the caller asks; one that leaves waits for nothing
+            return True  # its workers end it, which the caller checks; a leaving node waits for nothing
         case _:
             assert_never(state.chart)
 
 
 def _find_chain_stall(state: State, chain: ChainState, armed: list[str], killed: tuple[Worker, ...]) -> str:
-    """What is wanted on the chain gets there, and the contract is moved on."""
+    """Return a stall unless every submission reaches the chain, and the contract is advanced."""
     if chain.chart == "connecting" and timer_name_of("ready", "chain") not in armed and "chain" not in killed:
         return "nothing ends the connecting to the chain"
     if chain.chart != "up" or state.settings is None or state.settings.chain is None:
@@ -189,21 +189,21 @@ RENEWING = (events.LinkUp, events.TrainerReady, events.NodeStarted, events.Comma
 
 
 class CommandChecks:
-    """The commands of one node. `content`: every command ever sent, by id. `sent`: when each id was last ordered in the
-    present life of its port: the network's since the link came up, the trainer's since it was ready, the chain's and
-    the supervisor's since the daemon started."""
+    """Checks on the commands of one node. `content`: every command ever sent, by id. `sent`: when each id was last
+    issued in the current run of its port: the network's since the link came up, the trainer's since it was ready, the
+    chain's and the supervisor's since the daemon started."""
 
     def __init__(self, node: SimMachine) -> None:
         self.node = node
         self.content: dict[str, Command] = {}
         ports: tuple[Port, ...] = ("network", "trainer", "chain", "supervisor")
-        self.sent: dict[Port, dict[str, tuple[float, int]]] = {port: {} for port in ports}  # at, jumps of the clock
-        self.clock_sets = 0  # events that say so
-        self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
-        self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
+        self.sent: dict[Port, dict[str, tuple[float, int]]] = {port: {} for port in ports}  # id → (time, clock steps)
+        self.clock_sets = 0  # number of `ClockSet` events
+        self.killed: dict[Worker, str] = {}  # id of the last command to kill a worker
+        self.allowed: dict[str, int] = {}  # number of durable but undispatched commands in this run, by id
 
     def check_event(self, applied: AppliedEvent) -> None:
-        """A new life of a port begins; a command that failed may be sent again."""
+        """Record an event's commands, and forget those that may be issued again."""
         envelope, before, commands = applied.envelope, applied.before, applied.commands
         if type(envelope.event) in RENEWING:
             self._forget_repeatable_commands(envelope.event, before)
@@ -217,7 +217,7 @@ class CommandChecks:
                 self.killed[command.worker] = command.id
 
     def _forget_repeatable_commands(self, event: events.Event, before: State) -> None:
-        """Forget orders that may be given again."""
+        """Forget commands that may be issued again."""
         if isinstance(event, events.LinkUp):
             if before.link.chart != "up":
                 self.sent["network"].clear()
@@ -231,10 +231,10 @@ class CommandChecks:
             _, _, place = event.command.partition("/")
             for sent in self.sent.values():
                 sent.pop(event.command, None)
-            self.sent["trainer"].pop(command_id("cancel", place), None)  # the stage may be trained and left once more
+            self.sent["trainer"].pop(command_id("cancel", place), None)  # the stage may be trained and cancelled again
 
     def killed_workers(self, state: State) -> tuple[Worker, ...]:
-        """Workers whose present process was ordered killed."""
+        """Return the workers whose current process is being killed."""
         orders = {
             worker: command_id("kill", f"{worker}/{state.run}/{worker_state_of(state, worker).attempt}")
             for worker in self.killed
@@ -252,10 +252,10 @@ class CommandChecks:
             self.allowed[command.id] = allowed - 1
 
     def _check_not_repeated(self, command: Command, at: float) -> None:
-        """A report that was not acknowledged in time is sent again, nothing else."""
+        """Check that only a report that was not acknowledged in time is sent again."""
         sent = self.sent[PORTS[type(command)]]
         last, sets = sent.get(command.id, (None, 0))
-        # How often the clock was set so far: in the world, and in the log, which may be read long after.
+        # How often the clock was set so far: in the world, and in the log, which may be read much later.
         times_set = self.node.jumps + self.clock_sets
         if last is not None:
             overdue = at - last >= self.node.settings.publish_s - 0.001 or sets != times_set
@@ -265,7 +265,7 @@ class CommandChecks:
 
 
 def is_fault(event: events.Event, chart: RoundState) -> bool:
-    """Whether something went wrong that can make a node in that state miss rounds; a stop is not a fault."""
+    """Return whether an event can make a node in this state miss rounds; a stop is not a fault."""
     if isinstance(event, events.CommandFailed):
         return is_command_of_kind(event.command, "train")
     if isinstance(event, events.TimerFired):
@@ -280,18 +280,18 @@ def is_fault(event: events.Event, chart: RoundState) -> bool:
 
 
 class RoundAccounts:
-    """The rounds of one node, counted from its events alone."""
+    """Counts the rounds of one node, from its events alone."""
 
     def __init__(self, node: SimMachine) -> None:
         self.node = node
-        self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
+        self.trained: dict[int, bool] = {}  # rounds with a trained stage, from `next_round` on
         self.skipped_to = -1
         self.skipped: set[int] = set()
         self.ever_trained = False
-        self.broke = False  # something did, since a stage was last trained
-        self.paused = False  # it paused for want of space, since then
-        self.stopped = False  # it was stopped in order, since then
-        self.next_round = 0  # the first round not accounted for
+        self.broke = False  # whether a fault occurred since a stage was last trained
+        self.paused = False  # whether it paused for lack of space since then
+        self.stopped = False  # whether it was stopped in order since then
+        self.next_round = 0  # the first round that is neither trained nor skipped yet
 
     def check_event(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
@@ -313,7 +313,7 @@ class RoundAccounts:
             self._check_all_rounds_accounted(after)
 
     def _record_skip(self, event: events.RoundsSkipped) -> None:
-        """A skip begins behind all rounds accounted for and holds no round that was trained."""
+        """Check that a skip begins after all finished rounds and contains no trained round."""
         self.node.world.counts["skips"] += 1
         both = [round for round in self.trained if event.first <= round <= event.last]
         if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
@@ -333,14 +333,14 @@ class RoundAccounts:
         self.skipped |= set(range(event.first, event.last + 1))
 
     def _record_result(self, event: events.StageTrained, counted: bool) -> None:
-        """A stage whose round was recorded as skipped gives no result any more: it has one fate."""
+        """Check that a stage of a skipped round gives no result."""
         if event.round >= self.next_round:
             self.trained[event.round] = True
         if counted and event.round in self.skipped:
             self.node.fail_run(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
 
     def _check_all_rounds_accounted(self, after: State) -> None:
-        """The node has gone on: nothing before is left open, and its own count agrees."""
+        """Check that no round before the current one is left open, and that the node's own count agrees."""
         at_end = after.clock is not None and after.clock.final and after.chart == "waiting"
         reached = after.clock.round if at_end and after.clock else after.work.round if after.work else 0
         for round in range(self.next_round, reached):
@@ -348,7 +348,7 @@ class RoundAccounts:
                 self.node.fail_run(f"round {round} is neither trained nor skipped, and the node is at {reached}")
         self.next_round = max(self.next_round, reached)
         counted = after.rounds_joined + after.rounds_skipped
-        skipped = self.skipped_to + 1  # a node that waits may skip to the end of a swarm that then goes on
+        skipped = self.skipped_to + 1  # a waiting node may skip to the end of a swarm that then continues
         if counted != max(self.next_round, skipped, after.work.round + 1 if after.work else 0):
             self.node.fail_run(
                 f"{after.rounds_joined} rounds joined and {after.rounds_skipped} skipped, but it is at {reached}"
@@ -356,15 +356,15 @@ class RoundAccounts:
 
 
 class TokenChecks:
-    """The token ledger of one node, against what its trainers really drew."""
+    """Compares one node's token ledger with what its trainers really drew."""
 
     def __init__(self, node: SimMachine) -> None:
         self.node = node
-        self.counted = 0  # tokens of stages that were trained and count
-        self.is_whole = True  # whether the log has everything since the node began
+        self.counted = 0  # tokens of trained stages that count
+        self.is_whole = True  # whether the log has everything since the node was created
 
     def check_event(self, applied: AppliedEvent) -> None:
-        """A durable event, once, in the order of the log."""
+        """Check a durable event; called once each, in the order of the log."""
         event, ledger = applied.event, applied.after.tokens
         if isinstance(event, events.NodeStarted) and event.restored:
             self.is_whole = False
@@ -377,7 +377,7 @@ class TokenChecks:
             self.node.fail_run(f"the token ledger does not add up: {ledger}")
         if not self.is_whole or not isinstance(event, events.TrainerReady):
             return
-        # A stage that was trained and is not known yet is cancelled so far.
+        # A trained stage that is not reported yet counts as cancelled so far.
         if (ledger.generated, ledger.cancelled) != (event.drawn, event.drawn - self.counted):
             self.node.fail_run(f"{event.drawn} tokens were drawn, {self.counted} in stages that count: {ledger}")
 
@@ -387,23 +387,23 @@ def _round_of_work(state: State) -> int:
 
 
 class WeightsChecks:
-    """Checks of the weights that one node begins its stages from."""
+    """Checks of the weights from which one node's stages start."""
 
     def __init__(self, node: SimMachine) -> None:
         self.node = node
-        self.fetched: PeerWeights | None = None  # the last ones that were asked for when they came
-        self.averaged: set[str] = set()  # digests of what stages were averaged with
-        self.bare: tuple[int, int] = (-1, -1)  # last (round, stage) that was begun without any
+        self.fetched: PeerWeights | None = None  # the last ones that were still requested when they arrived
+        self.averaged: set[str] = set()  # digests of weights that stages were averaged with
+        self.bare: tuple[int, int] = (-1, -1)  # last (round, stage) that started without any
 
     def check_event(self, applied: AppliedEvent) -> None:
-        """A durable event, once, in the order of the log."""
+        """Check a durable event; called once each, in the order of the log."""
         event = applied.event
         if isinstance(event, events.WeightsFetched) and any(
             each.id == event.command for each in applied.before.pending
         ):
             self.fetched = event.weights
         elif isinstance(event, events.NodeStarted) and event.restored:
-            self.averaged.clear()  # the backup may be of before
+            self.averaged.clear()  # the backup may be older
         elif isinstance(event, events.StageTrained):
             train = next((each for each in applied.before.pending if each.id == event.command), None)
             if isinstance(train, Train) and train.weights is not None and train.weights.averaged:
@@ -413,7 +413,7 @@ class WeightsChecks:
                 self._check_stage_weights(command)
 
     def _check_stage_weights(self, train: Train) -> None:
-        """A stage that was begun is not given weights: it goes on, or starts again, as it began."""
+        """Check that a stage that has started without weights is not given any later."""
         place = (train.round, train.stage)
         if train.weights is None:
             self.bare = place

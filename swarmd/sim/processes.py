@@ -1,4 +1,4 @@
-"""The worker processes of a simulated node, made up, under the shipped supervision."""
+"""The simulated worker processes of a node, under the shipped supervision."""
 
 import math
 import signal
@@ -16,9 +16,9 @@ from swarmd.sim.machine import SimMachine
 from swarmd.worker import messages
 
 EXEC_S = 0.02
-REAP_S = 0.01  # from a process's end to its being reaped
-STOP_S = (0.1, 3.0)  # in which a worker ends that was asked to
-IGNORES_STOP_CHANCE = 0.05  # that it does not, and has to be killed
+REAP_S = 0.01  # between a process's end and its being reaped
+STOP_S = (0.1, 3.0)  # time in which a worker ends after a request
+IGNORES_STOP_CHANCE = 0.05  # probability that it ignores the request, and must be killed
 LIMITS = WorkersConfig()
 PING_S = LIMITS.silent_s / supervision.PINGS_MISSED
 
@@ -33,15 +33,15 @@ PORTS: dict[type, Port] = {
 
 
 class SimWorker(ABC):
-    """A child process of one daemon life.
+    """A child process of one run of the daemon.
 
     Attributes:
-        status: that it ended with, negative the number of a signal.
-        outside: others ended it.
-        fault: that it reported before it ended.
-        watched: its pings are counted.
-        ignores_stop: neither the wish that it end nor SIGTERM has it end.
-        backlog: commands that came while it was frozen.
+        status: its exit status, negative for a signal.
+        outside: whether its end has an outside cause.
+        fault: the fault that it reported before it ended.
+        watched: whether its pings are simulated.
+        ignores_stop: whether it ignores stop requests and SIGTERM.
+        backlog: commands that arrived while it was frozen.
     """
 
     kind: Worker
@@ -63,10 +63,10 @@ class SimWorker(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Come up after the process was started."""
+        """Start the worker's activity in a new process."""
 
     def receive_command(self, command: commands.Command) -> None:
-        """Read a command from the pipe, in their order."""
+        """Handle a command from the pipe, in order."""
         if self.backlog or self.frozen_until > self.world.now:
             self.backlog.append(command)
             self.call_later(0.0, lambda: self.perform(self.backlog.popleft()))
@@ -75,7 +75,7 @@ class SimWorker(ABC):
 
     @abstractmethod
     def perform(self, command: commands.Command) -> None:
-        """Do what the daemon wants; facts follow later, never from within."""
+        """Carry out a command; facts must be reported later, not during the call."""
 
     def send_event(self, event: Event) -> None:
         """Report a fact to the daemon."""
@@ -83,7 +83,7 @@ class SimWorker(ABC):
             self.supervisor.on_message(self, messages.ObservedMessage(event))
 
     def call_later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        """Go on with `act` after a while, unless the process is dead by then; a frozen one does it when it thaws."""
+        """Call `act` after a delay, unless the process has died by then; a frozen one does it when it thaws."""
         self.world.call_in(delay_s, self._call_when_thawed, act, args)
 
     def _call_when_thawed(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -95,12 +95,12 @@ class SimWorker(ABC):
             act(*args)
 
     def freeze(self, until: float) -> None:
-        """Stand still, as after SIGSTOP."""
+        """Freeze until then, like SIGSTOP."""
         self.frozen_until = max(self.frozen_until, until)
         self.supervisor.start_pinging(self)
 
     def handle_stop(self) -> None:
-        """End as it was asked to, if it heeds that."""
+        """Handle a request to stop, unless the worker ignores it."""
         if not self.ignores_stop:
             self.supervisor.end_process(self, 0)
 
@@ -108,7 +108,7 @@ class SimWorker(ABC):
         self.terminate()
 
     def terminate(self) -> None:
-        """Be gone, whatever was being done."""
+        """Stop everything: the process has ended."""
         self.alive = False
 
 
@@ -116,8 +116,8 @@ WorkerMaker = Callable[["SimSupervisor", Worker, int], SimWorker]
 
 
 class SimSupervisor:
-    """The worker processes of one daemon life. `running`: the process of each worker; None, or a dead one, when there
-    is none. `refusals`: how many of the next starts fail."""
+    """The worker processes of one run of the daemon. `running`: each worker's process; None, or a dead one, if there is
+    none. `refusals`: how many of the next starts fail."""
 
     def __init__(self, node: SimMachine, make_worker: WorkerMaker) -> None:
         self._make_worker = make_worker
@@ -129,18 +129,18 @@ class SimSupervisor:
             self.running["chain"] = None
         self.refusals = 0
         self.supervision = supervision.WorkerSupervision(tuple(self.running), LIMITS)
-        self._unsent: dict[Worker, list[messages.ToWorker]] = {}  # messages for a process that is being executed
+        self._unsent: dict[Worker, list[messages.ToWorker]] = {}  # messages for a process that is being started
         self._pid = node.life * 1000
 
     @property
     def live_workers(self) -> list[SimWorker]:
-        """The processes that live, in a fixed order."""
+        """The live processes, in a fixed order."""
         return [worker for worker in self.running.values() if worker is not None and worker.alive]
 
-    # --- what it is told ---
+    # --- commands ---
 
     def dispatch(self, command: commands.Command) -> None:
-        """Carry out a command, or hand it to the worker that it is for."""
+        """Carry out a command, or pass it to its worker."""
         if isinstance(command, commands.SupervisorCommand):
             self.handle_command(command)
         else:
@@ -158,12 +158,12 @@ class SimSupervisor:
             self._schedule_tick()
 
     def send_command(self, worker: Worker, command: commands.Command) -> None:
-        """Hand a command to a worker's process, or drop it."""
+        """Pass a command to a worker's process, or drop it."""
         if PORTS[type(command)] != worker:
             self.node.fail_run(f"{command.id} goes to the {worker} worker")
         self._execute_actions(self.supervision.send_command(worker, command))
 
-    # --- what it does ---
+    # --- actions ---
 
     def _execute_actions(self, actions: Sequence[supervision.Action]) -> None:
         for action in actions:
@@ -206,7 +206,7 @@ class SimSupervisor:
             return
         process = self.running[worker]
         if process is None or not process.alive:
-            return  # into a pipe that nobody reads any more
+            return  # a pipe without a reader
         match message:
             case messages.PerformMessage():
                 if len(process.backlog) >= supervision.MESSAGES_QUEUED_MAX:
@@ -222,7 +222,7 @@ class SimSupervisor:
 
     def _terminate_process(self, worker: Worker) -> None:
         process = self.running[worker]
-        if process is not None and process.pid % 2:  # else it ignores that too
+        if process is not None and process.pid % 2:  # the others ignore it
             process.call_later(0.0, self.end_process, process, -signal.SIGTERM)
 
     def _kill_process(self, worker: Worker) -> None:
@@ -247,7 +247,7 @@ class SimSupervisor:
         self._execute_actions(actions)
 
     def _check_exit_event(self, process: SimWorker, event: WorkerExited, stopping: bool) -> None:
-        """What is told of an end is what happened: through whom it was, and whether a restart can help."""
+        """Check that an exit event has the right cause, and says correctly if a restart can help."""
         if event.outside != process.outside and (event.outside or not stopping):
             self.node.fail_run(f"it is told wrongly through whom a worker ended: {event}")
         if event.permanent != (process.fault is not None and process.fault.permanent):
@@ -256,21 +256,21 @@ class SimSupervisor:
     # --- time ---
 
     def _schedule_tick(self) -> None:
-        """Wait no longer than `stop_s` for processes that were asked to end."""
+        """Schedule the supervision's next tick, which ends the wait of `stop_s` for stopping processes."""
         if self.supervision.next_tick_at < math.inf:
             self.world.call_at(max(self.supervision.next_tick_at, self.world.now), self._tick)
 
     def _tick(self) -> None:
         if self._is_daemon_gone():
             return
-        if self.node.frozen_until > self.world.now:  # so is what waits for the workers
+        if self.node.frozen_until > self.world.now:  # messages to the workers are delayed as well
             self.world.call_at(self.node.frozen_until, self._tick)
             return
         self._execute_actions(self.supervision.tick(self.world.now))
         self._schedule_tick()
 
     def start_pinging(self, process: SimWorker) -> None:
-        """A process stands still: from now on its pings count. While it answers at once they would change nothing."""
+        """Simulate the pings of a frozen process; those of one that answers at once would change nothing."""
         if not process.watched:
             process.watched = True
             self.world.call_in(PING_S / 2, self._ping_process, process)
@@ -286,7 +286,7 @@ class SimSupervisor:
         if silent:
             self.world.call_in(PING_S, self._ping_process, process)
 
-    # --- what happens to its processes ---
+    # --- events of processes ---
 
     def on_message(self, process: SimWorker, message: messages.FromWorker) -> None:
         if self._is_daemon_gone() or not process.alive:
@@ -302,7 +302,7 @@ class SimSupervisor:
             self.supervision.set_waiting_for_inbox(worker, False)
 
     def break_process(self, process: SimWorker, reason: str, permanent: bool = False) -> None:
-        """A worker process breaks by itself, for good or not, or somebody kills it."""
+        """End a worker process by a failure, permanent or not, or by an outside kill."""
         if not process.alive:
             return
         self.world.counts["worker_exits"] += 1
@@ -316,7 +316,7 @@ class SimSupervisor:
         return self.node.life != self.life or not self.node.running
 
     def on_daemon_death(self) -> None:
-        """The daemon died: its workers see their pipes close."""
+        """Close the pipes of all workers, because the daemon died."""
         for worker in self.running.values():
             if worker is not None and worker.alive:
                 worker.on_daemon_gone()

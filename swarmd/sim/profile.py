@@ -1,4 +1,4 @@
-"""What a simulated swarm is like: its size, its rules, and how bad its world is."""
+"""The profile of a simulated swarm: its size, its rules, and the faults in its world."""
 
 from random import Random
 from typing import Any, Literal
@@ -12,8 +12,8 @@ ChainPolicy = Literal["time", "reports", "manager"]
 
 
 class SimProfile(msgspec.Struct, frozen=True):
-    """One swarm and its world; times are in seconds of simulated time. Rates are per node and hour, chances are between
-    0 and 1. Faults stop `calm_s` before the end, so that the swarm has that long to become whole again."""
+    """A swarm and its world; times are seconds of simulated time, rates per node and hour, chances between 0 and 1.
+    Faults stop `calm_s` before the end, so that the swarm has that long to recover."""
 
     nodes: int = 5
     hours: float = 1.0
@@ -23,53 +23,53 @@ class SimProfile(msgspec.Struct, frozen=True):
     quorum: float = 1.0
     min_peers: int = 2
     when_alone: AlonePolicy = "hold"  # CoordinatorSettings.when_alone
-    rounds_max: int = 0  # 0 for no end; otherwise the coordinator is given as many again after each end
+    rounds_max: int = 0  # 0 for no end; otherwise the operator adds as many again after each end
     stage_s: float = 60.0
     train_mean_s: float = 12.0
     train_max_s: float = 90.0  # Settings.train_s
-    skew_s: float = 2.0  # clocks differ from the true time by up to this
-    late_share: float = 0.3  # of the followers that join some time after the start
+    skew_s: float = 2.0  # largest difference of a clock from the true time
+    late_share: float = 0.3  # share of the followers that join some time after the start
     faults: float = 30.0
-    jumps: float = 0.0  # of a clock, by up to an hour forward or back; after a while it is right again
+    jumps: float = 0.0  # rate of clock steps by up to an hour; corrected after a while
     loss: float = 0.05  # of hints
     duplicate: float = 0.03  # of hints and facts
-    stale: float = 0.02  # of DHT reads: the value before
+    stale: float = 0.02  # of DHT reads, which then return the previous value
     failure: float = 0.03  # of network commands
     latency_s: float = 0.05  # mean, of hints and network commands
-    restart_mean_s: float = 8.0  # from a daemon's death to its next start
+    restart_mean_s: float = 8.0  # between a daemon's death and its next start
     chain: bool = False  # whether a contract keeps the rounds; then the first node only mirrors the clock
-    policy: ChainPolicy = "time"  # what lets the contract go on: time, reports or time, or node 0 as its stage manager
-    block_s: float = 2.0  # mean, from a block to the next
-    depth: int = 3  # blocks, its own included, after which a submission counts
-    reorgs: float = 0.0  # in an hour, beyond those that are drawn as faults
-    reorg_depth: int = 3  # greatest
-    reorg_loss: float = 0.1  # chance that a transaction of a dropped block is forgotten
-    stuck_s: float = 15.0  # a transaction not mined by then is replaced
+    policy: ChainPolicy = "time"  # what advances the contract: time, reports or time, or node 0 as its stage manager
+    block_s: float = 2.0  # mean block interval
+    depth: int = 3  # confirmations, including the block itself
+    reorgs: float = 0.0  # per hour, besides those drawn as faults
+    reorg_depth: int = 3  # largest depth
+    reorg_loss: float = 0.1  # chance that a transaction of a dropped block is lost
+    stuck_s: float = 15.0  # a transaction not mined for this long is replaced
     winners: int = 1  # ChainSettings.winners
     day_calls: int = 0  # usual calls that an account may sign for in a day while there are faults; 0 for any number
-    shared: bool = False  # two of the followers submit from one account
-    hostile: str = "none"  # kinds of hostile actors, with commas between them; or all
+    shared: bool = False  # whether two of the followers submit from one account
+    hostile: str = "none"  # kinds of hostile actors, comma-separated; or all
     crowd: int = 300  # identities of a Sybil crowd
-    catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they take no weights from peers
+    catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they adopt no peers' weights
     catch_up_s: float = 60.0
     average_rounds: int = 0  # Settings.average_rounds of all nodes; 0: they average no weights
     shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.has_shards`; 0: stages have no shards
     gather_peers: int = 32  # DhtConfig.gather_peers
-    doubles_s: float = 0.0  # in which the number of nodes doubles, from 80 on; 0: all that are not late come at once
-    churn: float = 0.0  # share of the followers that go away in an hour without a word, each for some minutes
-    partition: float = 0.0  # share of the nodes that is cut off from the others once, for a few minutes
-    measures: bool = False  # whether trainers tell of accuracies by task and of how far peers' text was from here
+    doubles_s: float = 0.0  # time in which the number of nodes doubles, from 80 on; 0: all but late ones start at once
+    churn: float = 0.0  # share of the followers that are switched off per hour, each for some minutes
+    partition: float = 0.0  # share of the nodes that is cut off once, for a few minutes
+    measures: bool = False  # whether trainers report held-out accuracies by task
 
     @property
     def has_shards(self) -> bool:
-        """Whether stages may have shards: a contract's have none, and simulated strangers know none."""
+        """Whether stages may have shards: a contract's have none, and hostile actors do not support them."""
         return self.shard_members > 0 and not self.chain and self.hostile == "none"
 
 
 CALM = SimProfile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
-BENCH = SimProfile(nodes=8, hours=12.0, faults=1.0, train_mean_s=10.0)  # what the speed of the simulator is measured on
+BENCH = SimProfile(nodes=8, hours=12.0, faults=1.0, train_mean_s=10.0)  # to measure the simulator's speed
 
-LARGE = SimProfile(  # a swarm as `swarmd swarm new --large` makes it, in which nothing goes wrong that is not asked for
+LARGE = SimProfile(  # a swarm as made by `swarmd swarm new --large`, without faults unless requested
     nodes=300,
     hours=0.35,
     calm_s=120.0,
@@ -89,7 +89,7 @@ LARGE = SimProfile(  # a swarm as `swarmd swarm new --large` makes it, in which 
     doubles_s=90.0,
 )
 
-ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everything difficult at once
+ROUGH: dict[str, Any] = {  # fields of a profile with frequent chain faults of all kinds
     "chain": True,
     "reorgs": 200.0,
     "reorg_depth": 8,
@@ -99,16 +99,16 @@ ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everythi
 
 
 NONE, ALL = "none", "all"
-HOSTILE_SHARE = 0.25  # of the seeds in which somebody is hostile
-SHARDED_SHARE = 0.4  # of those in which stages may have shards
-CATCH_UP_SHARE = 0.25  # of those in which newcomers take weights from peers
-AVERAGING_SHARE = 0.25  # of those in which nodes average their weights with peers'
+HOSTILE_SHARE = 0.25  # share of the seeds with hostile actors
+SHARDED_SHARE = 0.4  # share of those in which stages may have shards
+CATCH_UP_SHARE = 0.25  # share of those in which newcomers adopt peers' weights
+AVERAGING_SHARE = 0.25  # share of those in which nodes average their weights with peers'
 CROWDS = (30, 100, 300)  # sizes of a crowd
 HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleeper", "sybil")
 
 
 def parse_hostile_kinds(hostile: str) -> tuple[str, ...]:
-    """The kinds that a profile's `hostile` names, in one order. Raises ConfigError for one that there is not."""
+    """Return the kinds named in a profile's `hostile`, in a fixed order. Raises ConfigError for an unknown one."""
     if hostile in (NONE, ALL):
         return HOSTILE if hostile == ALL else ()
     wanted = {kind.strip() for kind in hostile.split(",")}
@@ -119,8 +119,8 @@ def parse_hostile_kinds(hostile: str) -> tuple[str, ...]:
 
 
 def _draw_later_fields(seed: int, hostile_given: bool) -> dict[str, Any]:
-    """What was added to profiles later, each part by a stream of chance of its own: all else of a seed stays as it was.
-    Seeds that are recorded in tests name `hostile`; their nodes take no weights."""
+    """Draw the fields that were added later, each from its own random stream, so that a seed's other fields stay
+    unchanged. Seeds recorded in tests set `hostile`; their nodes adopt no weights."""
     shards, weights, averaging = (Random(f"{seed}/{name}") for name in ("shards", "weights", "averaging"))
     in_shards = {"shard_members": shards.choice((1, 2, 3)), "gather_peers": shards.choice((2, 32))}
     catch_up = {"catch_up_rounds": weights.choice((1, 2, 3)), "catch_up_s": weights.choice((10.0, 60.0, 300.0))}
@@ -135,7 +135,7 @@ def _draw_later_fields(seed: int, hostile_given: bool) -> dict[str, Any]:
 
 
 def draw_profile(seed: int, **given: Any) -> SimProfile:
-    """A profile for a seed, so that many seeds cover many kinds of swarms; `given` fields are kept as they are."""
+    """Draw a profile from a seed, so that many seeds cover many kinds of swarms. Fields in `given` are not drawn."""
     random = Random(seed ^ 0x5EED)
     drawn: dict[str, Any] = {
         "nodes": random.choice((2, 3, 4, 5, 6, 8)),

@@ -1,8 +1,8 @@
-"""Simulated time: one queue of things to happen, one seed, one clock; and what the parts of a swarm tell of themselves.
+"""Simulated time: one event queue, one seed, one clock; and the hooks that a swarm's parts call.
 
-- Chance comes from the seed alone, so that a seed and a profile give the same run everywhere.
-- A part knows this module and those that it is made of; what is checked and counted of it, it does not know: it calls
-  the `on_...` methods here, which `swarmd.sim.world` fills.
+- Randomness comes from the seed alone, so a seed and a profile give the same run everywhere.
+- A part depends only on this module and on the parts that it contains. It reports to checks and metrics through the
+  `on_...` methods, which `swarmd.sim.world` overrides.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from swarmd.eventlog.frame import Commit
 from swarmd.sim.profile import NONE, SimProfile, draw_profile
 
 BEGIN = 1_800_000_000.0  # POSIX seconds; any will do
-FAULTS_FULL = 30.0  # faults per node and hour from which on workers misbehave at the full chance below
+FAULTS_FULL = 30.0  # faults per node and hour from which on workers misbehave at the full chances below
 MISBEHAVIOUR = {"slow_start": 0.03, "trainer_failure": 0.05, "trainer_hang": 0.02, "trainer_crash": 0.02}
 RESTART_S_MAX = 120.0
 
@@ -30,7 +30,7 @@ Place = tuple[int, int]  # round, stage
 
 
 class InvariantBroken(SwarmdError):
-    """Something that must not happen has happened in a simulated run; the seed and profile repeat it."""
+    """A simulated run has violated an invariant; the seed and profile reproduce it."""
 
     def __init__(self, seed: int, profile: SimProfile, time_s: float, where: str, what: str) -> None:
         super().__init__(
@@ -54,15 +54,15 @@ def peer_id_of(index: int) -> str:
 
 
 class Simulation:
-    """Time and chance, for all parts of a swarm.
+    """Time and randomness, for all parts of a swarm.
 
     Attributes:
         now: the true time, POSIX seconds.
-        calm_from: when the faults cease.
-        counts: how often things happened, by name.
+        calm_from: when the faults stop.
+        counts: number of occurrences, by name.
         asked: look-ups by kind of key, `store` for records stored and `body` for bodies fetched.
         has_strangers: whether there are hostile peers.
-        guarded_random: what honest nodes draw from if there are; their other streams stay as they are without.
+        guarded_random: the random stream of honest nodes among hostile peers; the other streams stay as without them.
         coordinator: peer id of the node whose clock counts; empty if a contract keeps the rounds.
     """
 
@@ -90,17 +90,16 @@ class Simulation:
     # --- time and chance ---
 
     def call_at(self, at: float, act: Callable[..., None], *args: Any) -> None:
-        """Have something done at a time."""
         self._order += 1
         heapq.heappush(self._queue, (at, self._order, act, args))
 
     def call_in(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        """Have something done after a while."""
+        """Call `act` after a delay."""
         self._order += 1
         heapq.heappush(self._queue, (self.now + delay_s, self._order, act, args))
 
     def run(self) -> None:
-        """Let everything happen until the end."""
+        """Process the queue until the end of the simulated time."""
         queue, pop = self._queue, heapq.heappop
         while queue:
             self.now, _, act, args = pop(queue)
@@ -110,47 +109,47 @@ class Simulation:
                 act(*args)
             except InvariantBroken:
                 raise
-            except SwarmdError as error:  # by which a worker would end: none of those here has a reason to
+            except SwarmdError as error:  # no simulated worker may end with an error
                 self.fail_run(f"a worker ends by {type(error).__name__}: {error.message}")
-            if self._violation is not None:  # which shipped code has taken for an error of its own kind
+            if self._violation is not None:  # in case shipped code has caught it as an error of its own
                 raise self._violation
 
     def fault_chance(self, name: str) -> float:
-        """How likely a misbehaviour is now."""
+        """Return the present chance of a misbehaviour."""
         return self._chances[name]
 
     def draw_restart_delay_s(self) -> float:
-        """From a daemon's death to its next start."""
+        """Return a random time from a daemon's death to its next start."""
         return min(self.random.expovariate(1.0 / self.profile.restart_mean_s), RESTART_S_MAX)
 
     def stop_faults(self) -> None:
-        """From now on nothing misbehaves."""
+        """Set the chances of all misbehaviours to 0."""
         self._chances = dict.fromkeys(self._chances, 0.0)
 
     def fail_run(self, what: str, where: str = "swarm") -> NoReturn:
-        """End the run: something has happened that must not."""
+        """End the run with an InvariantBroken."""
         self._violation = InvariantBroken(self.seed, self.profile, self.now - BEGIN, where, what)
         raise self._violation
 
-    # --- what the parts tell; nodes by their numbers ---
+    # --- hooks for the parts; nodes by number ---
 
     def on_commit(self, node: int, commit: Commit) -> None:
         """A commit is durable."""
 
     def on_event(self, node: int, applied: AppliedEvent) -> None:
-        """A durable event counts, once, in the order of the node's log."""
+        """A durable event is applied, once, in the order of the node's log."""
 
     def on_dispatch(self, node: int, command: Command) -> None:
         """A command leaves a daemon."""
 
     def on_node_restored(self, node: int) -> None:
-        """A machine is lost, and another one goes on with a backup of its log."""
+        """A machine was lost, and another one continues with a backup of its log."""
 
     def on_network_command(self, node: int, command: Command) -> None:
-        """A network worker takes a command."""
+        """A network worker receives a command."""
 
     def on_network_fact(self, node: int, event: Event) -> None:
-        """A network worker is about to tell a fact."""
+        """A network worker is about to report a fact."""
 
     def on_record_signed(self, node: int, record: Record) -> None:
         """A node has signed a record."""
@@ -159,7 +158,8 @@ class Simulation:
         """There are new blocks."""
 
     def on_record_stored(self, record: Record) -> None:
-        """Those who keep it have a record; its owner may not know yet."""
+        """A record was stored at peers; its owner may not know that yet."""
 
     def on_store_attempt(self, node: int, record: Record, kept: bool, due: bool) -> None:
-        """Peers were given a record among strangers, and kept it or not; `due`: every node's is to be kept."""
+        """A record was sent to peers in a swarm with hostile ones. `kept`: they stored it; `due`: they must, as every
+        node's."""

@@ -1,6 +1,6 @@
-"""What a node submits to a chain: each thing once, in order, nothing before it is in the log, nothing forgotten.
+"""Checks of a node's submissions to a chain: each once, in order, nothing before it is in the log, nothing forgotten.
 
-Counted from the node's durable events and from the chain; the core's own books are only compared with that.
+They count from the node's durable events and from the chain; the core's own counts are only compared with the result.
 """
 
 from swarmd.core.applied import AppliedEvent
@@ -14,17 +14,17 @@ from swarmd.sim.chain import CALL_WEI, GAS_ALLOWED, GAS_IDLE_ALLOWED, SignedTx, 
 from swarmd.sim.machine import SimMachine
 from swarmd.sim.simulation import Place
 
-DRAIN_S = 120.0  # from a claim in a calm world until it is settled
+DRAIN_S = 120.0  # longest time until a submission in a calm world is settled
 TWICE = ("RewardAlreadySubmitted", "WinnerAlreadyVoted", "PeerIdAlreadyRegistered")
 
 
 class SubmissionChecks:
-    """The submissions of one node.
+    """Checks of the submissions of one node.
 
     Attributes:
         trained: stages that were trained, and when that became durable.
-        refused: why a submission was given up, as the log says.
-        charts: how far each submission ever intended is, as the state last said.
+        refused: why a submission was given up, by the log.
+        charts: last chart state of every submission ever intended.
     """
 
     def __init__(self, node: SimMachine, chain: SimChain) -> None:
@@ -36,17 +36,17 @@ class SubmissionChecks:
         self.charts: dict[str, SubmissionState] = {}
         self._durable: set[str] = set()  # hashes of attempts in the log
         self._sent: dict[str, list[SignedTx]] = {}  # by submission
-        self._nonces: dict[str, set[int]] = {}  # signed with, by submission
-        self._reorgs: dict[str, int] = {}  # that had been when a transaction was signed
-        self._mined: dict[str, list[str]] = {}  # hashes that a block ever had, by submission
-        self._costs: dict[int, int] = {}  # the most that may be paid for each nonce
+        self._nonces: dict[str, set[int]] = {}  # nonces signed with, by submission
+        self._reorgs: dict[str, int] = {}  # transaction hash → number of reorganisations when it was signed
+        self._mined: dict[str, list[str]] = {}  # hashes of transactions ever mined, by submission
+        self._costs: dict[int, int] = {}  # the highest cost for each nonce
         self._spent_wei = 0
-        self._last: Place = (-1, -1)  # of a reward on the chain
+        self._last: Place = (-1, -1)  # (round, stage) of the last reward on the chain
 
     # --- attempts ---
 
     def on_transaction_signed(self, tx: SignedTx) -> None:
-        """A second attempt is made only in the place of the first, or when the first can be mined no more."""
+        """Check that a second attempt replaces the first, or is made only once the first can no longer be mined."""
         chain = self._chain
         self._reorgs.setdefault(tx.hash, chain.reorgs)
         if not tx.submission:
@@ -59,21 +59,21 @@ class SubmissionChecks:
             if self._has_succeeded(other.hash) and not self._may_be_for_other_stage(tx):
                 self.node.fail_run(f"{tx.submission} is signed again although the chain has it")
             if self._reorgs[other.hash] < chain.reorgs or (tx.nonce < other.nonce and tx.call.kind != "advance"):
-                continue  # it had no place on a branch of before; or none yet, and the contract takes only one of both
+                continue  # it was invalid on an earlier branch, or is still, and the contract accepts only one of both
             if other.nonce >= chain.contract.nonce_of(other.call.account):
                 self.node.fail_run(
                     f"{tx.submission} is signed with nonce {tx.nonce} while its attempt {other.nonce} can be mined"
                 )
 
     def on_transaction_sent(self, tx: SignedTx) -> None:
-        """Nothing leaves that a crash could make the node forget."""
+        """Check that a sent transaction is in the log, so that no crash can make the node forget it."""
         if tx.hash not in self._durable:
             self.node.fail_run(f"{tx.submission} is sent, but the log has no attempt {tx.hash}")
         self._sent.setdefault(tx.submission, []).append(tx)
         self._count_spending(tx)
 
     def _count_spending(self, tx: SignedTx) -> None:
-        """What may have to be paid is never above the day's budget; of one nonce the chain takes one transaction."""
+        """Check that the possible costs never exceed the day's budget; the chain mines one transaction per nonce."""
         before_wei, cost_wei = (
             self._costs.get(tx.nonce, 0),
             tx.fee * (GAS_IDLE_ALLOWED if tx.call.kind == "idle" else GAS_ALLOWED),
@@ -84,10 +84,9 @@ class SubmissionChecks:
             self.node.fail_run(f"it may pay {self._spent_wei} wei, and {daily_budget_wei(self.node)} is a day's budget")
 
     def on_transaction_mined(self, receipt: SimReceipt) -> None:
-        """A block has one of this node's transactions."""
         tx, chain = receipt.tx, self._chain
         undisturbed = self._reorgs[tx.hash] == chain.reorgs
-        alone = len({each.nonce for each in self._sent.get(tx.submission, ())}) == 1  # see `on_signed` of two nonces
+        alone = len({each.nonce for each in self._sent.get(tx.submission, ())}) == 1  # else see `on_transaction_signed`
         if receipt.error in TWICE and undisturbed and alone:
             self.node.fail_run(f"{tx.submission} was sent although the chain had it: {receipt.error}")
         if receipt.error:
@@ -104,7 +103,7 @@ class SubmissionChecks:
             self._last = place
 
     def _may_be_for_other_stage(self, tx: SignedTx) -> bool:
-        """A step of the contract names no stage: after a reorganisation it may have been made from another one."""
+        """Return whether a reorganisation may have moved this step, which names no stage, to another stage."""
         return tx.call.kind == "advance" and self._chain.reorgs > 0
 
     def _has_succeeded(self, transaction: str) -> bool:
@@ -112,7 +111,7 @@ class SubmissionChecks:
         return receipt is not None and not receipt.error
 
     def on_submission_refused(self, command: Submit, code: str, answered: str) -> None:
-        """The chain worker gives a submission up: by the contract's rules only; no simulated log is an old copy."""
+        """Check that the contract's rules justify a refusal by the chain worker; no simulated log is an old copy."""
         reasons = {
             "PeerNotAllowed": answered == code,
             "moved-on": command.kind == "advance" and self._chain.furthest > (command.round, command.stage),
@@ -120,7 +119,7 @@ class SubmissionChecks:
         if not reasons.get(code, False):
             self.node.fail_run(f"{command.submission} is refused with {code}, which nothing justifies")
 
-    # --- the node's books ---
+    # --- the node's state ---
 
     def check_event(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
@@ -129,7 +128,7 @@ class SubmissionChecks:
             self._durable.add(event.prepared.hash)
         elif isinstance(event, SubmissionConfirmed):
             self.world.counts["confirmed"] += 1
-            # No block of this number was ever as deep as the profile asks for.
+            # No block with this number was ever as deep as the profile requires.
             if event.block.number + self.world.profile.depth - 1 > self._chain.highest:
                 self.node.fail_run(
                     f"{event.submission} counts as confirmed in block {event.block.number}, at the very head"
@@ -142,7 +141,7 @@ class SubmissionChecks:
             self._check_transition(before, after)
 
     def _check_transition(self, before: State, after: State) -> None:
-        """Submissions keep their order; only settled ones are forgotten."""
+        """Check that submissions keep their order, and only settled ones are dropped."""
         was = {each.id: each for each in before.submissions}
         now = {each.id: each for each in after.submissions}
         for each in after.submissions:
@@ -165,7 +164,7 @@ class SubmissionChecks:
     # --- at the end ---
 
     def check_at_end(self) -> None:
-        """Everything that was claimed is on the chain, or its refusal is on record."""
+        """Check that every submission is on the chain, or its refusal is in the log."""
         settled_by = self.world.now - DRAIN_S
         contract = self._chain.contract
         if contract.account_of_peer(self.node.peer) != self.node.account:
@@ -193,6 +192,6 @@ class SubmissionChecks:
 
 
 def daily_budget_wei(node: SimMachine) -> int:
-    """What an account may sign for in a day, 0 for any amount; in a calm world nothing bounds it."""
+    """Return an account's budget for a day in wei, 0 for no limit; there is none in a calm world."""
     world = node.world
     return world.profile.day_calls * CALL_WEI if world.now < world.calm_from else 0

@@ -1,4 +1,4 @@
-"""A simulated swarm: its nodes, the network between them and the chain, if there is one, made from a profile."""
+"""A simulated swarm: its nodes, the network between them and the chain, if there is one, built from a profile."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,12 +16,12 @@ from swarmd.sim.simulation import BEGIN, Simulation, peer_id_of
 
 RESEND_S = 60.0
 GATHER_S = 6.0
-HOSTILE_GATHER_S = 12.0  # time for a stranger's body to be given up as too slow
+HOSTILE_GATHER_S = 12.0  # enough time to give up a hostile peer's body as too slow
 
 
 class SimSwarm(Simulation, ABC):
-    """The swarm that is played; `swarmd.sim.world.World` plays and checks it. The first of `nodes` coordinates, unless
-    a contract keeps the rounds. `newcomer` joins when the faults are over, if there are strangers."""
+    """A simulated swarm; `swarmd.sim.world.World` runs and checks it. The first of `nodes` coordinates, unless a
+    contract keeps the rounds. `newcomer` joins after the faults, if there are hostile peers."""
 
     def __init__(self, seed: int, profile: SimProfile) -> None:
         super().__init__(seed, profile)
@@ -35,11 +35,11 @@ class SimSwarm(Simulation, ABC):
 
     @abstractmethod
     def make_worker(self, supervisor: SimSupervisor, worker: Worker, pid: int) -> SimWorker:
-        """A worker's process."""
+        """Make a worker's process."""
 
     @abstractmethod
     def on_receipt(self, receipt: SimReceipt) -> None:
-        """A block has a transaction."""
+        """A transaction was mined."""
 
     def _make_contract(self) -> SimContract:
         profile = self.profile

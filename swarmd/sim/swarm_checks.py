@@ -1,14 +1,14 @@
-"""Checks of what a swarm owes its members: fair stages, recovery after the faults, and progress among hostile peers.
+"""Checks of a swarm as a whole: fair stages, recovery after the faults, and progress among hostile peers.
 
-Which reports a stage waits for, and how long, is the core's to decide. Whatever it decides (`CoordinatorModel`),
+The core decides which reports a stage waits for, and how long. Whatever it decides (`CoordinatorModel`),
 
-- each report in time counts once, and the books add up;
+- each report in time counts once, and the totals add up;
 - no stage closes before its deadline without this node's own report, while it trains and has reported lately;
 - none closes sooner, without a member that was credited in the stage before, than that member took then;
 - none stays open when all who could have reported.
 
-After the faults have ceased, every node finds its way back, and its reports count again (`RecoveryChecks`). Whatever
-hostile peers do costs an honest swarm no more than the bounds of the shipped limits (`HonestNodesChecks`).
+After the faults have ended, every node recovers, and its reports count again (`RecoveryChecks`). Hostile peers cost an
+honest swarm no more than the shipped limits allow (`HonestNodesChecks`).
 """
 
 from collections import Counter
@@ -35,22 +35,22 @@ from swarmd.sim.node import SimNode
 from swarmd.sim.simulation import Place
 from swarmd.sim.swarm import SimSwarm
 
-PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
-SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
+PROPAGATION_S = 30.0  # from an announcement until every connected node has it
+SETTLE_S = 400.0  # from the end of the faults to recovery: restarts, back-off, hung trainers, a muster
 CALM_S_MIN = 600.0  # a shorter calm proves nothing
-AGAIN_STAGES = 3  # within which a healthy member with credit is credited again
-PACE_MARGIN = 3.0  # a node is quick enough if it would have time for this many stages
+AGAIN_STAGES = 3  # stages within which a healthy member with credit is credited again
+PACE_MARGIN = 3.0  # a node is fast enough if it has time for this many stages
 
 
 class RecoveryChecks:
-    """Compares the nodes at the end with where the coordinator was some time before."""
+    """Compares the nodes at the end with the coordinator's stage some time before."""
 
     def __init__(self, world: SimSwarm) -> None:
         self.world = world
-        self.settled: Place | None = None  # the coordinator's place SETTLE_S after the calm began
-        self.last: Place | None = None  # its place PROPAGATION_S before the end
-        self._healthy: set[str] = set()  # members that are well since the open stage opened, all faults being over
-        self._missed: Counter[str] = Counter()  # stages in a row, all of them calm, that each was not credited in
+        self.settled: Place | None = None  # the coordinator's stage SETTLE_S after the calm began
+        self.last: Place | None = None  # its stage PROPAGATION_S before the end
+        self._healthy: set[str] = set()  # members healthy since the open stage opened, after all faults
+        self._missed: Counter[str] = Counter()  # calm stages in a row in which each was not credited
 
     def expect_recovery(self) -> None:
         """Expect every node to recover from now on."""
@@ -109,7 +109,7 @@ class RecoveryChecks:
         if chain is not None and (chain.round, chain.stage) < self.last:
             where = (chain.round, chain.stage)
             node.fail_run(f"it has the contract at {where}, it was at {self.last} long before")
-        # Brought back from a backup, it may not sign anything of the settled round yet.
+        # Restored from a backup, it may not sign anything of the settled round yet.
         sits_out = not state.restored and self.settled[0] < state.floor
         if is_fast_enough(self.world, node) and not sits_out:
             if state.done < self.settled:
@@ -119,20 +119,20 @@ class RecoveryChecks:
                 self._check_credit(node, coordination)
 
     def on_stage_closed(self, now: Coordination, reports: Collection[str]) -> None:
-        """The coordinator closes a stage in which these reported, and opens the next, `now`."""
+        """Handle that the coordinator closed a stage with these reports, and opened the next, `now`."""
         if self.settled is None:
             return
         healthy = {node.peer for node in self.world.nodes if self._is_healthy(node, now)}
         for peer in self._healthy & healthy:
             self._missed[peer] = 0 if peer in reports else self._missed[peer] + 1
-            if self._missed[peer] > AGAIN_STAGES:  # for the first of them it may have been too slow itself
+            if self._missed[peer] > AGAIN_STAGES:  # it may have been too slow itself for the first of them
                 self.world.fail_run(f"{peer} is well and was not credited in {self._missed[peer]} stages of calm")
         for peer in self._missed.keys() - healthy:
             del self._missed[peer]
         self._healthy = healthy
 
     def _is_healthy(self, node: SimNode, now: Coordination) -> bool:
-        """Whether a node is up, quick enough, and a member with credit."""
+        """Return whether a node is up, fast enough, and a member with credit."""
         state, member = node.state, now.members.get(node.peer)
         known = member is not None and member.rounds and not member.left and node.peer not in now.barred
         runs = node.running and state.link.chart == "up" and state.chart not in (*LEAVING, "round.publishing")
@@ -147,19 +147,19 @@ class RecoveryChecks:
 
 
 def is_fast_enough(world: SimSwarm, node: SimNode) -> bool:
-    """By its own rules a swarm leaves nodes behind that take too long, or are slower than its quorum."""
+    """Return whether a node is fast enough that a swarm never leaves it behind by its own rules."""
     quick = node.pace_s * PACE_MARGIN < min(node.settings.train_s, world.profile.stage_s)
     return quick and world.profile.quorum == 1.0
 
 
 OPEN: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
-OWN_STAGES = 3  # since this node reported last, after which stages may close without it
+OWN_STAGES = 3  # stages without this node's report, after which stages may close without it
 
 _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 
 
 class CoordinatorModel:
-    """Follows one coordinator's events."""
+    """A model of one coordinator, which follows its events."""
 
     def __init__(self, world: SimSwarm, node: SimNode, honest: "HonestNodesChecks", recovery: RecoveryChecks) -> None:
         self.world = world
@@ -169,13 +169,13 @@ class CoordinatorModel:
         self.reports: dict[str, float] = {}  # of the open stage
         self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
-        self.closed = 0  # stages
-        self.reported_in: dict[str, int] = {self.node.peer: 0}  # number of the last stage that each reported in,
-        self.took_s: dict[str, float] = {}  # and how long after its announcement, if it was announced once
-        self.announced: list[float] = []  # when the open stage was
-        self.clock_set = False  # in the open stage, whose times then mean nothing
-        self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
-        self.can_train = False  # a trainer has been ready in this life
+        self.closed = 0  # number of closed stages
+        self.reported_in: dict[str, int] = {self.node.peer: 0}  # peer → number of the last stage that it reported in
+        self.took_s: dict[str, float] = {}  # peer → time from that stage's single announcement to the report
+        self.announced: list[float] = []  # times at which the open stage was announced
+        self.clock_set = False  # whether the clock was set in the open stage, whose times then mean nothing
+        self.barred: dict[str, list[int]] = {}  # equivocators, and the rounds of the evidence
+        self.can_train = False  # whether a trainer has been ready in this run
 
     def check_event(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
@@ -190,10 +190,10 @@ class CoordinatorModel:
         closed = _round_and_stage(now) != _round_and_stage(then)
         counted = self._counted_report_records(then, now, after.pending) if closed else None
         for report in events.reports_in(event):
-            if counted is None or report.record in counted:  # what comes after the one that closes it is too late
+            if counted is None or report.record in counted:  # reports after the one that closes the stage are too late
                 self._record_report(then, report, envelope.at)
         if now.members is not then.members and len(now.members) <= len(then.members):
-            # Who made room for another has no account any more.
+            # Members dropped for others have no total any more.
             for peer in self.totals.keys() - {member.peer for member in now.members}:
                 del self.totals[peer]
         if not closed and (now.chart == "open.collecting" != then.chart or now.openings != then.openings):
@@ -204,7 +204,7 @@ class CoordinatorModel:
             self._check_stage_close(applied, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
-        # It may be held for others, who may still come.
+        # The stage may be held for other members, who may still come.
         held = now.held_since is not None and not self.reports.keys() - {self.node.peer}
         if now.chart == "open.collecting" and self._have_all_reported(now) and not held:
             self.node.fail_run(f"stage {_round_and_stage(now)} stays open although all have reported")
@@ -212,14 +212,14 @@ class CoordinatorModel:
     def _counted_report_records(
         self, then: Coordination, now: Coordination, pending: tuple[Command, ...]
     ) -> set[bytes]:
-        """The signed reports of a stage that has closed, as they are published or will be."""
+        """Return the signed reports of a closed stage, as they are or will be published."""
         if now.round == then.round:
             return {report.record for report in now.round_reports}
         boards = [each for each in pending if isinstance(each, PublishLeaderboard) and each.round == then.round]
         return {record for board in boards for record in board.reports}
 
     def _ban_equivocator(self, event: events.Equivocated, round: int) -> None:
-        """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
+        """Stop counting an equivocator's reports from a round on, if the evidence is new."""
         rounds = self.barred.setdefault(event.peer, [])
         if all(event.round >= known + APART_ROUNDS for known in rounds):
             rounds.append(event.round)
@@ -230,7 +230,7 @@ class CoordinatorModel:
         return any(since <= round < since + BARRED_ROUNDS for since in self.barred.get(peer, ()))
 
     def _check_time_to_train(self, applied: AppliedEvent) -> None:
-        """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
+        """Check that the open stage has its full time when the node can train at last, unless somebody has reported."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if isinstance(envelope.event, events.NodeStarted):
             self.can_train = False
@@ -257,7 +257,7 @@ class CoordinatorModel:
             self.took_s[event.peer] = at - self.announced[0]
 
     def _check_stage_close(self, applied: AppliedEvent, then: Coordination, now: Coordination) -> None:
-        """A stage closes at its deadline, or before it if that is unfair to nobody."""
+        """Check that a stage closes at its deadline, or earlier only if that is fair to all."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._is_alone(after):
             self.node.fail_run(
@@ -284,7 +284,7 @@ class CoordinatorModel:
             self.round_reports = []
 
     def _check_early_close(self, then: Coordination, now: Coordination, before: State, at: float) -> None:
-        """A stage closes before its deadline."""
+        """Check a stage that closes before its deadline."""
         own, quorum = self.node.peer, self.world.profile.quorum
         trains = before.trainer.chart in ("idle", "busy") and before.low_space is None
         lately = self.closed + 1 - self.reported_in[own] <= OWN_STAGES
@@ -304,7 +304,7 @@ class CoordinatorModel:
                 )
 
     def _check_leaderboard(self, pending: tuple[Command, ...], round: int) -> None:
-        """The signed reports of a round that are published are those that were counted, each once."""
+        """Check that a round's published reports are those that were counted, each once."""
         for command in pending:
             if isinstance(command, PublishLeaderboard) and command.round == round:
                 published = [_record.decode(record) for record in command.reports]
@@ -329,7 +329,7 @@ class CoordinatorModel:
         return bool(self.reports) and all(peer in self.reports for peer in (*waited, self.node.peer))
 
     def _is_alone(self, state: State) -> bool:
-        """Whether no other could take part in the open stage, and the settings have it wait for them."""
+        """Return whether no other member can take part in the open stage although the settings require that."""
         settings = state.settings
         assert settings is not None and settings.coordination is not None and state.coordination is not None
         waits = settings.coordination.when_alone == "hold" and settings.coordination.min_peers > 1
@@ -341,41 +341,41 @@ def _round_and_stage(coordination: Coordination) -> tuple[int, int]:
     return coordination.round, coordination.stage
 
 
-NOTICE_S = POLL_S + 10.0  # what has been there for this long is known to everybody who is well
+NOTICE_S = POLL_S + 10.0  # what has been visible for this long is known to every healthy node
 NEWCOMER_ROUNDS = 3  # rounds within which a newcomer's reports count
-SETTLED_S = 60.0  # after the faults no honest node ends any more
-CLOCK_SET_TIMES = 3  # a coordinator's clock, from which on its announcements may contradict each other
-REASONS = 16  # of refusals, each told once a minute under no name
+SETTLED_S = 60.0  # after the faults; from then on no honest node ends any more
+CLOCK_SET_TIMES = 3  # steps of a coordinator's clock from which on its announcements may contradict each other
+REASONS = 16  # number of refusal reasons, each reported once a minute without a name
 
 
 class HonestNodesChecks:
-    """Honest nodes among strangers: nobody is accused, nobody ends, each report in time counts, logs stay small.
-    `held`: stages of the calm swarm that stayed open for long after the last honest report. `told`: events that
-    strangers caused at each node, by kind."""
+    """Checks of honest nodes among hostile peers: nobody is accused or ends, each report in time counts, logs stay
+    small. `held`: stages of the calm swarm that stayed open long after the last honest report. `told`: events that
+    hostile peers caused at each node, by kind."""
 
     def __init__(self, world: SimSwarm) -> None:
         self.world = world
-        self.calm_at = world.calm_from + SETTLE_S  # from then on nothing goes wrong by itself
+        self.calm_at = world.calm_from + SETTLE_S  # no fault is injected from then on
         self.held = self.closed = 0
         self.told: list[Counter[str]] = [Counter() for _ in world.nodes]
-        self._stored: dict[tuple[str, Place], float] = {}  # when an honest report was first kept
+        self._stored: dict[tuple[str, Place], float] = {}  # when an honest report was first stored
         self._joined: dict[str, int] = {}  # newcomer → the round in which it registered
         self._credited: set[str] = set()
-        self._collected: Counter[int] = Counter()  # stages that each node collected, again after each restart
+        self._collected: Counter[int] = Counter()  # stages that each node collected, counted again after each restart
         self._begun = 0  # times that the coordinator began to collect the open stage
-        self._told_of: Counter[tuple[int, str, str]] = Counter()  # by node, stranger and kind
+        self._told_of: Counter[tuple[int, str, str]] = Counter()  # (node, hostile peer, kind) → count
 
     def reset_node(self, node: SimNode) -> None:
-        """A node goes on from a backup, whose events are counted again."""
+        """Reset a node's counts after a restore: the backup's events are counted again."""
         self.told[node.index].clear()
         self._collected[node.index] = 0
         for place in [place for place in self._told_of if place[0] == node.index]:
             del self._told_of[place]
 
-    # --- what happens ---
+    # --- events ---
 
     def on_store_attempt(self, node: SimNode, record: Record, kept: bool, due: bool) -> None:
-        """Somebody honest was given a record of a node, and kept it or had no room."""
+        """Check that honest peers have room for a node's record."""
         content = record.content
         if due and not kept:
             node.fail_run(
@@ -385,9 +385,9 @@ class HonestNodesChecks:
             self._stored.setdefault((record.owner, (content.round, content.stage)), self.world.now)
 
     def check_event(self, node: SimNode, applied: AppliedEvent) -> None:
-        """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
+        """Check that no honest node is accused, or ends because of hostile peers; count the events that these cause."""
         event = applied.event
-        settled_at = self.world.calm_from + SETTLED_S  # from then on nobody stops any more but for an operator
+        settled_at = self.world.calm_from + SETTLED_S  # from then on only an operator stops nodes
         if isinstance(event, events.Equivocated):
             self._check_accusation(node, event)
         if not self.world.has_strangers:
@@ -411,7 +411,7 @@ class HonestNodesChecks:
             node.fail_run(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
 
     def _check_accusation(self, node: SimNode, event: events.Equivocated) -> None:
-        # A clock was set ahead, right and back: nothing that peers take then expires after all before.
+        # If a clock was set ahead, right and back, no valid record expires after all earlier ones.
         excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
         if not is_hostile(event.peer) and not excused:
             node.fail_run(f"{event.peer}, which is honest, is accused: {event}")
@@ -425,7 +425,7 @@ class HonestNodesChecks:
             self._told_of[node.index, event.peer, kind] += 1
 
     def on_stage_closed(self, then: Coordination, at: float, reports: Mapping[str, float], missing: list[str]) -> None:
-        """The coordinator closes a stage; these reported in it, for others it waited in vain."""
+        """Handle that the coordinator closed a stage with these reports, after waiting for the `missing` peers."""
         if not self.world.has_strangers:
             return
         place = (then.round, then.stage)
@@ -480,10 +480,11 @@ class HonestNodesChecks:
             self._check_log_size(node)
 
     def _check_log_size(self, node: SimNode) -> None:
-        """What strangers made a node write is bounded by time, stages and those who have credit or have worked."""
+        """Check that the events caused by hostile peers are bounded by time, stages and the identities with credit or
+        work."""
         told, lasted_s, lives = self.told[node.index], self.world.profile.hours * 3600.0, 1 + node.life
         lives += self.world.counts["worker_exits"]
-        # Hostile identities with credit, or for which the work was done.
+        # Hostile identities with credit or proof of work.
         worked = {peer for peer in self.world.dht.works if self._has_proof_of_work(peer)}
         insiders = len({peer for peer in self._credited if is_hostile(peer)} | worked)
         comings = lives * (1 + RETURNS_BURST) + lasted_s * RETURNS_PER_S

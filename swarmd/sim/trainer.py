@@ -1,6 +1,5 @@
-"""The trainer worker of a simulated node: it takes its time, fails, hangs, dies, and writes a checkpoint while it
-reports and goes on.
-"""
+"""A simulated node's trainer worker: it takes time, fails, hangs, dies, and writes a checkpoint after reporting a
+stage."""
 
 import math
 from typing import Any
@@ -11,24 +10,22 @@ from swarmd.core.values import PeerTokens, PeerWeights, RolloutsRef, Skill, Stag
 from swarmd.sim.machine import SimCheckpoint
 from swarmd.sim.processes import SimWorker
 
-ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
-WRITE_S = 2.0  # for a checkpoint, beside what follows
+ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this time, and may save a checkpoint meanwhile
+WRITE_S = 2.0  # for a checkpoint, in the background
 LOAD_S = (0.5, 4.0)
-MEASURE_S = 0.1  # of a peer's weights, before the first step
+MEASURE_S = 0.1  # to evaluate a peer's weights, before the first step
 STEP_S = 0.5  # cancellation takes effect between two steps
-FULL_CHANCE = 0.5  # that a checkpoint does not fit a disk that is nearly full
+FULL_CHANCE = 0.5  # that a checkpoint does not fit on a nearly full disk
 TOKENS_PER_S = 50.0  # drawn while a stage is trained
 SAVE_S = 3.0  # evaluation at the end of a stage, which no cancellation stops
 
 
 class SimTrainerWorker(SimWorker):
-    """Trains one stage at a time."""
-
     kind = "trainer"
     running: Train | None = None
     writing: SimCheckpoint | None = None
     finish_at = math.inf
-    drawing_since: float | None = None  # when it began to draw for a stage
+    drawing_since: float | None = None  # when it began to draw tokens for a stage
     hangs = False
 
     def start(self) -> None:
@@ -65,12 +62,12 @@ class SimTrainerWorker(SimWorker):
         return (command.round, command.stage) in self.node.disk.checkpoints
 
     def terminate(self) -> None:
-        """Die; what was drawn until now stays counted."""
+        """End the process; tokens drawn until now stay counted."""
         self._stop_drawing()
         super().terminate()
 
     def _stop_drawing(self) -> int:
-        """Tokens that the present stage has drawn, once they are counted."""
+        """Stop drawing; count and return the tokens that the present stage has drawn."""
         drawn = 0 if self.drawing_since is None else int((self.world.now - self.drawing_since) * TOKENS_PER_S)
         self.drawing_since = None
         self.node.disk.drawn += drawn
@@ -85,7 +82,7 @@ class SimTrainerWorker(SimWorker):
             self._schedule_finish(self.random.lognormvariate(math.log(self.node.pace_s), 0.25), command)
 
     def _report_measured_weights(self, command: Train, weights: PeerWeights) -> None:
-        """A peer's weights are better than the own ones, or not; a mean is as good, or worse."""
+        """Report at random whether a peer's weights, or the average with them, are good enough."""
         if self.running is not command:
             return
         if self.random.random() < 0.5:
@@ -111,7 +108,7 @@ class SimTrainerWorker(SimWorker):
         if self.node.disk.is_nearly_full and not self._has_checkpoint(command) and self.random.random() < FULL_CHANCE:
             self._fail_stage(command, "no space left for the checkpoint")
             return
-        self._write_checkpoint()  # of the stage before: weights change with the first step after it
+        self._write_checkpoint()  # of the stage before: the weights change with the next step
         checkpoint = self.make_checkpoint(command)
         if self.random.random() < self.world.fault_chance("trainer_crash"):
             if self.random.random() < 0.5:
@@ -135,7 +132,7 @@ class SimTrainerWorker(SimWorker):
         )
 
     def make_checkpoint(self, command: Train) -> SimCheckpoint:
-        """What comes of a stage: what its checkpoint says, or something new."""
+        """Return a stage's saved checkpoint, or a new one."""
         disk, place = self.node.disk, (command.round, command.stage)
         known = disk.checkpoints.get(place)
         if known is not None:
@@ -148,7 +145,7 @@ class SimTrainerWorker(SimWorker):
         return SimCheckpoint(*place, reward, rollouts, self._make_ledger())
 
     def _make_ledger(self) -> StageTokens:
-        """What the stage in hand has drawn: a third of it was paid alike."""
+        """Return the current stage's token counts; a third is in zero-variance groups."""
         drawn = self._stop_drawing()
         flat, shared = drawn // 3, drawn // 5
         peers = (PeerTokens("otto", drawn // 2),) if drawn > 1 else ()
@@ -163,7 +160,7 @@ class SimTrainerWorker(SimWorker):
             self.send_event(events.CheckpointWritten(written.round, written.stage, written.rollouts.digest))
 
     def _handle_cancel(self, command: CancelTraining) -> None:
-        """A cancellation that comes too late is answered too, now and then, as a worker in doubt would."""
+        """Answer a cancellation; sometimes also one that comes too late."""
         running = self.running
         if running is not None and running.id == command.train:
             if not self.hangs and self.finish_at - self.world.now > SAVE_S:
@@ -179,7 +176,7 @@ class SimTrainerWorker(SimWorker):
             self.send_event(events.TrainingCancelled(train.id, train.round, train.stage, 7, self.node.disk.drawn))
 
     def on_daemon_gone(self) -> None:
-        """The daemon is gone: end soon, but a checkpoint on its way may be saved."""
+        """End soon after the daemon's death, possibly after saving a checkpoint."""
         if self.writing is not None and self.random.random() < 0.5:
             self.node.disk.save_checkpoint(self.writing)
         if self.running is not None and self.finish_at - self.world.now < ORPHAN_S:
@@ -188,7 +185,7 @@ class SimTrainerWorker(SimWorker):
 
 
 def make_measurements(checkpoint: SimCheckpoint) -> dict[str, Any]:
-    """Made of the reward, so that a stage that is answered again from its checkpoint tells the same."""
+    """Derive measurements from the reward, so that a stage reported again has the same ones."""
     share = checkpoint.reward
     fallen = Skill("sort", share / 2, 64, 0.9, True, 2.5)
     return {"held_out": (share + share / 2) / 2, "skills": (fallen, Skill("reverse", share, 64, share))}

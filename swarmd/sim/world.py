@@ -1,4 +1,4 @@
-"""The simulated world: a swarm, what goes wrong in it, who attacks it, and the checks; played from one seed."""
+"""The simulated world: a swarm, its faults and attackers, and the checks; run from one seed."""
 
 import gc
 import hashlib
@@ -32,21 +32,20 @@ from swarmd.sim.simulation import BEGIN, Place
 from swarmd.sim.swarm import SimSwarm
 from swarmd.sim.trainer import SimTrainerWorker
 
-DELAYS_MAX = 200_000  # of each kind that are kept, the first ones
+DELAYS_MAX = 200_000  # delays of each kind that are kept, the first ones
 
 
 class RunMetrics(msgspec.Struct, frozen=True):
-    """Figures of a whole run; times in seconds, shares between 0 and 1.
+    """Metrics of a whole run; times in seconds, shares between 0 and 1.
 
     Attributes:
-        announced_s: from the coordinator's decision to announce a stage to the new state of a node that was there for
+        announced_s: from the coordinator's decision to announce a stage to the new state of a node that was present in
             the stage before; p50, p99.
-        closed_s: from the last report of a stage that was stored to the next announcement; p50, greatest.
-        full: gatherings that brought as many peers' rollouts as are wanted, or as there were.
-        reported: nodes with a report, of all nodes, in a stage.
-        stayed: nodes with a report, of the followers that had heard of the stage before, in a stage.
-        asked: in a round and for each node: look-ups by kind of key, `store` for records stored and `body` for bodies
-            fetched.
+        closed_s: from the last stored report of a stage to the next announcement; p50, greatest.
+        full: share of gatherings with as many peers' rollouts as wanted, or as available.
+        reported: mean share of nodes with a report in a stage.
+        stayed: mean share of followers with a report in a stage, among those that knew the stage before.
+        asked: per round and node: look-ups by kind of key, `store` for records stored and `body` for bodies fetched.
     """
 
     stages: int = 0
@@ -59,24 +58,24 @@ class RunMetrics(msgspec.Struct, frozen=True):
 
 
 class MetricsCollector:
-    """Counts while a world goes on."""
+    """Collects metrics while a world runs."""
 
     def __init__(self, nodes: int, wanted: int) -> None:
         self._nodes = nodes
         self._wanted = wanted
-        self._opened: dict[Place, float] = {}  # first announcement of each stage
-        self._place: Place = (-1, -1)  # that is open
+        self._opened: dict[Place, float] = {}  # time of each stage's first announcement
+        self._place: Place = (-1, -1)  # the open stage
         self._before: Place = (-1, -1)
         self._last_report: dict[Place, float] = {}
         self._reporters: defaultdict[Place, set[int]] = defaultdict(set)
-        self._heard: dict[int, Place] = {}  # by node, the latest
-        self._followed: dict[Place, set[int]] = {}  # nodes that had heard of the stage before, when a stage opened
+        self._heard: dict[int, Place] = {}  # node → the latest stage that it knows
+        self._followed: dict[Place, set[int]] = {}  # stage → nodes that knew the stage before when it opened
         self._announced: list[float] = []
         self._closed: list[float] = []
-        self._gathered = [0, 0]  # all, full ones
+        self._gathered = [0, 0]  # number of gatherings, and of full ones
 
     def on_announce(self, command: Announce, now: float) -> None:
-        """The coordinator is about to announce a stage, perhaps not for the first time."""
+        """Record an announcement of the coordinator, which may be a repeated one."""
         place = (command.round, command.stage)
         if place in self._opened or command.final:
             return
@@ -86,7 +85,7 @@ class MetricsCollector:
         self._opened[place], self._before, self._place = now, self._place, place
 
     def on_record_stored(self, content: Payload, now: float) -> None:
-        """Those who keep it have a record; its owner may not know yet."""
+        """Record that peers have stored a record; its owner may not know that yet."""
         if isinstance(content, ReportRecord):
             self._last_report[content.round, content.stage] = now
 
@@ -101,7 +100,7 @@ class MetricsCollector:
             self._gathered[1] += len(event.rollouts) >= min(self._wanted, others)
 
     def _record_announcement_delay(self, node: int, place: Place, now: float) -> None:
-        """Measure nodes that heard of the stage before; the others were not there when this one was announced."""
+        """Measure nodes that knew the stage before; the others were absent when this one was announced."""
         if not node or place != self._place or self._heard.get(node) == place:
             return
         if self._heard.get(node) == self._before and len(self._announced) < DELAYS_MAX:
@@ -109,7 +108,7 @@ class MetricsCollector:
         self._heard[node] = place
 
     def compute_metrics(self, asked: Counter[str]) -> RunMetrics:
-        """The figures of the stages that have closed; `asked`: as in `Simulation`."""
+        """Return the metrics of the stages that have closed; `asked`: as in `Simulation`."""
         closed = [place for place in self._opened if place != self._place]
         reported = [len(self._reporters[place]) / self._nodes for place in closed]
         followed = [(self._followed[place], self._reporters[place]) for place in closed if self._followed[place]]
@@ -127,30 +126,30 @@ class MetricsCollector:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of them lies; 0 if there are none."""
+    """Return the value below which this share of the values lies; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
 TRACE_BYTES = 16
 BUFFER_BYTES = 1 << 16
-NEWCOMER_S = 60.0  # after the faults, among strangers, one honest node more joins within this
-COLLECTIONS = (200_000, 20, 20)  # thresholds of Python's collector while a world is played
-JOIN_S = 5.0  # in which all nodes are started that come at once
-FOUNDERS = 80  # nodes with which a swarm begins that grows slowly
+NEWCOMER_S = 60.0  # time after the faults within which one more honest node joins a swarm with hostile peers
+COLLECTIONS = (200_000, 20, 20)  # thresholds of Python's garbage collector while a world runs
+JOIN_S = 5.0  # time within which all nodes that are not late start
+FOUNDERS = 80  # initial number of nodes of a swarm that grows slowly
 PROGRESS_STEPS = 200
 
-ProgressListener = Callable[[float], None]  # is told the share of the simulated time that is over
+ProgressListener = Callable[[float], None]  # called with the share of the simulated time that has passed
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulated run came to.
+    """The result of a simulated run.
 
     Attributes:
-        events: committed by all nodes; `replayed` ones, read again at restarts, are not among them.
-        trace: digest of every commit of every node in their order; the same seed and profile give the same one.
-        cpu_s: processor time that the run took.
+        events: committed by all nodes, without `replayed` ones, which were read again at restarts.
+        trace: digest of every node's commits in order; the same seed and profile give the same one.
+        cpu_s: processor time of the run.
     """
 
     seed: int
@@ -167,13 +166,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     stages_trained: int
     reports: int = 0
     skips: int = 0
-    confirmed: int = 0  # submissions, each time that a node took note of it
+    confirmed: int = 0  # confirmed submissions, once for each node's event
     refused: int = 0
     blocks: int  # of the chain at the end, 0 without one
     reorgs: int
-    strangers: int  # events that hostile actors caused
-    closed: int  # stages that a calm swarm among them closed,
-    held: int  # and of these those that stayed open for long after the last honest report
+    strangers: int  # events caused by hostile actors
+    closed: int  # stages closed in the calm of a swarm with hostile actors,
+    held: int  # and how many of these stayed open long after the last honest report
     trace: str
     cpu_s: float
     figures: RunMetrics = RunMetrics()
@@ -187,16 +186,16 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 def run_simulation(
     seed: int, profile: SimProfile | None = None, told: ProgressListener | None = None, **given: Any
 ) -> RunSummary:
-    """Play a swarm's life and check it.
+    """Run a simulated swarm and check it.
 
     Args:
-        seed: decides everything.
+        seed: determines the run.
         profile: the swarm and its world; by default drawn from the seed.
-        told: hears how far it is; what happens is the same.
+        told: called with the progress; does not affect the run.
         given: fields of the drawn profile to set, e.g. `nodes=5, hours=0.5`.
 
     Raises:
-        InvariantBroken: with the seed, the time, the node and what is wrong.
+        InvariantBroken: with the seed, the time, the node and the violation.
     """
     began = time.process_time()
     world = World(seed, profile or draw_profile(seed, **given))
@@ -213,7 +212,7 @@ def run_simulation(
 
 @contextmanager
 def reduce_garbage_collection() -> Iterator[None]:
-    """Have Python's collector run seldom: there are few cycles, and each run goes through all that a world holds."""
+    """Make Python's garbage collector run seldom: there are few cycles, and each collection scans the whole world."""
     before = gc.get_threshold()
     gc.set_threshold(*COLLECTIONS)
     try:
@@ -223,7 +222,7 @@ def reduce_garbage_collection() -> Iterator[None]:
 
 
 class World(SimSwarm):
-    """A swarm that is played and checked."""
+    """A swarm that is run and checked."""
 
     def __init__(self, seed: int, profile: SimProfile) -> None:
         super().__init__(seed, profile)
@@ -234,7 +233,7 @@ class World(SimSwarm):
         self.counted = MetricsCollector(profile.nodes, profile.gather_peers)
 
     def run_and_check(self) -> None:
-        """Let everything happen until the end, and check that the swarm is whole again."""
+        """Run the simulation to its end, and check that the swarm has recovered."""
         for node in self.nodes:
             late = node.index > 0 and self.random.random() < self.profile.late_share
             if node is self.newcomer:
@@ -251,11 +250,11 @@ class World(SimSwarm):
         self.checks.check_at_end()
 
     def _join_delay_s(self, index: int) -> float:
-        """When node `index` joins a swarm that grows slowly, seconds from its beginning: shards follow its growth."""
+        """Return when node `index` joins a slowly growing swarm, seconds from the start."""
         return self.profile.doubles_s * max(0.0, math.log2(max(index, 1) / FOUNDERS))
 
     def report_progress(self, told: ProgressListener) -> None:
-        """Have somebody hear how far it is."""
+        """Call `told` with the progress, now and periodically."""
         told(min(1.0, (self.now - BEGIN) / (self.ends_at - BEGIN)))
         self.call_in((self.ends_at - BEGIN) / PROGRESS_STEPS, self.report_progress, told)
 
@@ -277,7 +276,7 @@ class World(SimSwarm):
             case _:
                 assert_never(worker)
 
-    # --- what the parts tell ---
+    # --- hooks, see `Simulation` ---
 
     def on_commit(self, node: int, commit: Commit) -> None:
         self.counts["events"] += len(commit.events)

@@ -47,7 +47,7 @@ swarmd/dht/store/capacity.py
     tests/dht/store/test_capacity.py
 swarmd/dht/wire/invitations.py
   a guest fills its creator's invitation
-    -         if invitation.own:  # of
+    -         if invitation.own:  # not
     +         if not invitation.signature:  # of
     tests/dht/wire/test_invitations.py
 swarmd/dht/wire/bodies.py

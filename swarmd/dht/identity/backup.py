@@ -1,6 +1,6 @@
-"""Backups of an identity: one sealed file, a few hundred bytes, that also says how far the node had come.
+"""Backups of an identity: one sealed file of a few hundred bytes, with the node's progress at that time.
 
-Beside the key file is a note about the last backup that was made here (`identity.key.saved`), for `swarmd doctor`.
+A note beside the key file (`identity.key.saved`) names the last backup made on this machine, for `swarmd doctor`.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ NOTE_SUFFIX = ".saved"
 
 
 class BackupProgress(msgspec.Struct, frozen=True):
-    """How far the node had come when the backup was made: it had signed nothing later. -1 for nothing yet."""
+    """How far the node had come when the backup was made; it had signed nothing later. -1: nothing yet."""
 
     done: tuple[int, int] = (-1, -1)  # last (round, stage) trained
     reward: tuple[int, int] = (-1, -1)  # highest (round, stage) whose reward was on the chain or on its way
@@ -31,13 +31,11 @@ class BackupProgress(msgspec.Struct, frozen=True):
 
     @property
     def highest_round(self) -> int:
-        """The highest round of them all, -1 for none."""
+        """The highest round of all marks, -1 for none."""
         return max(self.done[0], self.reward[0], self.vote)
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """The contents of a backup."""
-
     key: bytes  # the key file's contents
     peer: str
     made_at: float  # POSIX seconds
@@ -45,7 +43,7 @@ class Backup(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> Identity:
-        """The key. Raises IdentityError if it is damaged or another peer's."""
+        """The key in the backup. Raises IdentityError if it is damaged or belongs to another peer."""
         identity = parse_identity(self.key, "the backup's key")
         if identity.peer_id != self.peer or not identity.has_valid_key_pair():
             raise IdentityDamaged(
@@ -55,13 +53,13 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def seal_backup(backup: Backup, passphrase: str, cost: int | None = None) -> bytes:
-    """The file's contents. Raises IdentityDamaged if the passphrase is too short or too long."""
+    """Return the backup file's contents. Raises IdentityDamaged if the passphrase is too short or too long."""
     return seal(msgspec.msgpack.encode(backup), passphrase, cost)
 
 
 def read_backup(path: Path) -> bytes:
-    """A backup file's contents, its header checked, for `open_backup`. Raises NotFoundError: there is no such file;
-    IdentityError: it cannot be read or is not a backup."""
+    """Return a backup file's contents for `open_backup`, with its header checked. Raises NotFoundError: there is no
+    such file; IdentityError: it cannot be read or is not a backup."""
     try:
         raw = read_start(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
@@ -75,8 +73,8 @@ def read_backup(path: Path) -> bytes:
 
 
 def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
-    """Open what `seal_backup` made; `origin` names the file in errors. Raises IdentityError: it is not a backup, a
-    newer one, or damaged, or the passphrase is wrong."""
+    """Decrypt the output of `seal_backup`; `origin` names the file in errors. Raises IdentityError: it is not a backup,
+    it is a newer one, or damaged, or the passphrase is wrong."""
     try:
         return msgspec.msgpack.decode(unseal(raw, passphrase, origin), type=Backup)
     except DECODE_ERRORS as error:
@@ -84,7 +82,7 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
 
 
 def read_progress(data: NodeDirectory, peer: str) -> BackupProgress | None:
-    """How far the node has come by the event log in a data directory; None if there is no log. Raises IdentityError:
+    """Return the node's progress by the event log in a data directory; None if there is no log. Raises IdentityError:
     the log is another node's; LogDamaged, OtherVersion: it cannot be read."""
     if not data.events.is_dir() or not list_segments(data.events):
         return None
@@ -96,7 +94,7 @@ def read_progress(data: NodeDirectory, peer: str) -> BackupProgress | None:
 
 
 def progress_of(state: State) -> BackupProgress:
-    """The marks of a node's state: what is on the chain, and what the node may have signed since."""
+    """Return the progress in a node's state: what is on the chain, and what the node may have signed since."""
     rewards = [(one.round, one.stage) for one in state.submissions if one.kind == "reward" and one.prepared]
     votes = [one.round for one in state.submissions if one.kind == "winners" and one.prepared]
     if state.chain is not None:
@@ -106,7 +104,7 @@ def progress_of(state: State) -> BackupProgress:
 
 
 class BackupNote(msgspec.Struct, frozen=True):
-    """The latest backup that was made here."""
+    """The latest backup made on this machine."""
 
     peer: str
     at: float  # POSIX seconds
@@ -123,7 +121,7 @@ def write_backup_note(key: Path, peer: str, at: float, out: Path) -> None:
 
 
 def read_backup_note(key: Path, peer: str = "") -> BackupNote | None:
-    """The latest backup that was made here of this peer's key, or of any key if `peer` is empty; None if unknown."""
+    """Return the latest backup made here of this peer's key, or of any key if `peer` is empty; None if unknown."""
     try:
         saved = msgspec.json.decode(read_start(note_path_of(key), NOTE_BYTES_MAX), type=BackupNote)
     except (OSError, *DECODE_ERRORS):

@@ -53,13 +53,13 @@ PEER_PREFIX = b"\x00\x24\x08\x01\x12\x20"  # identity multihash of a libp2p Ed25
 PEER_BYTES = len(PEER_PREFIX) + 32
 RSA_PEER_PREFIX = b"\x12\x20"  # sha256 multihash of a libp2p RSA PublicKey
 RSA_PEER_BYTES = len(RSA_PEER_PREFIX) + 32
-PEERS_KEPT = 16384  # peer ids that need not be decoded again: more than may have records under a key
+PEERS_KEPT = 16384  # peer ids whose decoded form is cached: more than can have records under one key
 PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52, or 46 with RSA
 
 RSA_BITS_MIN, RSA_BITS_MAX = 2048, 4096
 RSA_EXPONENT = 65537  # the usual one; large ones make verifying slow
 RSA_KEY_BYTES_MAX = 600  # a SubjectPublicKeyInfo of 4096 bits has 550
-RSA_KEYS_KEPT = 1024  # public keys that need not be parsed again
+RSA_KEYS_KEPT = 1024  # public keys whose parsed form is cached
 RSA_LENGTHS = struct.Struct(">HH")
 
 _RESTORE = "Restore it from a backup with `swarmd identity restore`"
@@ -75,29 +75,29 @@ NAME_CHARS_MAX = 100
 
 
 class Identity(ABC):
-    """A loaded key."""
+    """A loaded private key."""
 
     kind: str  # "ed25519", or "rsa-" and the bits
     peer_id: str
 
     @abstractmethod
     def sign(self, message: bytes) -> bytes:
-        """A signature of `message` that `swarmd.dht.identity.identity.verify` accepts for the peer id."""
+        """Return a signature of `message` that `swarmd.dht.identity.identity.verify` accepts for the peer id."""
 
     @abstractmethod
     def encode(self) -> bytes:
-        """The key file's contents."""
+        """Return the key file's contents."""
 
     @abstractmethod
     def has_valid_key_pair(self) -> bool:
-        """Does the public half belong to the secret half?"""
+        """Return whether the public half belongs to the secret half."""
 
     def __repr__(self) -> str:
         return f"Identity({self.peer_id})"
 
 
 class Ed25519Identity(Identity):
-    """swarmd's own kind."""
+    """An Ed25519 key, the kind that swarmd generates."""
 
     kind = "ed25519"
 
@@ -116,17 +116,15 @@ class Ed25519Identity(Identity):
         return self._key.sign(message)
 
     def encode(self) -> bytes:
-        """The key file's contents, 68 bytes."""
+        """Return the key file's contents, 68 bytes."""
         return FILE_PREFIX + self._seed + self.public
 
     def has_valid_key_pair(self) -> bool:
-        """Does the public half belong to the secret half? Imports `cryptography`."""
+        """Return whether the public half belongs to the secret half. Imports `cryptography`."""
         return self._key.public_key().public_bytes_raw() == self.public
 
 
 class RsaIdentity(Identity):
-    """A loaded RSA key."""
-
     def __init__(self, key: RSAPrivateKey) -> None:
         from cryptography.hazmat.primitives import serialization
 
@@ -138,7 +136,7 @@ class RsaIdentity(Identity):
         self.peer_id = rsa_peer_id(self._public)
 
     def sign(self, message: bytes) -> bytes:
-        """PKCS#1 v1.5 with SHA-256, between the public key and the lengths."""
+        """Sign by PKCS#1 v1.5 with SHA-256; returns public key || signature || their lengths."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import padding
 
@@ -146,23 +144,23 @@ class RsaIdentity(Identity):
         return self._public + signature + RSA_LENGTHS.pack(len(self._public), len(signature))
 
     def encode(self) -> bytes:
-        """The key file's contents, as RL Swarm wrote them."""
+        """Return the key file's contents, in RL Swarm's format."""
         return _wrap_rsa_protobuf(_encode_rsa_private_key(self._key))
 
     def has_valid_key_pair(self) -> bool:
-        """True: an RSA key is checked when it is parsed."""
+        """Return True: an RSA key is checked when it is parsed."""
         return True
 
 
 def peer_id_of(public: bytes) -> str:
-    """The base58 peer id (12D3Koo...) of an Ed25519 public key."""
+    """Return the base58 peer id (12D3Koo...) of an Ed25519 public key."""
     return str(base58.b58encode(PEER_PREFIX + public).decode("ascii"))
 
 
 @lru_cache(maxsize=4096)
 def public_key_of(peer_id: str) -> Ed25519PublicKey:
-    """The public key inside a peer id. Raises ValueError: it is not the id of an Ed25519 key. An RSA peer's id is a
-    hash, from which no key can be read."""
+    """Return the public key inside a peer id. Raises ValueError: it is not the id of an Ed25519 key. An RSA peer's id
+    is a hash, from which no key can be read."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     raw = _decode_peer_id(peer_id)
@@ -172,7 +170,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
 
 
 def is_peer_id(text: str) -> bool:
-    """True for the id of an Ed25519 or RSA peer, written as libp2p writes it."""
+    """Return True for the canonical id of an Ed25519 or RSA peer."""
     try:
         _decode_peer_id(text)
     except ValueError:
@@ -181,7 +179,7 @@ def is_peer_id(text: str) -> bool:
 
 
 def key_digest_of(peer_id: str) -> bytes | None:
-    """The sha256 in an RSA peer's id; None for an Ed25519 peer. Raises ValueError if it is not a peer id."""
+    """Return the sha256 in an RSA peer's id; None for an Ed25519 peer. Raises ValueError if it is not a peer id."""
     raw = _decode_peer_id(peer_id)
     return raw[len(RSA_PEER_PREFIX) :] if raw.startswith(RSA_PEER_PREFIX) else None
 
@@ -195,13 +193,13 @@ def _decode_peer_id(peer_id: str) -> bytes:
     rsa = len(raw) == RSA_PEER_BYTES and raw.startswith(RSA_PEER_PREFIX)
     if not ed25519 and not rsa:
         raise ValueError("not the peer id of an Ed25519 or RSA key")
-    if base58.b58encode(raw).decode("ascii") != peer_id:  # the decoder ignores white space after it
+    if base58.b58encode(raw).decode("ascii") != peer_id:  # the decoder ignores trailing white space
         raise ValueError("not as libp2p writes it")
     return raw
 
 
 def encode_varint(number: int) -> bytes:
-    """A length as protobuf writes it: seven bits a byte, the lowest first."""
+    """Encode a non-negative integer as a protobuf varint: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -210,7 +208,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def generate_identity() -> Ed25519Identity:
-    """A new random key, in memory only."""
+    """Return a new random key, in memory only."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -220,7 +218,7 @@ def generate_identity() -> Ed25519Identity:
 
 
 def create_identity(path: Path) -> Ed25519Identity:
-    """Make a new key and write it durably, mode 0600. Raises IdentityError: it exists, or cannot be written."""
+    """Generate a key and write it durably, mode 0600. Raises IdentityError: the file exists, or cannot be written."""
     identity = generate_identity()
     write_private_file(path, identity.encode())
     return identity
@@ -232,8 +230,8 @@ def write_private_file(path: Path, content: bytes) -> None:
 
 
 def load_identity(path: Path) -> Identity:
-    """Read a key and check that its halves belong together. Raises NotFoundError: there is no such file; none is made;
-    IdentityError: wrong type, owner or mode, or a damaged file."""
+    """Read a key and check that its halves belong together. Raises NotFoundError: there is no such file; IdentityError:
+    wrong type, owner or mode, or a damaged file."""
     identity = read_identity(path)
     if not identity.has_valid_key_pair():
         raise IdentityDamaged(f"{path} is damaged: its public key does not belong to its secret", _RESTORE)
@@ -241,7 +239,8 @@ def load_identity(path: Path) -> Identity:
 
 
 def read_identity(path: Path) -> Identity:
-    """As `load_identity`, without the check, which needs `cryptography` for an Ed25519 key."""
+    """Read a key without checking its halves, a check that needs `cryptography` for an Ed25519 key. Raises as
+    `load_identity`."""
     if not os.path.lexists(path):
         raise NotFoundError(
             f"there is no identity {path}",
@@ -252,7 +251,7 @@ def read_identity(path: Path) -> Identity:
 
 
 def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
-    """The key in a key file's contents. Raises IdentityError, which names the file by `origin` and helps by `fix`."""
+    """Return the key in a key file's contents. Raises IdentityError, which names `origin` and advises `fix`."""
     if raw.startswith(RSA_PREFIX):
         return _parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
@@ -263,8 +262,8 @@ def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
 
 
 def _parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
-    """The key in a `swarm.pem`; `origin` names the file in errors. Raises IdentityError: it is damaged, not an RSA key,
-    or of a size or exponent that peers would not take."""
+    """Return the key in a `swarm.pem`; `origin` names the file in errors. Raises IdentityError: it is damaged, not an
+    RSA key, or has a size or exponent that peers would not accept."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
@@ -286,7 +285,7 @@ def _parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
 
 
 def _extract_rsa_der(raw: bytes) -> bytes:
-    """The DER in the protobuf; a length that does not fit is found when the key is encoded again."""
+    """Return the DER in the protobuf. A wrong length shows when the caller encodes the key again."""
     length_bytes = next((count for count, byte in enumerate(raw[len(RSA_PREFIX) :], 1) if byte < 0x80), 0)
     return raw[len(RSA_PREFIX) + length_bytes :]
 
@@ -303,7 +302,7 @@ def _wrap_rsa_protobuf(der: bytes) -> bytes:
 
 
 def _rsa_problem(key: RSAPublicKey) -> str:
-    """Why peers would not take a key; empty if they would."""
+    """Return why peers would refuse a key; empty if they would not."""
     if not RSA_BITS_MIN <= key.key_size <= RSA_BITS_MAX:
         return f"an RSA key of {key.key_size} bits; {RSA_BITS_MIN} to {RSA_BITS_MAX} are taken"
     if key.public_numbers().e != RSA_EXPONENT:
@@ -312,13 +311,13 @@ def _rsa_problem(key: RSAPublicKey) -> str:
 
 
 def rsa_peer_id(public: bytes) -> str:
-    """The base58 peer id (Qm...) of an RSA public key, given as DER SubjectPublicKeyInfo."""
+    """Return the base58 peer id (Qm...) of an RSA public key, given as DER SubjectPublicKeyInfo."""
     digest = hashlib.sha256(_wrap_rsa_protobuf(public)).digest()
     return str(base58.b58encode(RSA_PEER_PREFIX + digest).decode("ascii"))
 
 
 def _rsa_signature_size(value: bytes) -> int:
-    """How many bytes at the end of `value` are an RSA signature with its key. Raises ValueError for none."""
+    """Return the size of the RSA signature, with its key, at the end of `value`. Raises ValueError if there is none."""
     if len(value) < RSA_LENGTHS.size:
         raise ValueError("too short for an RSA signature")
     key_bytes, signature_bytes = RSA_LENGTHS.unpack(value[-RSA_LENGTHS.size :])
@@ -332,8 +331,8 @@ def _rsa_signature_size(value: bytes) -> int:
 
 
 def _verify_rsa(peer_id: str, signature: bytes, message: bytes) -> None:
-    """Raises ValueError, UnsupportedAlgorithm or InvalidSignature unless `peer_id` is made of the key in `signature`,
-    and this key signed exactly `message`."""
+    """Raise ValueError, UnsupportedAlgorithm or InvalidSignature unless the key in `signature` belongs to `peer_id` and
+    signed exactly `message`."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
 
@@ -348,11 +347,11 @@ def _verify_rsa(peer_id: str, signature: bytes, message: bytes) -> None:
 
 @lru_cache(maxsize=RSA_KEYS_KEPT)
 def _load_rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
-    """The key, if the peer id is made of it. Raises ValueError or UnsupportedAlgorithm."""
+    """Return the key if it hashes to the peer id. Raises ValueError or UnsupportedAlgorithm."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    if hashlib.sha256(_wrap_rsa_protobuf(public)).digest() != key_digest_of(peer_id):  # before anything parses it
+    if hashlib.sha256(_wrap_rsa_protobuf(public)).digest() != key_digest_of(peer_id):  # before the key is parsed
         raise ValueError("the key is not the peer's")
     key = serialization.load_der_public_key(public)
     if not isinstance(key, rsa.RSAPublicKey) or _rsa_problem(key):
@@ -362,7 +361,7 @@ def _load_rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
 
 @contextmanager
 def lock_identity(path: Path) -> Iterator[None]:
-    """Hold the identity for this process alone; the kernel releases it when the process ends. Raises IdentityInUse:
+    """Hold an exclusive lock on the identity; the kernel releases it when the process ends. Raises IdentityInUse:
     another process on this host holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
@@ -379,7 +378,7 @@ def lock_identity(path: Path) -> Iterator[None]:
 
 
 def _lock_holder_pid(inode: int) -> int:
-    """Pid of the process that holds a flock on the file, 0 if unknown (Linux only)."""
+    """Return the pid of the process that holds a flock on the file, 0 if unknown (Linux only)."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             fields = line.split()
@@ -389,8 +388,8 @@ def _lock_holder_pid(inode: int) -> int:
 
 
 def signature_size(peer_id: str, value: bytes) -> int:
-    """Number of bytes at the end of a signed `value` that are the owner's signature, by its kind of key. Raises
-    ValueError: there is none, or `peer_id` is not a peer id."""
+    """Return the size in bytes of the owner's signature at the end of a signed `value`, by the owner's kind of key.
+    Raises ValueError: there is none, or `peer_id` is not a peer id."""
     if not peer_id.startswith(ED25519_START) and key_digest_of(peer_id) is not None:
         return _rsa_signature_size(value)
     if len(value) <= ED25519_BYTES:
@@ -399,7 +398,7 @@ def signature_size(peer_id: str, value: bytes) -> int:
 
 
 def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
-    """True if the peer signed exactly this message; False for anything else."""
+    """Return True if the peer signed exactly this message; False for anything else."""
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
     try:
@@ -413,7 +412,7 @@ def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
 
 
 class RlSwarmName(msgspec.Struct, frozen=True):
-    """A peer's name in RL Swarm, made of words that swarmd does not ship."""
+    """A peer's name in RL Swarm, derived from a word list that swarmd does not ship."""
 
     peer: str
     rl_swarm: str
@@ -425,7 +424,7 @@ def write_rl_swarm_name(key: Path, peer: str, rl_swarm: str) -> None:
 
 
 def read_rl_swarm_name(key: Path, peer: str) -> str:
-    """The peer's name in RL Swarm; empty if none was written beside the key."""
+    """Return the peer's name in RL Swarm; empty if none was written beside the key."""
     try:
         called = msgspec.json.decode(read_start(key.with_name(key.name + SUFFIX), NOTE_BYTES_MAX), type=RlSwarmName)
     except (OSError, *DECODE_ERRORS):

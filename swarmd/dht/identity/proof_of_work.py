@@ -1,8 +1,8 @@
 """Proof of work of an identity: a number whose hash, with swarm and peer, begins with zero bits.
 
-It is searched once for an identity in a swarm and kept on disk, for at 28 bits the search takes minutes; checking it
-takes one hash. Among peers without credit those with more work come first, so identities made by the thousand cost as
-much as those that they displace (docs/PROTOCOL.md, "Capacity").
+A node searches for it once per identity and swarm and keeps it on disk, because at 28 bits the search takes minutes;
+checking it takes one hash. Among peers without credit those with more work come first, so identities made by the
+thousand cost as much as those that they displace (docs/PROTOCOL.md, "Capacity").
 """
 
 import hashlib
@@ -18,13 +18,13 @@ from swarmd.logger import get_logger
 
 DOMAIN = b"swarmd-work-v1\x00"
 WORK_BITS = 16  # what every node does: less than a tenth of a second
-WORK_BITS_MAX = 32  # more does not count: nobody can buy all capacity for ever with one identity
+WORK_BITS_MAX = 32  # more does not count, so that no identity can buy all capacity for ever
 NUMBER_BYTES = 8
 NUMBER_MAX = 2**63 - 1
-LOOK_NUMBERS = 2**16  # between two checks for cancellation: less than a tenth of a second
+LOOK_NUMBERS = 2**16  # hashes between two checks for cancellation: less than a tenth of a second
 
 NUMBER_CHARS_MAX = 20
-TELL_S = 30.0  # between two log lines about a search
+TELL_S = 30.0  # interval of log lines about a search
 MILLION = 1_000_000
 
 log = get_logger(__name__)
@@ -35,7 +35,7 @@ def _start_hash(swarm: str, peer: str) -> "hashlib._Hash":
 
 
 def work_bits(swarm: str, peer: str, number: int) -> int:
-    """Number of zero bits that a number is worth, up to `WORK_BITS_MAX`."""
+    """Return how many zero bits a number's hash begins with, up to `WORK_BITS_MAX`."""
     if not 0 <= number <= NUMBER_MAX:
         return 0
     begun = _start_hash(swarm, peer)
@@ -44,8 +44,8 @@ def work_bits(swarm: str, peer: str, number: int) -> int:
 
 
 def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambda: None) -> int:
-    """The least number that is worth `bits`. Takes 2^bits hashes, about a microsecond each: minutes from 27 bits on.
-    `look`: called every `LOOK_NUMBERS`; an error that it raises ends the search."""
+    """Return the least number that is worth `bits`. Takes 2^bits hashes, about a microsecond each: minutes from 27 bits
+    on. `look` is called every `LOOK_NUMBERS` hashes; an error that it raises ends the search."""
     begun, bound = _start_hash(swarm, peer), (1 << (64 - bits)).to_bytes(9, "big")[1:] if bits else b"\xff" * 8
     number = 0
     while True:
@@ -59,13 +59,11 @@ def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambd
 
 
 def load_or_find_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], None]) -> int:
-    """A number that is worth `bits`: the one in the file, or one that is found now and kept.
+    """Return a number that is worth `bits`: the one in the file, or a new one, which is then saved.
 
-    A number in the file counts only if its hash is good, which depends on swarm and peer: a torn one, or another
-    peer's, is worth nothing. The little work that every node does is not kept.
-
-    Args:
-        look: called now and then during a search; an error that it raises ends the search.
+    A number in the file counts only if its hash is good for this swarm and peer: a torn one, or another peer's, is
+    worth nothing. The small default amount of work is not saved. `look` is called now and then during a search; an
+    error that it raises ends the search.
     """
     if bits <= WORK_BITS:
         return find_work(swarm, peer, bits, look)
@@ -81,7 +79,7 @@ def load_or_find_work(path: Path, swarm: str, peer: str, bits: int, look: Callab
 
 
 def _read_number(path: Path) -> int:
-    """The number in the file; -1, which is worth nothing, if there is none."""
+    """Return the number in the file; -1, which is worth nothing, if there is none."""
     try:
         return int(read_start(path, NUMBER_CHARS_MAX))
     except (OSError, ValueError):
@@ -89,7 +87,7 @@ def _read_number(path: Path) -> int:
 
 
 class SearchProgressLog:
-    """Logs how far a search has come, at each of its checks."""
+    """Logs the progress of a search, at each of its checks."""
 
     def __init__(self, bits: int, look: Callable[[], None]) -> None:
         self._expected = 2**bits // MILLION

@@ -1,9 +1,9 @@
 """Bodies, and chunks of weights, are served and fetched over libp2p streams.
 
-- Bodies and weights have a protocol and bounds each, so that weights never use up what bodies need.
-- The request is the 32 bytes of the digest. The answer is the size as an unsigned 64-bit big-endian number, then that
-  many bytes. A size of 2**64 - 1 means that the peer does not have the body, or will not give it now; then it names a
-  few peers to which it has given the body (`encode_peer_ids`), and these are asked instead.
+- Bodies and weights have separate protocols and bounds, so that weights never use up what bodies need.
+- The request is the 32-byte digest. The answer is the size as an unsigned 64-bit big-endian number, then that many
+  bytes. A size of 2**64 - 1 means that the peer does not have the body, or will not send it now; then it names a few
+  peers that fetched the body from it (`encode_peer_ids`), and the requester asks these instead.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from swarmd.logger import get_logger
 from swarmd.weights.manifest import CHUNK_BYTES_MAX
 from swarmd.weights.offered import SERVED_BYTES_PER_S
 
-BODIES_MAX = 256  # whose holders are remembered
-HOLDERS_MAX = 16  # of one body: the peers that were given it last
-NAMED_MAX = 4  # in one answer
+BODIES_MAX = 256  # bodies whose holders are remembered
+HOLDERS_MAX = 16  # holders of one body: the latest to fetch it
+NAMED_MAX = 4  # holders named in one answer
 NAMES_BYTES_MAX = 1024
 
 Name = Annotated[str, msgspec.Meta(max_length=120)]
@@ -41,20 +41,20 @@ PROTOCOL = "/swarmd/body/1"
 DIGEST_BYTES = 32
 ABSENT = 2**64 - 1
 CHUNK_BYTES = 64 * 1024
-SERVED = PeerBounds(2, 8, 16)  # bodies on their way at once
-SERVED_BYTES = PeerBounds(BODY_BYTES_MAX, 1.5 * BODY_BYTES_MAX, 2.0 * BODY_BYTES_MAX)  # of them, in memory
-READ_AT_ONCE = 2  # from the disk
+SERVED = PeerBounds(2, 8, 16)  # bodies being sent at once
+SERVED_BYTES = PeerBounds(BODY_BYTES_MAX, 1.5 * BODY_BYTES_MAX, 2.0 * BODY_BYTES_MAX)  # bytes of bodies being sent
+READ_AT_ONCE = 2  # concurrent reads from disk
 SERVE_S = 60.0
 REQUEST_S = 5.0
-CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
-BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # that are given
+CHUNK_S = 5.0  # time for a peer to send or accept the next 64 KiB
+BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # bytes sent per second
 BURST_S = 32.0
-OTHERS_MAX = 2  # peers named by an owner that are asked
-OTHERS_S = 3.0  # for each of them
+OTHERS_MAX = 2  # other holders to ask, of those that the owner named
+OTHERS_S = 3.0  # time for each of them
 
 
 class BodyHolders:
-    """Peers that were given a whole body, by digest; the oldest are dropped first."""
+    """Peers that have fetched a whole body, by digest; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._holders: FIFOCache[str, FIFOCache[str, None]] = FIFOCache(BODIES_MAX)
@@ -65,19 +65,19 @@ class BodyHolders:
         self._holders[digest] = holders
 
     def sample_holders(self, digest: str, asker: str) -> list[str]:
-        """A few random holders of a body, so that they share the cost; never the asker itself."""
+        """Return a few random holders of a body, so that they share the load; never the asker itself."""
         holders = [peer for peer in self._holders.get(digest, ()) if peer != asker]
         return random.sample(holders, min(len(holders), NAMED_MAX))
 
 
 def encode_peer_ids(peers: list[str]) -> bytes:
-    """Encode peer ids: the length as two bytes, big-endian, and a msgpack array."""
+    """Encode peer ids as a msgpack array, after its length as two bytes, big-endian."""
     encoded = msgspec.msgpack.encode(peers)
     return len(encoded).to_bytes(2, "big") + encoded
 
 
 def decode_peer_ids(encoded: bytes) -> list[str]:
-    """The first `NAMED_MAX` peer ids that another node names. Raises RecordRejected: "malformed", "nested"."""
+    """Return the first `NAMED_MAX` peer ids that another node names. Raises RecordRejected: "malformed", "nested"."""
     check_plain_msgpack(encoded)
     try:
         return [name for name in _names.decode(encoded)[:NAMED_MAX] if is_peer_id(name)]
@@ -86,14 +86,14 @@ def decode_peer_ids(encoded: bytes) -> list[str]:
 
 
 class StreamBounds(msgspec.Struct, frozen=True):
-    """A protocol, and bounds on what a node gives over it."""
+    """A stream protocol, and bounds on what a node sends over it."""
 
     protocol: str
-    size_bytes_max: int  # of one body
-    served: PeerBounds  # at once
-    served_bytes: PeerBounds  # of them, in memory
+    size_bytes_max: int  # size of one body
+    served: PeerBounds  # concurrent bodies
+    served_bytes: PeerBounds  # bytes in memory of the bodies being sent
     bytes_per_s: PeerBounds
-    others_s: float = OTHERS_S  # for each peer that an owner names
+    others_s: float = OTHERS_S  # time for each peer that an owner names
 
 
 BODIES = StreamBounds(PROTOCOL, BODY_BYTES_MAX, SERVED, SERVED_BYTES, BYTES_PER_S)
@@ -112,8 +112,8 @@ T = TypeVar("T")
 
 
 class BodyServer:
-    """Serves bodies from the blob store, or chunks of weights, to admitted peers. `part_of`: digest → what it is a part
-    of: a peer that was given one part is named for all of them."""
+    """Serves bodies from the blob store, or chunks of weights, to admitted peers. `part_of` maps a digest to the digest
+    of the whole: a peer that fetched one part is named as a holder of all parts."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class BodyServer:
         node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; the stream keeps its slot until the whole answer was taken. Raises RecordRejected: "idle"
-        if nothing is asked for, "slow" if the body is not taken."""
+        """Answer one request; the stream keeps its slot until the peer has read the whole answer. Raises
+        RecordRejected: "idle" if no request comes, "slow" if the peer does not read the body."""
         try:
             with anyio.move_on_after(SERVE_S):
                 if await self._answer_request(stream.peer_id.to_base58(), reader, writer):
@@ -147,7 +147,7 @@ class BodyServer:
             await _close_stream(writer)
 
     async def _answer_request(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Give what is asked for, or refuse it. Returns whether a body was given."""
+        """Send the requested body, or refuse it. Returns whether a body was sent."""
         digest = (
             await _await_within(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")
         ).hex()
@@ -164,7 +164,7 @@ class BodyServer:
         return False
 
     async def _send_other_holders(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
-        """Answer without the body, with the names of some peers that have it."""
+        """Send no body, but the ids of some peers that have it."""
         await _write_chunk(
             writer,
             ABSENT.to_bytes(8, "big")
@@ -207,20 +207,20 @@ async def _write_chunk(writer: asyncio.StreamWriter, chunk: bytes) -> None:
 
 
 async def _wait_until_peer_closes(reader: asyncio.StreamReader) -> None:
-    """Wait until the peer has closed the stream, which it does when it has everything; at most `CHUNK_S`. p2pd resets a
-    stream that this side closes first, sometimes before the last 32 KiB are sent."""
+    """Wait until the peer closes the stream, which it does when it has everything; at most `CHUNK_S`. If this side
+    closes first, p2pd resets the stream, sometimes before the last 32 KiB are sent."""
     with anyio.move_on_after(CHUNK_S):
         await reader.read(1)
 
 
 async def _close_stream(writer: asyncio.StreamWriter) -> None:
-    """Close a stream. Raises RecordRejected("slow") if the end of what was written is not taken; it is dropped."""
+    """Close a stream. If the peer does not read what is left, drop it and raise RecordRejected("slow")."""
     writer.close()
     try:
         with suppress(OSError):
             await _await_within(writer.wait_closed(), CHUNK_S, "slow", "it does not take the end of what it asked for")
     except BaseException:
-        writer.transport.abort()  # otherwise it would stay in this process for as long as the peer likes
+        writer.transport.abort()  # otherwise the peer could keep the stream open in this process
         raise
 
 
@@ -234,13 +234,11 @@ async def _await_within(step: Awaitable[T], within_s: float, reason: str, what: 
 async def fetch_body(
     node: DhtNode, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = BODIES
 ) -> bytes:
-    """Fetch a body from its owner or, if it gives none, from peers to which it has given it.
+    """Fetch a body from its owner or, if the owner refuses, from other holders that it names.
 
-    With `WEIGHTS`, fetch a chunk or a manifest from a peer that offers it, or from one that has fetched it.
-
-    Raises:
-        NetworkDown: the owner is not there, does not have it, or is too slow, nor does a peer that it names give it.
-        RecordRejected: what the owner sends has another size or digest, or stops coming.
+    With `WEIGHTS`, fetch a chunk or a manifest from a peer that offers it, or from one that has fetched it. Raises
+    NetworkDown: the owner is unreachable, too slow or does not have it, and no named holder sends it; RecordRejected:
+    the owner sends a body of another size or digest, or stops sending.
     """
     return await node.call(lambda run: _fetch_from_owner_or_holders(run, peer, digest, size_bytes, bounds), timeout_s)
 
@@ -261,7 +259,7 @@ async def _fetch_from_owner_or_holders(
 async def _try_fetch_from_holder(
     run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
 ) -> bytes | None:
-    """The body from a peer that the owner has named; None if it fails in any way."""
+    """Return the body from a holder that the owner has named; None on any failure."""
     with suppress(RecordRejected, *CALL_ERRORS), anyio.move_on_after(bounds.others_s):
         return (await _request_body(run, peer, digest, size_bytes, bounds))[0]
     log.debug("%s was named for the body %s and does not give it", peer, digest)
@@ -271,7 +269,7 @@ async def _try_fetch_from_holder(
 async def _request_body(
     run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
 ) -> tuple[bytes | None, list[str]]:
-    """(the body, or None and the peers that have it). Raises RecordRejected, `CALL_ERRORS`."""
+    """Return the body and no peers, or None and the peers that have it. Raises RecordRejected, `CALL_ERRORS`."""
     _, reader, writer = await run.p2p.call_binary_stream_handler(PeerID.from_base58(peer), bounds.protocol)
     try:
         writer.write(bytes.fromhex(digest))
@@ -290,7 +288,7 @@ async def _request_body(
 
 
 async def _read_holder_names(reader: asyncio.StreamReader) -> list[str]:
-    """The peers that are named instead of a body, if any. Raises RecordRejected."""
+    """Read the ids of other holders that replace a body, if any. Raises RecordRejected."""
     try:
         size = int.from_bytes(await _await_within(reader.readexactly(2), REQUEST_S, "slow", "no answer"), "big")
         if size > NAMES_BYTES_MAX:
@@ -301,7 +299,7 @@ async def _read_holder_names(reader: asyncio.StreamReader) -> list[str]:
 
 
 async def _receive_body(reader: asyncio.StreamReader, size_bytes: int) -> bytes:
-    """Read `size_bytes`, each part in time. Raises RecordRejected("slow"), EOFError."""
+    """Read `size_bytes`, each chunk within `CHUNK_S`. Raises RecordRejected("slow"), EOFError."""
     body = bytearray()
     while len(body) < size_bytes:
         wanted = min(CHUNK_BYTES, size_bytes - len(body))

@@ -1,8 +1,8 @@
-"""Which peers are connected, how many from one address, and what the daemon is told about the link.
+"""Bounds connections by peer and by address, and reports the state of the link to the daemon.
 
-- p2pd's own connection manager bounds all connections together, and ignores addresses. So `ConnectionLimiter` checks
-  them every few seconds and disconnects peers that exceed a bound, unknown peers and the latest first, and at once
-  peers that `PeerLimits` no longer wants.
+- p2pd's own connection manager bounds only the total number of connections and ignores addresses. So
+  `ConnectionLimiter` checks them every few seconds and disconnects peers that exceed a bound, unknown and newly
+  connected peers first; it disconnects peers that `PeerLimits` marks as unwanted immediately.
 - `LinkReporter` reports whether the link to the DHT is up, degraded or down, without a report for every change in the
   number of peers.
 """
@@ -22,27 +22,27 @@ from swarmd.worker.messages import EventSink
 from swarmd.worker.tasks import spawn_in_background
 
 LOOK_S = 2.0
-OUT_S = 60.0  # before a peer that was disconnected for what it did is let in again
+OUT_S = 60.0  # time before a peer that was disconnected for misbehaviour may connect again
 CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
 
 Place = tuple[str, str]  # (peer id, address prefix) of one connection
 
 LINK_LOOK_S = 0.2
-CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed
+CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer counts
 CALM_MAX_S = 60.0
 
 log = get_logger(__name__)
 
 
 class ConnectionLimiter:
-    """Checks the connections while p2pd runs: `connections_max`, of one address prefix half of them at most."""
+    """Enforces `connections_max` while p2pd runs; one address prefix may have half of them."""
 
     def __init__(self, node: DhtNode, peer_limits: PeerLimits, connections_max: int) -> None:
         self._peer_limits = peer_limits
         self._bounds = PeerBounds(4, max(connections_max // 2, 1), connections_max)
         self._since: dict[str, float] = {}  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
-        self._unwanted = anyio.Event()  # a peer is unwanted
+        self._unwanted = anyio.Event()  # set when there is an unwanted peer
         peer_limits.on_unwanted = lambda: self._unwanted.set()
         node.attendants.append(self.watch)
 
@@ -60,7 +60,7 @@ class ConnectionLimiter:
                 await self._unwanted.wait()
 
     async def disconnect_unknown_peers(self, run: NodeRun, all_strangers: bool) -> int:
-        """Disconnect peers that this node does not know; returns how many. `all_strangers`: also those being served."""
+        """Disconnect peers unknown to this node, with `all_strangers` even those being served; returns how many."""
         places = await run.p2p.control.list_connections()
         strangers = {peer for peer, _ in places if not self._peer_limits.remote_peer_of(peer).known}
         going = {peer for peer in strangers if all_strangers or not self._peer_limits.is_served(peer)}
@@ -82,7 +82,7 @@ class ConnectionLimiter:
             self._disconnect(run, peer)
 
     def find_surplus_peers(self, places: Iterable[Place]) -> list[str]:
-        """Peers whose connections exceed a bound; known peers, and those that connected earlier, stay."""
+        """Return peers whose connections exceed a bound; known peers and earlier connections have priority."""
         connections, prefixes, total, surplus = Counter(places), Counter[str](), 0, []
         peers = Counter(peer for peer, _ in connections.elements())
         for (peer, prefix), count in sorted(connections.items(), key=lambda each: self._sort_key(each[0][0])):
@@ -107,7 +107,7 @@ class ConnectionLimiter:
             self._disconnect(run, peer)
 
     def _disconnect(self, run: NodeRun, peer: str) -> None:
-        """Start to disconnect a peer; it takes as long as the peer's own buffers make it."""
+        """Start to disconnect a peer in the background: p2pd waits for peers that do not read."""
         if peer not in self._leaving:
             self._leaving.add(peer)
             spawn_in_background(self._close_connection(run, peer))
@@ -121,8 +121,9 @@ class ConnectionLimiter:
 
 
 class LinkReporter:
-    """Reports to the daemon whether the DHT link is up, degraded or down. `alone`: it is up without peers, as the
-    coordinator's is. `isolation`: number of peers → why the node counts as cut off, or nothing."""
+    """Reports to the daemon whether the DHT link is up, degraded or down. `alone`: the link counts as up without peers,
+    as the coordinator's does. `isolation` maps the number of peers to the reason why the node counts as cut off, or "".
+    """
 
     def __init__(
         self, node: DhtNode, rejoin: RejoinLoop, alone: bool, emit: EventSink, isolation: Callable[[int], str]
@@ -136,10 +137,10 @@ class LinkReporter:
         self._told_at = 0.0
         self._up_at = 0.0  # when the link last came up
         self._run: NodeRun | None = None
-        self._seen_at = 0.0  # when a peer was last in the table, or when p2pd started
+        self._seen_at = 0.0  # when the routing table last held a peer, or p2pd started
 
     def report_down(self, reason: str) -> None:
-        """Report that p2pd is lost or does not start; the same reason is reported once."""
+        """Report that p2pd is lost or does not start, once for each reason."""
         event = LinkDown(reason)
         if self._told != event:
             self._report(event)
@@ -166,7 +167,7 @@ class LinkReporter:
             self._report(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 
     def _is_worth_reporting(self, told: int, peers: int, now: float) -> bool:
-        """Whether the number of peers is worth a report; the loss of the last and the return of the first are soon."""
+        """Return whether a changed number of peers must be reported; changes from or to 0 are reported soon."""
         if peers and told:
             calm_s = min(max(CALM_S, (now - self._up_at) / 10), CALM_MAX_S)  # longer if the link has been up for long
             return peers != told and now - self._told_at > calm_s

@@ -1,16 +1,16 @@
-"""Limits on what peers may ask of this node. No hivemind in it.
+"""Limits on what peers may ask of this node. Does not import hivemind.
 
-- `PeerLimits`: every call and stream of a peer passes it before the node does any work for it. What exceeds a bound is
-  refused at little cost and counted under the bound's name. A peer that continues regardless is disconnected, which
-  frees what p2pd holds for it.
-- A peer id costs nothing and an address costs a little. So each bound has three levels: for a peer, for an address
-  prefix, and in total. One prefix gets at most half of the total, and a quarter of the total is reserved for peers that
-  this node knows. `ConcurrencyBudget` bounds what is held at once, `RateBudget` what is used over time.
-- `GossipLimits` bounds the messages of a topic that are judged, each of which costs checks of signatures.
+- `PeerLimits` checks every call and stream of a peer before the node does any work for it. A request that exceeds a
+  bound is refused at little cost and counted under the bound's name. A peer that continues regardless is disconnected,
+  which frees what p2pd holds for it.
+- A peer id costs nothing and an address costs a little. So each bound has three levels: per peer, per address prefix,
+  and in total. One prefix gets at most half of the total, and a quarter of the total is reserved for peers that this
+  node knows. `ConcurrencyBudget` bounds what is held at once, `RateBudget` what is used over time.
+- `GossipLimits` bounds the messages of a topic that are checked, each of which costs signature checks.
 - `RejectionCounter` counts refusals and reports them at a bounded rate: a flood of bad records is not a flood of
   events.
-- `UnreachablePeers` holds back calls to peers that could not be reached, each time for longer: p2pd searches for a peer
-  that it is not connected to for as long as the caller waits.
+- `UnreachablePeers` backs off from peers that could not be reached: p2pd searches for a peer that it is not connected
+  to for as long as the caller waits.
 """
 
 import math
@@ -28,31 +28,31 @@ from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
-PeerCheck = Callable[[str], bool]  # whether a peer counts, was credited, may ask: as far as this node knows now
-RefusalCounter = Callable[[str, str, str], None]  # counts what was refused: peer, reason (the bound's name), detail
+PeerCheck = Callable[[str], bool]  # a test of a peer id, such as: is it credited, is it admitted
+RefusalCounter = Callable[[str, str, str], None]  # counts a refusal: peer, reason (the bound's name), detail
 
 RESERVE = 0.25  # share of the total that only known peers may use
 ALL = ""
 
 REFUSALS_S = 10.0
-REFUSALS_MAX = 64  # of one peer within `REFUSALS_S`; then it is disconnected
+REFUSALS_MAX = 64  # refusals of one peer within `REFUSALS_S` before it is disconnected
 PLACES_MAX = 4096  # peers whose address prefix is remembered
 KNOWN_MAX = MEMBERS_MAX
-OUT_MAX = 4096  # peers that are kept out
+OUT_MAX = 4096  # disconnected peers that may not connect again yet
 
-COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
-REPEAT_S = 60.0  # between two events about the same peer and reason
+COUNTERS_MAX = 256  # distinct (peer, reason) pairs; the rest is counted without a peer
+REPEAT_S = 60.0  # between two events with the same peer and reason
 NAMED_BURST, NAMED_PER_S = 32.0, 0.5  # events that name a peer: ids cost nothing, and the log keeps every event
 
-REST = 10.0  # times what a failed call took: at most a tenth of a caller's time is spent on a peer that is not there
+REST = 10.0  # back-off in multiples of a failed call's duration: unreachable peers take a tenth of the time at most
 REST_MIN_S, REST_MAX_S = 5.0, 300.0
-PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
+PEERS_MAX = 4096  # peers remembered; the least recently updated is dropped first
 
 log = get_logger(__name__)
 
 
 class RemotePeer(NamedTuple):
-    """A peer that asks for something: its peer id, where it connects from, and whether this node knows it."""
+    """A peer that sends a request: its peer id, the address prefix it connects from, and whether this node knows it."""
 
     peer: str
     prefix: str = ALL
@@ -60,7 +60,7 @@ class RemotePeer(NamedTuple):
 
 
 class PeerBounds(NamedTuple):
-    """Bounds on one thing: for a peer, for an address prefix, in total."""
+    """Bounds on one resource: per peer, per address prefix, in total."""
 
     peer: float
     prefix: float
@@ -71,7 +71,7 @@ class PeerBounds(NamedTuple):
 
 
 class ConcurrencyBudget:
-    """Bounds what is held at once: open streams, running calls, bytes in memory."""
+    """Bounds a resource in use: open streams, running calls, bytes in memory."""
 
     def __init__(self, bounds: PeerBounds) -> None:
         self.bounds = bounds
@@ -80,7 +80,7 @@ class ConcurrencyBudget:
         self.total = 0
 
     def try_acquire(self, caller: RemotePeer, amount: int = 1) -> bool:
-        """Hold an amount for a caller. False, and nothing is held, if that is too much."""
+        """Acquire an amount for a caller. Returns False, without acquiring anything, if that exceeds a bound."""
         peer, prefix, everything = self.bounds.bounds_for(caller)
         if (
             self._peers[caller.peer] + amount > peer
@@ -93,7 +93,7 @@ class ConcurrencyBudget:
         return True
 
     def release(self, caller: RemotePeer, amount: int = 1) -> None:
-        """Release what `try_acquire` has held."""
+        """Release an amount that `try_acquire` acquired."""
         self._add_amount(caller, -amount)
         self._drop_zero_counts(caller)
 
@@ -110,14 +110,14 @@ class ConcurrencyBudget:
 
 
 class RateBudget:
-    """Bounds what is used over time: calls, bytes, seconds of processor time. `burst_s`: seconds' worth that may be
-    used at once."""
+    """Bounds use over time: calls, bytes, seconds of processor time. `burst_s` is how many seconds' worth may be used
+    at once."""
 
     def __init__(self, per_s: PeerBounds, burst_s: float, now: TimeSource = time.monotonic) -> None:
         self._peers, self._prefixes, self._all = (RateLimiter(rate * burst_s, rate, now) for rate in per_s)
 
     def try_charge(self, caller: RemotePeer, amount: float = 1.0) -> bool:
-        """Charge a caller. False, and nothing is charged, if it has less left."""
+        """Charge a caller. Returns False, without charging, if that exceeds its remaining budget."""
         if not self.has_left(caller, amount):
             return False
         self.charge(caller, amount)
@@ -131,23 +131,23 @@ class RateBudget:
         )
 
     def charge(self, caller: RemotePeer, amount: float) -> None:
-        """Charge a caller for what it has used, even if that is more than it had left."""
+        """Charge a caller for what it has used, even beyond its remaining budget."""
         self._peers.charge(caller.peer, amount)
         self._prefixes.charge(caller.prefix, amount)
         self._all.charge(ALL, amount)
 
 
 MIB = 1 << 20
-REQUEST_BYTES_MAX = {  # of each call of hivemind's; honest ones have some 40 bytes, and a key is 20
+REQUEST_BYTES_MAX = {  # by hivemind's RPC; honest requests have some 40 bytes, and a key is 20
     "DHTProtocol.rpc_ping": 1024,
     "DHTProtocol.rpc_find": 16 * 1024,
     "DHTProtocol.rpc_store": 4 * MIB,
 }
 ANSWER_BYTES_MAX = 3 * MIB + MIB // 2  # p2pd's frame has 4 MiB
-CALLS = PeerBounds(64, 128, 256)  # at once
-REQUESTS = PeerBounds(8 * MIB, 16 * MIB, 24 * MIB)  # bytes of calls that are being answered
-ANSWERS = PeerBounds(8 * MIB, 12 * MIB, 16 * MIB)  # bytes of answers that p2pd has not taken yet
-STREAMS = PeerBounds(4, 32, 64)  # open at once
+CALLS = PeerBounds(64, 128, 256)  # concurrent calls
+REQUESTS = PeerBounds(8 * MIB, 16 * MIB, 24 * MIB)  # bytes of calls being answered
+ANSWERS = PeerBounds(8 * MIB, 12 * MIB, 16 * MIB)  # bytes of answers that p2pd has not read yet
+STREAMS = PeerBounds(4, 32, 64)  # open streams
 CALLS_PER_S = PeerBounds(128, 1024, 2048)
 BYTES_IN_PER_S = PeerBounds(MIB, 4 * MIB, 8 * MIB)
 BYTES_OUT_PER_S = PeerBounds(2 * MIB, 8 * MIB, 16 * MIB)
@@ -157,16 +157,16 @@ STREAMS_PER_S = PeerBounds(8, 64, 128)
 
 
 class PeerLimits:
-    """The bounds on all peers, and what is left of them.
+    """Enforces the bounds on all peers.
 
     Attributes:
-        unwanted: peers that are to be disconnected.
-        connected: peers that were connected when the connections were checked last.
-        out: peer → until when it is kept out, seconds of the event loop's clock.
+    - unwanted: peers to disconnect.
+    - connected: peers that were connected at the last check.
+    - out: peer → until when it may not connect, in seconds of the event loop's clock.
 
     Args:
-        known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
-        is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
+    - known: peers known from the configuration: the members list, the coordinator, the bootstrap peers.
+    - is_credited: whether the swarm has credited a peer; a credited peer is known, however many others were met since.
     """
 
     def __init__(
@@ -182,9 +182,9 @@ class PeerLimits:
         self._places: FIFOCache[str, str] = FIFOCache(PLACES_MAX)  # peer → address prefix
         self._refusals: Counter[str] = Counter()
         self._refusals_since = time.monotonic()
-        self._served: FIFOCache[str, None] = FIFOCache(PLACES_MAX)  # whose latest call was answered
+        self._served: FIFOCache[str, None] = FIFOCache(PLACES_MAX)  # peers whose latest call was answered
         self.unwanted: set[str] = set()
-        self.on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
+        self.on_unwanted: Callable[[], object] = lambda: None  # called when a peer is added to `unwanted`
         self.connected: frozenset[str] = frozenset()
         self.out: FIFOCache[str, float] = FIFOCache(OUT_MAX)
         self.calls, self.requests, self.answers, self.streams = map(
@@ -196,19 +196,19 @@ class PeerLimits:
         )
 
     def remote_peer_of(self, peer: str, prefix: str = "") -> RemotePeer:
-        """The peer as a caller. Without `prefix`, all peers that connected since the last check share one."""
+        """Return the peer as a caller. Without `prefix`, newly connected peers share one."""
         known = peer in self._listed or peer in self._met or self._is_credited(peer)
         return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
 
     def is_served(self, peer: str) -> bool:
-        """Was a call of this peer answered, and none refused since?"""
+        """Return whether a call of this peer was answered, and none was refused since."""
         return peer in self._served
 
     def is_configured(self, peer: str) -> bool:
         return peer in self._listed
 
     def mark_known(self, peer: str) -> None:
-        """Take a peer as known: it has shown that it is a member."""
+        """Mark a peer as known: it has proved that it is a member."""
         self._met[peer] = None
 
     def note_connections(self, places: Iterable[tuple[str, str]]) -> None:
@@ -217,7 +217,7 @@ class PeerLimits:
         self.connected = frozenset(peer for peer, _ in places)
 
     def acquire_call_slot(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
-        """Begin a call, which `release_call_slot` ends. Raises RecordRejected, with the bound's name as the reason."""
+        """Admit a call; `release_call_slot` must end it. Raises RecordRejected with the bound's name as the reason."""
         self._check_not_kept_out(caller)
         if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
             raise self.count_refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
@@ -238,7 +238,7 @@ class PeerLimits:
             raise self.count_refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
 
     def release_call_slot(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
-        """End a call, which has used this much processor time."""
+        """End a call and charge its processor time."""
         self.calls.release(caller)
         self.requests.release(caller, size_bytes)
         self.processor.charge(caller, processor_s)
@@ -253,13 +253,13 @@ class PeerLimits:
             raise self.count_refusal(peer, "bytes-out", "too many bytes of answers a second")
 
     def acquire_answer_bytes(self, caller: RemotePeer, size_bytes: int) -> None:
-        """Begin to hold an answer that waits for p2pd, until it is given back to `answers`. Raises RecordRejected."""
+        """Hold an answer that waits for p2pd, until it is released from `answers`. Raises RecordRejected."""
         if not self.answers.try_acquire(caller, size_bytes):
             raise self.count_refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
         self.bytes_out.charge(caller, size_bytes)
 
     def acquire_stream_slot(self, caller: RemotePeer) -> None:
-        """Begin a stream, which lasts until it is given back to `streams`. Raises RecordRejected."""
+        """Open a stream, until it is released from `streams`. Raises RecordRejected."""
         self._check_not_kept_out(caller)
         if not self.stream_flow.try_charge(caller):
             raise self.count_refusal(caller.peer, "streams", "too many streams a second")
@@ -268,7 +268,7 @@ class PeerLimits:
 
     def count_refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
         """Count a refusal and return the error to answer with. A peer that is refused too often is disconnected.
-        `weight`: refusals that this one counts for; 0 if another peer may be at fault."""
+        `weight` is what the refusal counts for; 0 if another peer may be at fault."""
         self._count(peer, reason, detail)
         if not weight:
             return RecordRejected(reason, detail)
@@ -286,13 +286,13 @@ class PeerLimits:
 
 
 class Rate(NamedTuple):
-    """A rate: what may be used at once, and what comes back each second."""
+    """A token bucket: its capacity and its refill per second."""
 
     burst: float
     per_s: float
 
 
-HINTS, ALL_HINTS = Rate(20.0, 5.0), Rate(4096.0, 256.0)  # of one sender, and of all together
+HINTS, ALL_HINTS = Rate(20.0, 5.0), Rate(4096.0, 256.0)  # for one sender, and for all together
 
 
 class GossipLimits:
@@ -303,18 +303,18 @@ class GossipLimits:
         self._all = RateLimiter(*everybody, now)
 
     def charge(self, sender: str, known: bool) -> None:
-        """Charge a message to its sender and to all together. Raises RecordRejected("quota") at a bound."""
+        """Charge a message to its sender and to the total. Raises RecordRejected("quota") if a limit is exceeded."""
         if not self.try_charge_sender(sender):
             raise RecordRejected("quota", "too many messages of one peer")
         if not self.try_charge_all(known):
             raise RecordRejected("quota", "too many messages of all peers together")
 
     def try_charge_sender(self, sender: str, count: float = 1.0) -> bool:
-        """Charge a sender. False if it sends too much."""
+        """Charge a sender. Returns False if it sends too much."""
         return self._senders.try_charge(sender, count)
 
     def try_charge_all(self, known: bool, count: float = 1.0) -> bool:
-        """Charge all senders together. False if they send too much; a reserve is kept for known senders."""
+        """Charge the total of all senders. Returns False if it is exceeded; a reserve is kept for known senders."""
         return self._all.try_charge("", count, reserve=0.0 if known else RESERVE)
 
 
@@ -323,13 +323,13 @@ class RejectionCounter:
 
     def __init__(self, now: TimeSource) -> None:
         self._now = now
-        self.waiting: Counter[tuple[str, str]] = Counter()  # to be told, by (peer, reason)
+        self.waiting: Counter[tuple[str, str]] = Counter()  # counts not reported yet, by (peer, reason)
         self._told_at: dict[tuple[str, str], float] = {}
         self._named = RateLimiter(NAMED_BURST, NAMED_PER_S, now)
         self.total: Counter[str] = Counter()
 
     def count(self, peer: str, reason: str, detail: str = "") -> None:
-        """Count one refused record. `peer`: that sent it; empty if unknown."""
+        """Count one refused record. `peer` is its sender, empty if unknown."""
         place = (peer, reason)
         if place not in self.waiting and len(self.waiting) >= COUNTERS_MAX:
             place = ("", reason)
@@ -338,8 +338,8 @@ class RejectionCounter:
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
     def take_due_events(self) -> list[RecordsRejected]:
-        """Events to report now: each (peer, reason) at once if new, then once a minute with the count since. If too
-        many peers are refused, the rest is reported without a peer."""
+        """Return events to report now: each (peer, reason) immediately if new, then once a minute with the count since.
+        If too many peers are refused, the rest is reported without a peer."""
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
         for place in [place for place in self.waiting if place[0] and place not in self._told_at]:
@@ -351,24 +351,24 @@ class RejectionCounter:
 
 
 class UnreachablePeers:
-    """Peers that could not be reached, and until when they are not called."""
+    """Peers that could not be reached, with the time until which they are not called."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now
-        self._rests: FIFOCache[str, tuple[float, float]] = FIFOCache(PEERS_MAX)  # peer → seconds of rest, its end
+        self._rests: FIFOCache[str, tuple[float, float]] = FIFOCache(PEERS_MAX)  # peer → back-off in seconds, its end
 
     def is_backing_off(self, peer: str) -> bool:
         _, until = self._rests.get(peer, (0.0, -math.inf))
         return self._now() < until
 
     def record_failure(self, peer: str, took_s: float) -> None:
-        """Let a peer rest after a failed call that took this long."""
+        """Back off from a peer after a failed call that took `took_s` seconds."""
         now, (rest_s, until) = self._now(), self._rests.get(peer, (0.0, -math.inf))
-        if now >= until:  # calls that went out together count as one
+        if now >= until:  # concurrent calls count as one
             rest_s = min(max(REST * took_s, REST_MIN_S, 2 * rest_s), REST_MAX_S)
             until = now + rest_s
         self._rests[peer] = rest_s, until
 
     def record_contact(self, peer: str) -> None:
-        """Let a peer be called again: it has called, or answered."""
+        """End the back-off from a peer that has called or answered."""
         self._rests.pop(peer, None)

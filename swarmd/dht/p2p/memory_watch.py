@@ -1,9 +1,8 @@
 """The network worker watches the memory, files and tasks of itself and p2pd, and frees them in time.
 
-Freed memory is returned to the machine as the process grows; the C library would keep as much again as is in use. Then
-there are three steps, each if the one before was not enough: unknown peers are disconnected; a p2pd that holds too much
-is killed, and the node starts it again; a worker that holds too much ends itself, and the daemon starts another one at
-once. None of this counts as a failure of the node, for peers cause it.
+It returns freed memory to the system as the process grows; the C library would keep about as much again as is in use.
+If usage is still too high, three steps follow: disconnect unknown peers; kill p2pd, which the node starts again; end
+the worker, which the daemon replaces immediately. None of this counts as a failure of the node, because peers cause it.
 """
 
 import asyncio
@@ -24,18 +23,18 @@ from swarmd.logger import get_logger
 
 LOOK_S = 1.0
 PRESSED = 0.75  # share of a threshold above which unknown peers are disconnected
-P2PD_SHARE = 0.5  # of the worker's threshold; idle, p2pd has some 60 MiB, with 512 connections 150
-COLLECTED = 0.7  # share of p2pd's threshold above which it collects garbage constantly: more than 512 connections need
-SPARED = 3  # attempts to free memory in which unknown peers that are being served stay connected
-PATIENCE_S = 10.0  # above a threshold, after unknown peers were disconnected
+P2PD_SHARE = 0.5  # p2pd's share of the worker's threshold; p2pd uses some 60 MiB idle, 150 MiB with 512 connections
+COLLECTED = 0.7  # p2pd's GOMEMLIMIT as a share of its threshold: more than 512 connections need
+SPARED = 3  # attempts to free memory before unknown peers that are being served are disconnected, too
+PATIENCE_S = 10.0  # time above a threshold, after unknown peers were disconnected
 HANDSHAKES_S = 60.0  # p2pd's files may be abandoned handshakes, which it gives up after 15 s
 EASE_S = 3.0  # between two attempts to free memory
 TRIM_S = 10.0  # between two checks whether the process has grown since it last returned freed memory
-TRIM_BYTES = 4 << 20  # by which it must have grown
+TRIM_BYTES = 4 << 20  # growth that makes a trim worthwhile
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 FILES_MAX = 4096  # open in the network worker or in p2pd; above it the process is replaced
-TASKS_MAX = 4096  # at once in the network worker; above it, the same
-DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
+TASKS_MAX = 4096  # asyncio tasks in the network worker; above it the process is replaced
+DESCRIPTORS_KEPT = 64  # file descriptors reserved for logs, sockets and the disk
 
 log = get_logger(__name__)
 
@@ -59,7 +58,7 @@ class ProcessUsage(NamedTuple):
     tasks: int = 0
 
     def share_of_thresholds(self, marks: MemoryThresholds) -> float:
-        """Share of the threshold that is nearest; more than 1 is above it."""
+        """Return usage as a share of the nearest threshold; more than 1 exceeds it."""
         return max(self.memory_bytes / marks.memory_bytes, self.files / marks.files, self.tasks / marks.tasks)
 
     def __str__(self) -> str:
@@ -68,7 +67,7 @@ class ProcessUsage(NamedTuple):
 
 
 def usage_of_process(pid: int) -> ProcessUsage:
-    """Usage of another process; zero if it is gone."""
+    """Return the usage of another process; zero if it has ended."""
     with suppress(OSError, IndexError, ValueError):
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
         return ProcessUsage(pages * PAGE_BYTES, len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208 - names alone are counted
@@ -76,7 +75,7 @@ def usage_of_process(pid: int) -> ProcessUsage:
 
 
 def set_open_files_limit(files_max: int) -> None:
-    """Let this process and its children open `files_max` files, as far as the machine allows."""
+    """Let this process and its children open `files_max` files, as far as the hard limit allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_max if hard == resource.RLIM_INFINITY else min(files_max, hard)
     with suppress(ValueError, OSError):
@@ -85,8 +84,8 @@ def set_open_files_limit(files_max: int) -> None:
 
 class MemoryWatch:
     """Watches memory, files and tasks of the network worker and p2pd, and frees or replaces them in time.
-    `disconnect_strangers`: disconnects unknown peers, also those that are being served if True; returns how many.
-    `fills_process`: whether this process is counted, or p2pd only."""
+    `disconnect_strangers` disconnects unknown peers (if True, even those being served) and returns how many.
+    `fills_process`: this process is the network worker alone; otherwise only p2pd is watched."""
 
     def __init__(
         self,
@@ -101,12 +100,12 @@ class MemoryWatch:
         self._fills_process = fills_process
         self._over_since: dict[str, float] = {}
         self._eased_at = -EASE_S
-        self._eased = 0  # times, one after another
+        self._eased = 0  # attempts to free memory in a row
         self._trimmed_at = -TRIM_S
-        self._trimmed_bytes = 0  # what was left
+        self._trimmed_bytes = 0  # resident size after the last trim
 
     async def run(self) -> None:
-        """Check usage at intervals until cancelled. Raises WorkerLimitExceeded: this process has to be replaced."""
+        """Check usage at intervals until cancelled. Raises WorkerLimitExceeded: this process must be replaced."""
         while True:
             await anyio.sleep(LOOK_S)
             run = self._node.p2pd_run
@@ -115,19 +114,19 @@ class MemoryWatch:
             )
 
     def own_usage(self) -> ProcessUsage:
-        """Usage of this process; zero if it does other things than the network, too."""
+        """Return the usage of this process; zero if it does not run the network alone."""
         if not self._fills_process:
             return ProcessUsage()
         return usage_of_process(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
 
     def _current_thresholds(self) -> MemoryThresholds:
-        """The thresholds, with no more files than the machine allows."""
+        """Return the thresholds, with no more files than the soft limit allows."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         allowed = self._marks.files if soft == resource.RLIM_INFINITY else max(soft - DESCRIPTORS_KEPT, 1)
         return self._marks._replace(files=min(self._marks.files, allowed))
 
     async def check_usage(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
-        """Do what is due. Raises WorkerLimitExceeded."""
+        """Free memory or replace processes according to their usage. Raises WorkerLimitExceeded."""
         marks, now = self._current_thresholds(), anyio.current_time()
         share, share_of_p2pd = own.share_of_thresholds(marks), p2pd.share_of_thresholds(marks.for_p2pd())
         self._return_freed_memory(own, now)
@@ -153,7 +152,7 @@ class MemoryWatch:
         return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
 
     def _return_freed_memory(self, own: ProcessUsage, now: float) -> None:
-        """Return freed memory to the machine if the process has grown."""
+        """Return freed memory to the system if the process has grown."""
         if now - self._trimmed_at < TRIM_S:
             return
         self._trimmed_at = now
@@ -185,6 +184,6 @@ class MemoryWatch:
 
 
 def _trim_heap() -> None:
-    """Return freed memory to the machine, if the C library can."""
+    """Return freed memory to the system if the C library supports it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

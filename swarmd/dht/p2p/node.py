@@ -1,8 +1,8 @@
-"""The DHT node: hivemind's P2P and DHTNode in this process, p2pd as a child that is started again whenever it dies.
+"""The DHT node: hivemind's P2P and DHTNode in this process, and p2pd as a child that is restarted whenever it dies.
 
-hivemind does not notice the death of its p2pd: `is_alive` stays True, a store succeeds locally and is lost, a shutdown
+hivemind does not notice when its p2pd dies: `is_alive` stays True, a store succeeds locally and is lost, a shutdown
 hangs. So every run of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once if
-there is no p2pd or if it dies meanwhile. What the node holds for others survives, in memory, from run to run.
+p2pd is down or dies meanwhile. Records that the node holds for others stay in memory across runs.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from swarmd.dht.wire.addresses import can_listen_at, is_loopback, multiaddrs_to_
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 from swarmd.logger import get_logger
 
-PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to end
+PORT_PATIENCE_S = 5.0  # time for the p2pd of an earlier process to end
 RESTART = Backoff(0.2, 10.0)
 STEADY_S = 30.0  # a run longer than this resets the back-off
-OPEN_S = START_S + 10.0  # for p2pd to start and to answer
+OPEN_S = START_S + 10.0  # time for p2pd to start and to answer
 RPC_S = 3.0  # one request to one peer
 CLOSE_S = 2.0
-LOST_S = 1.0  # for p2pd to end after the connection to it has ended
+LOST_S = 1.0  # time for p2pd to end after the connection to it has ended
 ATTENDANT_RETRY_S = 1.0
 
-CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
+CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # any of them may mean that p2pd died
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     peer_id: str
     dht: DhtConfig
     call_s: float = CALL_S
-    port: int = 0  # TCP port of the node's previous run, used again if any will do
+    port: int = 0  # TCP port of the node's previous run, used again for addresses with port 0
 
 
 class NodeRun:
@@ -75,13 +75,13 @@ Attendant = Callable[[NodeRun], Awaitable[None]]
 
 
 class DhtNode:
-    """The supervised node.
+    """Runs hivemind's node and restarts it.
 
     Attributes:
-        attendants: run for as long as each run of p2pd.
-        streams: protocol id → stream handler of hivemind's kind.
-        port: the TCP port that was given instead of 0; kept from run to run.
-        p2pd_run: the present run of p2pd; None while it is down.
+    - attendants: coroutines that run during each run of p2pd.
+    - streams: protocol id → stream handler, as hivemind expects it.
+    - port: the TCP port assigned for port 0; kept from run to run.
+    - p2pd_run: the current run of p2pd; None while it is down.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class DhtNode:
         return NodeRun(p2p, dht)
 
     def _with_previous_port(self, address: str) -> str:
-        """An address to listen at; if any port will do, with that of the previous run, so that peers find this node."""
+        """Replace port 0 in a listening address by the previous run's port if it is free."""
         if self.port and address.endswith("/tcp/0"):
             again = address.removesuffix("0") + str(self.port)
             return again if can_listen_at(again) else address
@@ -249,9 +249,8 @@ class DhtNode:
         self._sockets.clear()
 
     async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Do an operation on the present run of p2pd, with a timeout. Raises NetworkDown: p2pd is down, died during the
-        operation (what it seemed to do may not have happened), or gave no answer within `timeout_s` (`call_s` by
-        default)."""
+        """Run an operation on the current run of p2pd. Raises NetworkDown: p2pd is down, died during the operation
+        (which may then have had no effect), or did not answer within `timeout_s` (default `call_s`)."""
         run = self.p2pd_run
         if run is None:
             raise NetworkDown("the network is down: p2pd is being started")
@@ -271,7 +270,7 @@ class DhtNode:
             task.cancel()
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can reach this node, with its peer id; empty if nowhere or while down."""
+        """Return this node's reachable addresses, with its peer id; empty while p2pd is down."""
         try:
             found = await self.call(lambda run: run.p2p.get_visible_maddrs(latest=True))
         except (NetworkDown, ValueError):
@@ -280,7 +279,7 @@ class DhtNode:
 
 
 async def _await_while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine that would hang if p2pd died. Raises P2PDaemonError if it does."""
+    """Await a coroutine that would hang if p2pd died. Raises P2PDaemonError if p2pd dies."""
     gone, started = asyncio.ensure_future(p2p.wait_until_ended()), asyncio.ensure_future(starting)
     try:
         await asyncio.wait({gone, started}, return_when=asyncio.FIRST_COMPLETED)
@@ -293,7 +292,7 @@ async def _await_while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T])
 
 
 def check_identity(settings: NodeSettings) -> None:
-    """Check that the node's key is still there: hivemind makes another one. Raises NotFoundError, IdentityError."""
+    """Check that the node's key exists: hivemind would create a new one. Raises NotFoundError, IdentityError."""
     path, peer = settings.identity, settings.peer_id
     found = read_identity(path).peer_id
     if found != peer:
@@ -302,7 +301,7 @@ def check_identity(settings: NodeSettings) -> None:
 
 
 async def _kill_p2pd_when_lost(run: NodeRun) -> None:
-    """Kill a p2pd that outlives the connection that carries all calls: no call would end."""
+    """Kill a p2pd that outlives its control connection: no call would end."""
     await run.p2p.control.over.wait()
     await asyncio.wait({run.gone}, timeout=LOST_S)
     if run.p2p.returncode is None:
@@ -311,7 +310,7 @@ async def _kill_p2pd_when_lost(run: NodeRun) -> None:
 
 
 async def _keep_attendant_running(attendant: Attendant, run: NodeRun) -> None:
-    """Keep an attendant running; p2pd's death causes all kinds of errors in it."""
+    """Run an attendant again whenever it fails or returns; p2pd's death causes all kinds of errors in it."""
     while True:
         try:
             await attendant(run)

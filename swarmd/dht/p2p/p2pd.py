@@ -23,8 +23,8 @@ LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
 START_S = 30.0
 CONNECTIONS_MAX = 512  # open at once; half of them from one address
-# p2pd's flags. Its resource manager has no limits, and no flag for any; `swarmd.dht.p2p.limits` and
-# `swarmd.dht.p2p.memory_watch` bound what it would.
+# p2pd's flags. Its resource manager has no limits, and no flags to set them; `swarmd.dht.p2p.limits` and
+# `swarmd.dht.p2p.memory_watch` enforce limits instead.
 LIMITS: dict[str, str | int] = {
     "connHi": CONNECTIONS_MAX,
     "connLo": CONNECTIONS_MAX * 3 // 4,
@@ -43,12 +43,12 @@ log = get_logger(__name__)
 
 
 def find_p2pd() -> Path:
-    """The program that comes with hivemind."""
+    """Return the path of the p2pd program that comes with hivemind."""
     return Path(str(files("hivemind.hivemind_cli") / "p2pd"))
 
 
 class P2pDaemon(P2P):  # type: ignore[misc]
-    """hivemind's P2P with gossipsub, and with p2pd's last output."""
+    """hivemind's P2P, extended by gossipsub and by a record of p2pd's last output."""
 
     DHT_MODE_MAPPING = {  # noqa: RUF012 - as in hivemind
         mode: {**flags, "pubsub": 1, "gossipsubHeartbeatInterval": "500ms"}
@@ -63,7 +63,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         self.began(self)
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
-        """hivemind's own, except that a line too long for asyncio is skipped: p2pd hangs if its output is not read."""
+        """Read p2pd's output as hivemind does, but skip lines too long for asyncio: p2pd hangs otherwise."""
         while True:
             try:
                 await super()._read_outputs(ready)
@@ -103,7 +103,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         return status
 
     def describe_end(self) -> str:
-        """Why p2pd ended, once it has, and its last output, shortened."""
+        """Describe why p2pd ended, once it has, with its last line of output."""
         status = self.returncode or 0
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         spoken = [line for line in self.lines if "error" in line.lower() or "panic" in line.lower()]
@@ -128,7 +128,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         writer.close()
 
     async def subscribe(self, topic: str) -> AsyncIterator[tuple[str, bytes]]:
-        """(sender's peer id, message) of everything gossiped on a topic; ends when p2pd does."""
+        """Yield (sender's peer id, message) for everything gossiped on a topic; ends when p2pd does."""
         _, reader, writer = await self._send_pubsub_request(
             p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.SUBSCRIBE, topic=topic)
         )
@@ -144,7 +144,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
 
 
 class SocketDirectory:
-    """Where p2pd's sockets lie: in the data directory, or in a short private directory if that path is too long."""
+    """The directory of p2pd's sockets: in the data directory, or a short private one if that path is too long."""
 
     def __init__(self, preferred: Path) -> None:
         self.preferred = preferred
@@ -152,7 +152,7 @@ class SocketDirectory:
         self._note = self.path / "p2pd.json"
 
     def open(self) -> None:
-        """Make the directory and clear away what a killed predecessor left, including its p2pd."""
+        """Create the directory, remove what a killed predecessor left, and kill its p2pd."""
         make_socket_directory(self.preferred)
         self._kill_leftover_p2pd()
         self.clear()
@@ -160,7 +160,7 @@ class SocketDirectory:
     def daemon_class(
         self, began: Callable[[P2pDaemon], None] = lambda p2p: None, **flags: str | int
     ) -> type[P2pDaemon]:
-        """A `P2pDaemon` with its sockets here, and these flags. `began` hears of every start, which it may end."""
+        """Return a `P2pDaemon` class with its sockets here and these flags. `began` gets each new instance."""
         modes = {mode: {**given, **flags} for mode, given in P2pDaemon.DHT_MODE_MAPPING.items()}
         settings = {
             "_UNIX_SOCKET_PREFIX": f"/unix{self.path}/",
@@ -170,19 +170,19 @@ class SocketDirectory:
         return type("Daemon", (P2pDaemon,), settings)
 
     def write_pid_file(self, pid: int) -> None:
-        """Keep p2pd's pid in a file; on a full disk the network continues without."""
+        """Write p2pd's pid to a file; if that fails (a full disk), the network continues without."""
         try:
             self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
         except OSError as error:
             log.warning("the number of the process p2pd, %d, is not kept in %s: %s", pid, self._note, error)
 
     def clear(self) -> None:
-        """Remove sockets and the note."""
+        """Remove the sockets and the pid file."""
         for path in (*self.path.glob("p2pd-*.sock"), *self.path.glob("p2pclient-*.sock"), self._note):
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove sockets, and the short directory if it is used; a confined process leaves that empty."""
+        """Remove the sockets, and the short directory if one is used (a confined process leaves it, empty)."""
         self.clear()
         remove_short_directory(self.preferred)
 

@@ -1,8 +1,8 @@
-"""hivemind's connection to p2pd with bounds: nothing of a call is kept when it is over, however it ends.
+"""Replaces hivemind's client of p2pd by one with bounds, which keeps nothing of a call after its end.
 
-- hivemind keeps the task of a call, and with it the frame that brought it, if the answer is larger than a frame or if
-  the peer cancels the call. Here a call passes `PeerLimits` before a task is made of it, has an end, leaves nothing.
-- Streams are accepted here too. A refused one is closed with p2pd's header unread, because only then p2pd resets it;
+- hivemind keeps the task of a call, and with it the frame that it arrived in, if the answer is larger than a frame or
+  if the peer cancels the call. Here a call passes `PeerLimits` before a task is created for it, and has a timeout.
+- Streams are accepted here too. A refused stream is closed with p2pd's header unread, because only then p2pd resets it;
   otherwise p2pd would hold it open for as long as the peer likes.
 """
 
@@ -25,15 +25,15 @@ from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import spawn_in_background
 
-CALL_S = 10.0  # longest life of a call; its sender waits for 3 s
-ASK_S = 30.0  # for p2pd to answer what is asked over the connection that is kept
+CALL_S = 10.0  # timeout for answering a call; its sender waits for 3 s
+ASK_S = 30.0  # timeout for p2pd's answer on the kept connection
 BACKLOG = 128
-ABUSED_STREAM = 16  # refusals that an idle or slow stream counts for
-HEADER_BYTES = 4096  # what p2pd writes about a stream before its bytes
+ABUSED_STREAM = 16  # weight of a refusal for an idle or slow stream
+HEADER_BYTES = 4096  # what p2pd writes about a stream before the stream's data
 HEADER_S = 5.0
-SEARCH_S = 1.0  # a call that is cancelled sooner says nothing about the peer
+SEARCH_S = 1.0  # a call cancelled sooner tells nothing about the peer
 ACCEPT_AGAIN_S = 0.2
-WAITING_MAX = 1024  # messages that p2pd has not taken; none is read meanwhile
+WAITING_MAX = 1024  # messages that p2pd has not read; above it, none is read from p2pd
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ log = get_logger(__name__)
 
 
 class TimedCoroutine(Awaitable[T]):
-    """A coroutine that adds up the processor time of its own steps."""
+    """A coroutine that measures the processor time of its own steps."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -63,7 +63,7 @@ class TimedCoroutine(Awaitable[T]):
                 resume = partial(self._coroutine.throw, error)
 
     def close(self) -> None:
-        """End it; nothing happens if it has ended, or was never started."""
+        """Close the coroutine; does nothing if it has ended or was never started."""
         self._coroutine.close()
 
 
@@ -76,7 +76,7 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
-        self.over = asyncio.Event()  # set when the connection that calls come and go by has ended
+        self.over = asyncio.Event()  # set when the connection that carries calls has ended
         self.unreached = UnreachablePeers()
 
     # --- calls ---
@@ -157,15 +157,15 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
                         await write_message(writer, queued[0] if isinstance(queued, tuple) else queued)
                     finally:
                         _release_queued(self.peer_limits, queued)
-        finally:  # the counts outlive p2pd, what waits for it does not
+        finally:  # the counts outlive p2pd, queued messages do not
             self.over.set()
             self._drained.set()
             while not self._pending_messages.empty():
                 _release_queued(self.peer_limits, self._pending_messages.get_nowait())
 
     async def call_unary_handler(self, peer_id: hivemind_api.PeerID, proto: str, data: bytes) -> bytes:
-        """hivemind's own, except that a peer that was not reached lately is not searched for again at once. Peers that
-        the configuration lists, and those that are connected and only slow, are called in any case."""
+        """Call a peer as hivemind does, unless it was unreachable lately. Configured peers, and connected ones that are
+        only slow, are called in any case."""
         peer, began = peer_id.to_base58(), time.monotonic()
         if self.unreached.is_backing_off(peer) and not self.peer_limits.is_configured(peer):
             raise hivemind_api.P2PDaemonError(f"{peer} was not reached lately")
@@ -186,7 +186,7 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
         return answer
 
     async def connect(self, peer_id: hivemind_api.PeerID, maddrs: Any) -> None:
-        """hivemind's own; a peer that is connected may be called."""
+        """Connect as hivemind does, and end the back-off from the peer."""
         await super().connect(peer_id, maddrs)
         self.unreached.record_contact(peer_id.to_base58())
 
@@ -211,14 +211,14 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
         while True:
             try:
                 accepted, _ = await loop.sock_accept(listening)
-            except OSError as error:  # no descriptor is left, for one
+            except OSError as error:  # for instance if no descriptor is left
                 log.warning("a stream cannot be accepted: %s", error)
                 await anyio.sleep(ACCEPT_AGAIN_S)
                 continue
             spawn_in_background(self._handle_stream(accepted))
 
     async def _handle_stream(self, accepted: socket.socket) -> None:
-        """Handle a stream if the limits allow it, or close it."""
+        """Handle a stream if the limits allow it, otherwise close it."""
         try:
             info, caller, handler = await self._inspect_stream(accepted)
         except BaseException:
@@ -234,7 +234,7 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
             self.peer_limits.streams.release(caller)
 
     async def _inspect_stream(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
-        """(p2pd's header of a stream, its caller, its handler), with nothing read. Raises RecordRejected."""
+        """Return p2pd's header of a stream (left unread), its caller and its handler. Raises RecordRejected."""
         accepted.setblocking(False)
         with anyio.fail_after(HEADER_S):
             await anyio.wait_readable(accepted)
@@ -247,7 +247,7 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
     # --- what is asked of p2pd itself ---
 
     async def send_request(self, request: Any) -> Any:
-        """Send p2pd a request over one connection that is kept, so that it answers even if no file can be opened."""
+        """Send p2pd a request over one kept connection, which works even if no new file can be opened."""
         async with self._asking:
             try:
                 with anyio.fail_after(ASK_S):
@@ -269,18 +269,17 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
             self._kept = None
 
     def close(self) -> None:
-        """End the connections."""
         super().close()
         with suppress(RuntimeError):  # the loop may be closed
             self._close_kept_connection()
 
     async def list_peers(self) -> tuple[Any, ...]:
-        """hivemind's own, over the kept connection."""
+        """List peers as hivemind does, over the kept connection."""
         response = await self.send_request(hivemind_api.p2pd_pb2.Request(type=hivemind_api.p2pd_pb2.Request.LIST_PEERS))
         return tuple(hivemind_api.PeerInfo.from_protobuf(peer) for peer in response.peers)
 
     async def list_connections(self) -> list[tuple[str, str]]:
-        """(peer id, address prefix) of every connection."""
+        """Return (peer id, address prefix) of every connection."""
         response = await self.send_request(hivemind_api.p2pd_pb2.Request(type=hivemind_api.p2pd_pb2.Request.LIST_PEERS))
         return [
             (hivemind_api.PeerID(peer.id).to_base58(), address_prefix(peer.addrs[0] if peer.addrs else b""))
@@ -288,8 +287,8 @@ class BoundedControl(hivemind_api.ControlClient):  # type: ignore[misc]
         ]
 
     async def disconnect(self, peer_id: hivemind_api.PeerID) -> None:
-        """hivemind's own, or over the kept connection if no other can be opened. It takes seconds if the peer reads
-        nothing, and all requests over the same connection wait for it."""
+        """Disconnect a peer as hivemind does; over the kept connection if no other can be opened. This takes seconds if
+        the peer does not read, and other requests on the same connection wait for it."""
         try:
             await super().disconnect(peer_id)
             return
@@ -307,14 +306,14 @@ async def _await_with_timeout(answering: TimedCoroutine[None]) -> None:
 
 
 async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
-    """Send a message in one piece: hivemind sends each byte of its length separately, and p2pd wakes for each."""
+    """Write a message in one piece: hivemind writes each byte of its length separately, and p2pd wakes for each."""
     encoded: bytes = message.SerializeToString()
     writer.write(encode_varint(len(encoded)) + encoded)
     await writer.drain()
 
 
 def _release_queued(peer_limits: PeerLimits, queued: Any) -> None:
-    """Release a queued message: hivemind's own, or (message, the caller that it answers, bytes of the answer)."""
+    """Release the bytes of a queued message: hivemind's own, or (message, caller, bytes of the answer)."""
     if isinstance(queued, tuple) and queued[1] is not None:
         peer_limits.answers.release(queued[1], queued[2])
 
@@ -333,7 +332,7 @@ def _set_call_result(pending: asyncio.Future[Any], message: Any) -> None:
 
 
 def _error_response(call_id: UUID, error: Exception) -> Any:
-    """The answer to a call that is refused or has failed."""
+    """Return the response to a call that was refused or has failed."""
     said = f"{error.reason}: {error}" if isinstance(error, RecordRejected) else repr(error)
     response = hivemind_api.p2pd_pb2.CallUnaryResponse(error=said[:256].encode())
     return hivemind_api.p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
@@ -350,5 +349,5 @@ def _decode_stream_info(header: bytes) -> Any:
 
 
 def install_control() -> None:
-    """Have hivemind talk through `BoundedControl` to every p2pd that this process starts."""
+    """Make hivemind use `BoundedControl` for every p2pd that this process starts."""
     hivemind_api.client_module.ControlClient = BoundedControl

@@ -1,8 +1,7 @@
-"""Finding peers and keeping them: bootstrap, cached addresses, and the rejoin loop.
+"""Finds peers and stays connected to them: bootstrap, cached addresses, and the rejoin loop.
 
-libp2p reconnects by itself after a partition, hivemind's routing tables do not: a peer that was evicted stays out until
-it is pinged again. So every few seconds each node pings the bootstrap peers, and connected peers that are not in its
-table.
+libp2p reconnects by itself after a partition, but a peer evicted from hivemind's routing table stays out until it is
+pinged again. So every few seconds each node pings the bootstrap peers, and connected peers that are not in its table.
 """
 
 import asyncio
@@ -37,19 +36,19 @@ from swarmd.logger import get_logger
 
 LOOKUPS_AT_ONCE = 4
 LOOKUP_S = 1.5
-ADDRESSES_MAX = 4  # of one name
+ADDRESSES_MAX = 4  # of one host name
 
 _FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 REJOIN_S = 10.0
-ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
+ALONE = Backoff(0.2, 5.0)  # back-off between rounds without a peer
 DIAL_S = 4.0
 PROBE_S = 1.5
 DIALS_AT_ONCE = 8
-STRANGERS = 4  # cached addresses dialled in a round while the table is not empty, to join two halves of a split again
-ALONE_STRANGERS = 32  # while it is empty; more addresses where nothing answers would delay the next round
-MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and not answer
-CHECKED = 8  # peers of the table pinged in a round
+STRANGERS = 4  # cached addresses to dial per round while the table has peers, to rejoin the halves of a split network
+ALONE_STRANGERS = 32  # the same while it is empty; more dead addresses would delay the next round
+MISSING = 32  # connected peers outside the table to ping per round: a crowd may connect and not answer
+CHECKED = 8  # peers of the table to ping per round
 PEERS_KEPT = 64
 MUTE_MAX = 2  # rounds without an answer from p2pd before it is killed
 
@@ -57,19 +56,19 @@ log = get_logger(__name__)
 
 
 def has_host_name(place: str) -> bool:
-    """Whether a multiaddr begins with a host name instead of an address."""
+    """Return whether a multiaddr begins with a host name instead of an IP address."""
     return place.strip("/").split("/")[0] in (*_FAMILIES, "dnsaddr")
 
 
 class HostNameResolver:
-    """Resolves host names, `LOOKUPS_AT_ONCE`, in daemon threads: a name that hangs does not keep the process alive."""
+    """Resolves up to `LOOKUPS_AT_ONCE` host names in daemon threads: a hanging one does not keep the process alive."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def resolve_address(self, place: str) -> list[str]:
-        """The multiaddr with each of its host name's addresses instead, or unchanged if it has no such name. Empty if
-        the name is unknown, or was not resolved within `LOOKUP_S`."""
+        """Return the multiaddr with its host name replaced by each IP address, or unchanged if it has no host name.
+        Empty if the name is unknown, or was not resolved within `LOOKUP_S`."""
         kind, name, *rest = [*place.strip("/").split("/"), ""]
         family = _FAMILIES.get(kind)
         if family is None or not name:
@@ -103,8 +102,8 @@ T = TypeVar("T")
 
 
 class AddressBook:
-    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk. `port`: this node's TCP
-    port when the file was saved, or 0. `local`: loopback addresses are dialled, too."""
+    """Addresses of peers: the configured ones, and a bounded number of others, saved on disk. `port`: this node's TCP
+    port when the file was saved, or 0. `local`: whether loopback addresses count, too."""
 
     def __init__(self, path: Path, bootstrap: Iterable[str], own: str, local: bool = True) -> None:
         self._path = path
@@ -113,7 +112,7 @@ class AddressBook:
         self.bootstrap = [pair for pair in map(split_address, bootstrap) if pair[1] != own]
         self.port = 0
         self._met: dict[str, list[str]] = {}
-        self._known: set[str] = set()  # peers among them that the swarm has credited
+        self._known: set[str] = set()  # those of `_met` that the swarm has credited
         self._load()
 
     def _load(self) -> None:
@@ -132,10 +131,10 @@ class AddressBook:
             log.warning("the cached peers in %s are left aside: %s", self._path, error)
 
     def remember_peer(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
-        """Remember where a member says that it can be reached; of too many, credited and then the latest ones stay.
+        """Remember a member's addresses; above the limit, credited and then the latest members stay.
 
-        Host names are kept for credited peers only: the owner of a name could have nodes ask any server, and wait.
-        `known`: whether the swarm has credited the peer.
+        Host names are kept for credited peers only: with a host name, a peer could make nodes query any DNS server and
+        wait. `known` says if the swarm has credited the peer.
         """
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
         places = [place for place in places if self.is_plausible_address(place) and (known or not has_host_name(place))]
@@ -150,21 +149,21 @@ class AddressBook:
             del self._met[gone]
 
     def is_plausible_address(self, place: str) -> bool:
-        """Whether this is an address that a peer may have: one of this machine or its link only if that is expected."""
+        """Return whether a peer may have this address: loopback and link-local ones only if `local` is set."""
         if not is_multiaddr(place):
             return False
         return self._local or may_be_remote(place)
 
     def remembered_addresses(self) -> list[tuple[str, str]]:
-        """(multiaddr, peer id) of all remembered peers."""
+        """Return (multiaddr, peer id) of all remembered peers."""
         return [(place, peer) for peer, places in self._met.items() for place in places]
 
     def is_known(self, peer: str) -> bool:
-        """Has the swarm credited this peer, or does the configuration name it?"""
+        """Return whether the swarm has credited this peer or the configuration names it."""
         return peer in self._known or any(peer == other for _, other in self.bootstrap)
 
     async def save(self, port: int) -> None:
-        """Write the cache with this node's port, in a thread; without it only the next start is slower."""
+        """Write the cache with this node's port, in a thread. A failure only makes the next start slower."""
         peers = [f"{place}/p2p/{peer}" for place, peer in self.remembered_addresses()][-PEERS_KEPT:]
         await asyncio.to_thread(self._write_file, json.dumps({"port": port, "peers": peers}))
 
@@ -176,19 +175,19 @@ class AddressBook:
 
 
 class RejoinLoop:
-    """The loop that finds peers and keeps them."""
+    """Dials and pings peers in rounds, so that the routing table stays filled."""
 
     def __init__(self, node: DhtNode, book: AddressBook) -> None:
         self._node = node
         self._book = book
         self._mute = 0
         self._dialled = DialBackoff()
-        self._lookups = {True: HostNameResolver(), False: HostNameResolver()}  # of configured names, and of others
+        self._lookups = {True: HostNameResolver(), False: HostNameResolver()}  # by "is configured"
         self.rounds = 0
         node.attendants.append(self.run_rounds)
 
     async def run_rounds(self, run: NodeRun) -> None:
-        """Run rounds for as long as p2pd runs: often while there is no peer, seldom afterwards."""
+        """Run rounds for as long as p2pd runs: often while the table is empty, seldom afterwards."""
         alone = 0
         while True:
             grew = await self._run_round(run)
@@ -199,14 +198,14 @@ class RejoinLoop:
             await self._pause(run, ALONE.after(alone) if alone else REJOIN_S)
 
     async def _pause(self, run: NodeRun, pause_s: float) -> None:
-        """Wait, at most until the last peer is gone."""
+        """Wait for `pause_s`, or until the table loses its last peer."""
         accompanied = run.peer_count > 0
         with anyio.move_on_after(pause_s * random.uniform(0.8, 1.2)):
-            while not accompanied or run.peer_count:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
+            while not accompanied or run.peer_count:  # noqa: ASYNC110 - hivemind's table sends no notification
                 await anyio.sleep(0.25)
 
     async def _run_round(self, run: NodeRun) -> bool:
-        """Dial and ping once. True if the table has grown."""
+        """Dial and ping once. Returns whether the table has grown."""
         before = run.peer_count
         addresses = await self._list_connected_peers(run)
         self._limit_address_ranges(run, addresses)
@@ -233,14 +232,14 @@ class RejoinLoop:
         return wanted + sample_at_most(others, STRANGERS if table else ALONE_STRANGERS)
 
     def _limit_address_ranges(self, run: NodeRun, addresses: Mapping[str, list[str]]) -> None:
-        """Remove peers from the table if there are too many of one range of addresses."""
+        """Remove peers from the table if it has too many from one address range."""
         places = {peer.to_base58(): node_id for peer, node_id in run.routing_table.peer_id_to_uid.items()}
         trusted = [peer for _, peer in self._book.bootstrap]
         for peer in find_surplus_peers(places, addresses, trusted):
             del run.routing_table[places[peer]]
 
     async def _list_connected_peers(self, run: NodeRun) -> dict[str, list[str]]:
-        """Peers that p2pd is connected to → their addresses. A p2pd that does not answer repeatedly is killed."""
+        """Return connected peers → their addresses. Kills a p2pd that repeatedly does not answer."""
         try:
             peers = await self._node.call(lambda run: run.p2p.list_peers())
         except NetworkDown:
@@ -262,12 +261,12 @@ class RejoinLoop:
                     reached = await _ping(run, peer)
                     break
         finally:
-            if reached or run.peer_count:  # a node without peers may itself be the one that cannot be reached
+            if reached or run.peer_count:  # without peers, this node itself may be the unreachable one
                 self._dialled.record_dial(place, reached)
         return reached
 
     async def _resolve_addresses(self, place: str, peer: str) -> list[str]:
-        """Addresses at which to dial a peer: p2pd is given no host name, which could resolve differently by then."""
+        """Return the IP addresses at which to dial a peer. p2pd could resolve a host name differently."""
         configured = (place, peer) in self._book.bootstrap
         found = await self._lookups[configured].resolve_address(place)
         return [
@@ -275,7 +274,7 @@ class RejoinLoop:
         ]
 
     async def _fill_routing_table(self, run: NodeRun) -> None:
-        """Search for this node's neighbours, which adds both sides to each other's tables."""
+        """Look up this node's own id, which adds this node and its neighbours to each other's tables."""
         try:
             await self._node.call(lambda run: run.dht.find_nearest_nodes([run.dht.node_id]))
         except NetworkDown as error:
@@ -283,7 +282,6 @@ class RejoinLoop:
 
 
 def sample_at_most(each: list[T], most: int) -> list[T]:
-    """At most `most` of them, at random."""
     return random.sample(each, min(len(each), most))
 
 
@@ -292,7 +290,7 @@ async def _ping(run: NodeRun, peer: str) -> bool:
 
 
 async def _run_with_limit(work: list[Callable[[], Awaitable[bool]]]) -> None:
-    """Run all, some at a time, each with a timeout; an unreachable peer is nothing unusual."""
+    """Run all actions, `DIALS_AT_ONCE` at a time, each with a timeout; failures are ignored."""
     limiter = anyio.CapacityLimiter(DIALS_AT_ONCE)
 
     async def attempt(action: Callable[[], Awaitable[bool]]) -> None:
@@ -309,7 +307,8 @@ async def _run_with_limit(work: list[Callable[[], Awaitable[bool]]]) -> None:
 
 
 async def accepts_connections(place: str) -> bool:
-    """Does anything listen there? Checked before libp2p dials: after a failure it refuses to for up to 5 minutes."""
+    """Return whether something listens at an address. Tested before libp2p dials, which after a failure refuses to for
+    up to 5 minutes."""
     target = tcp_endpoint(place)
     if target is None:
         return True

@@ -1,4 +1,4 @@
-"""Where p2pd's sockets lie: the path of a socket must be short, that of a data directory may be long."""
+"""Chooses the directory of p2pd's sockets: a socket's path must be short, a data directory's path may be long."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ SOCKET_NAME_BYTES = len("/p2pclient-") + 11 + len(".sock")
 
 
 def socket_directory(preferred: Path) -> Path:
-    """The directory for sockets: the preferred one, or a short one among temporary files if its path is too long."""
+    """Return the directory for sockets: the preferred one, or a short temporary one if its path is too long."""
     preferred = preferred.absolute()
     if len(os.fsencode(preferred)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX:
         return preferred
@@ -25,8 +25,8 @@ def socket_directory(preferred: Path) -> Path:
 
 
 def make_socket_directory(preferred: Path) -> Path:
-    """Make the directory for sockets and return it. Raises PathUnusable: the short one exists and is not a directory of
-    this user's: its maker could take the sockets."""
+    """Create the directory for sockets and return it. Raises PathUnusable: the short one exists, and is not a directory
+    of this user's; another owner could take over the sockets."""
     place = socket_directory(preferred)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     if place != preferred.absolute():
@@ -36,10 +36,10 @@ def make_socket_directory(preferred: Path) -> Path:
 
 
 def remove_short_directory(preferred: Path) -> None:
-    """Remove a short directory for sockets with all in it; one that is not this user's stays, and the preferred one.
+    """Remove the short directory for sockets and its contents, if it is used and belongs to this user.
 
-    The daemon does so, too, when its workers have ended: the network worker that made the directory has confined itself
-    to it, and may not remove it from its parent.
+    The daemon does this after its workers have ended: the network worker that created the directory is confined to it,
+    and may not remove it from its parent.
     """
     place = socket_directory(preferred)
     if place == preferred.absolute():
@@ -50,8 +50,8 @@ def remove_short_directory(preferred: Path) -> None:
 
 
 def _check_own_directory(place: Path) -> None:
-    """Raise PathUnusable unless this is a directory of this user's. If it is, it stays so: in a directory for temporary
-    files nobody else may move or replace it."""
+    """Raise PathUnusable unless this is a directory of this user's. Nobody else can move or replace it later: the
+    temporary directory is sticky."""
     found = place.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise PathUnusable(f"{place} is not a directory", FIX)

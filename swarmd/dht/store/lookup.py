@@ -1,11 +1,11 @@
-"""Look-ups: a key is read at the peers nearest to it, with an end whatever single peers do.
+"""Look-ups: a key is read at the peers nearest to it, within bounded time whatever single peers do.
 
 hivemind's own traversal waits for its slowest peer, three seconds if one has just died. Here the nearest peers are
-asked at once, the nearer ones that they name are followed, and the answers of those that are alive are enough.
+asked concurrently, then the nearer ones that they name, and the search ends shortly after the live ones have answered.
 
 - `look_up_key` collects all records of a key, `look_up_records_by_owners` large records of given owners, each from one
-  of the peers that keep it, `look_up_record_by_owner` the record of one owner.
-- Trusted peers are asked in each search, wherever they are: a crowd beside a key cannot hide what lies under it.
+  replica, `look_up_record_by_owner` the record of one owner.
+- Every search also asks trusted peers, wherever they are: attackers that crowd around a key cannot hide its records.
 """
 
 import asyncio
@@ -45,38 +45,32 @@ from swarmd.dht.wire.records import SignedRecord, split_value
 from swarmd.errors import RecordRejected
 from swarmd.worker.tasks import spawn_in_background
 
-BREADTH = 8  # nearest peers that are asked
-ASKED_MAX = 32  # in all, while nearer ones keep turning up
-NAMED_MAX = 3  # peers that are asked and were named first by one and the same peer
-OWNERS_MAX = 8  # owners whose records are searched for, and who are asked themselves
-REPLICAS = 5  # peers that keep a record
-PATIENCE_S = 0.4  # for further answers once there is one
-HEDGE_S = 0.2  # after which others are asked for what a slow peer was asked for
-HASTE_S = 0.1  # if only peers are still to answer that were late the last times
+BREADTH = 8  # nearest peers to ask
+ASKED_MAX = 32  # peers to ask in total, while nearer ones keep turning up
+NAMED_MAX = 3  # peers to ask that one and the same peer named first
+OWNERS_MAX = 8  # owners whose records are searched for that are asked themselves
+REPLICAS = 5  # peers that hold a record
+PATIENCE_S = 0.4  # time for further answers once there is one
+HEDGE_S = 0.2  # delay after which other peers are asked for a slow peer's share
+HASTE_S = 0.1  # time for further answers if only peers with late answers lately are left
 SILENCE_S = 3.5  # timeout while no peer has answered
-OWNER_S = 1.0  # for the owner of a record, before others are asked for it
+OWNER_S = 1.0  # time for the owner of a record, before others are asked for it
 
 
 class PeerAnswer(NamedTuple):
     """A peer's answer about a key."""
 
-    records: list[SignedRecord]  # that count
+    records: list[SignedRecord]  # valid ones
     nearby: dict[DHTID, PeerID]
 
 
 async def ask_peer_for_records(
     protocol: GuardedProtocol, peer: PeerID, key: DHTID, only: Collection[str] = (), since: AnswerProgress | None = None
 ) -> PeerAnswer | None:
-    """Ask a peer for the records of some owners, or for those that it has not shown before.
+    """Ask a peer for the records of some owners, or for those that it has not sent before (`Validator.remembered`).
 
-    What it has shown before is remembered: `Validator.remembered`.
-
-    Args:
-        only: whose records; of all owners if empty.
-        since: how far peers' answers had come; the peer shows what is new since then. None for all records.
-
-    Returns:
-        None if it gives no answer.
+    With `only`, ask for the records of these owners. Otherwise ask for what is new since `since`, or for all records if
+    that is None. Returns None if the peer gives no answer.
     """
     request = dht_pb2.FindRequest(keys=[key.to_bytes()], peer=protocol.node_info)
     asked = None if only else since or AnswerProgress()
@@ -95,7 +89,7 @@ async def _decode_find_result(
     only: Collection[str],
     asked: AnswerProgress | None,
 ) -> PeerAnswer:
-    """Read a peer's `FindResult`. Raises RecordRejected."""
+    """Decode a peer's `FindResult` and verify its records. Raises RecordRejected."""
     sender = peer.to_base58()
     if is_key_part(result.value):
         part = decode_key_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
@@ -105,7 +99,7 @@ async def _decode_find_result(
         if asked is not None:
             protocol.record_validator.remembered.remember_answer(key, peer, part, records, asked)
         return PeerAnswer(records, peers_named_in(result))
-    # A peer that knows no filter answers with a whole dictionary.
+    # A peer that does not support filters answers with a whole dictionary.
     if result.type == dht_pb2.FOUND_REGULAR:
         raise RecordRejected("unowned", "a plain value")
     entries = entries_of(load_dictionary(result.value)) if result.type == dht_pb2.FOUND_DICTIONARY else []
@@ -123,14 +117,14 @@ class KeySearch:
 
     def __init__(self, run: NodeRun, name: str) -> None:
         self.only: tuple[str, ...] = ()  # owners whose records are searched for; all if empty
-        self.since = AnswerProgress()  # of peers' answers, which show what is new since then
+        self.since = AnswerProgress()  # peers answer with what is new since then
         self.key = DHTID.from_bytes(names.key_id(name))
         self.records: dict[str, SignedRecord] = {}
         self.answered = False
         self.known: dict[DHTID, PeerID] = {}
         self.asked: set[DHTID] = set()
-        self.showed: set[DHTID] = set()  # peers that have shown a record
-        self.named_by: dict[DHTID, DHTID] = {}  # peer → the peer that named it; not for those of the own table
+        self.showed: set[DHTID] = set()  # peers that have sent a record
+        self.named_by: dict[DHTID, DHTID] = {}  # peer → the peer that named it; without peers of the own routing table
         self._sharded = names.is_shard_key(name)
         self._run = run
         self._validator = run.dht.protocol.record_validator
@@ -150,29 +144,29 @@ class KeySearch:
         self.known.pop(self._own_id, None)
 
     def restrict_to_owners(self, owners: Iterable[str]) -> None:
-        """Search for the records of these owners if they are few, else for all records; peers show what is new."""
+        """Search for these owners' records if they are few, else for all records that peers have not sent before."""
         self.only = tuple(islice(owners, ASKED_FOR_MAX + 1))
         if len(self.only) > ASKED_FOR_MAX:
             self.only = ()
-        if not self.only:  # what peers have shown before they will not show again
+        if not self.only:  # peers will not send again what they have sent before
             self.since = self._validator.remembered.progress(self.key)
             self._merge_verified(self._validator.remembered.records(self.key, time.time()))
 
     def trusted_peers(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
-        """Peers to ask first, wherever they are: owners of wanted records, and those that this node trusts most."""
+        """Return peers to ask first, wherever they are: owners of wanted records, and the most trusted peers."""
         named = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.trusted_peers()])
-        peers = [PeerID.from_base58(name) for name in named if is_peer_id(name)]  # a leaderboard may credit anything
+        peers = [PeerID.from_base58(name) for name in named if is_peer_id(name)]  # a leaderboard may credit other names
         return [(dht_id_of(peer), peer) for peer in peers if dht_id_of(peer) != self._own_id]
 
     def trusted_peers_to_read(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
-        """The trusted peers to read from; in a large swarm not the coordinator, for every node would ask it."""
+        """Return the trusted peers to read from; in a large swarm without the coordinator, to spare it."""
         trusted, policy = self.trusted_peers(wanted), self._validator.policy
         if not self._sharded and not policy.shards.is_large_swarm:
             return trusted
         return [each for each in trusted if each[1].to_base58() != policy.coordinator]
 
     def next_peers(self) -> list[tuple[DHTID, PeerID]]:
-        """The nearest peers that have not been asked, on separate paths: few of them were named by the same peer."""
+        """Return the nearest peers not asked yet, at most `NAMED_MAX` of them named by the same peer."""
         fresh, paths = [], Counter(self.named_by.get(node_id) for node_id in self.asked)
         for node_id, peer in self.nearest_peers(BREADTH):
             path = self.named_by.get(node_id)
@@ -184,14 +178,14 @@ class KeySearch:
         return fresh
 
     def merge_records(self, records: Iterable[SignedRecord]) -> None:
-        """Merge records that count; of each owner the latest stays."""
+        """Merge valid records; the latest of each owner stays."""
         for signed in records:
             before = self.records.get(signed.owner)
             if before is None or before.expiration < signed.expiration:
                 self.records[signed.owner] = signed
 
     def merge_own_records(self) -> None:
-        """Merge what this node itself holds, which was verified when it came."""
+        """Merge the records that this node itself holds, which were verified on arrival."""
         held = self._run.dht.protocol.storage.records(self.key)
         self._merge_verified(split_value(owner, *entry) for owner, entry in held.items())
 
@@ -207,7 +201,7 @@ class KeySearch:
         return bool(wanted) and all(late)
 
     async def ask_peer(self, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
-        """Ask one peer and merge its answer. True if it answered."""
+        """Ask one peer and merge its answer. Returns whether it answered."""
         protocol, began = self._run.dht.protocol, time.monotonic()
         answer = await ask_peer_for_records(protocol, peer, self.key, only or self.only, self.since)
         took_s = time.monotonic() - began
@@ -224,7 +218,7 @@ class KeySearch:
 
 
 def search_locally(run: NodeRun, name: str) -> KeySearch:
-    """What this node itself holds under a key, and the peers that it knows near it."""
+    """Return what this node itself holds under a key, and the peers near it in its routing table."""
     found = KeySearch(run, name)
     found.add_peers(
         run.routing_table.get_nearest_neighbors(found.key, run.dht.protocol.bucket_size, exclude=run.dht.node_id)
@@ -236,8 +230,8 @@ def search_locally(run: NodeRun, name: str) -> KeySearch:
 async def look_up_key(
     run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
 ) -> KeySearch:
-    """Collect the records of a key. `wanted`: owner → expiration: the search ends when all are found; None: the latest
-    of all. `only`: owners that are asked for; if empty, those that are wanted, or all."""
+    """Collect the records of a key. `wanted` (owner → expiration): the search ends when all of these are found; None
+    searches for the latest of all. `only`: owners to ask for; if empty, those in `wanted`, or all."""
     found = search_locally(run, name)
     wanted = wanted or {}
     found.restrict_to_owners(only or wanted)
@@ -260,7 +254,7 @@ async def look_up_key(
 
 
 def _is_late(run: NodeRun, peer: PeerID) -> bool:
-    """Is this peer not worth waiting for? Its last answers were late, and the configuration does not name it."""
+    """Return whether not to wait for a peer: its last answers were late, and it is not configured."""
     name = peer.to_base58()
     promptness: Promptness = run.dht.protocol.record_validator.promptness
     return promptness.is_late(name) and not run.p2p.peer_limits.is_configured(name)
@@ -269,10 +263,10 @@ def _is_late(run: NodeRun, peer: PeerID) -> bool:
 async def look_up_records_by_owners(
     run: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None
 ) -> KeySearch:
-    """Collect the records of these owners, each from one of the peers that keep the key.
+    """Collect the records of these owners, each from one replica of the key.
 
-    The records may be large: otherwise each reader of a key would receive all of them from every peer that keeps it.
-    `wanted`: the owners whose records are worth waiting for; all if None.
+    The records may be large: otherwise each reader would receive all of them from every replica. `wanted`: the owners
+    whose records are worth waiting for; all if None.
     """
     found = search_locally(run, name)
     wanted = owners if wanted is None else wanted
@@ -297,7 +291,7 @@ async def look_up_records_by_owners(
         for task in done:
             shares.release_share(asked.pop(task).release(), found.records)
         showing = [peer for task in done if (peer := task.result()) is not None]
-        idle += showing  # to be asked for what others have not shown
+        idle += showing  # asked next for what others have not sent
         if found.answered:
             if all(owner in found.records for owner in wanted):
                 until = min(until, loop.time() + PATIENCE_S)
@@ -305,14 +299,14 @@ async def look_up_records_by_owners(
 
 
 class _PendingShare:
-    """Owners that one peer was asked for, until others may be asked for them too: it answered, or is slow."""
+    """The owners that one peer was asked for, until it has answered or is slow and others may be asked."""
 
     def __init__(self, share: tuple[str, ...], at: float) -> None:
         self._share = share
         self.at = at
 
     def release(self) -> tuple[str, ...]:
-        """Return the owners, to ask other peers for them; none the next time."""
+        """Return the owners, to ask other peers for them; empty when called again."""
         share, self._share, self.at = self._share, (), math.inf
         return share
 
@@ -320,13 +314,13 @@ class _PendingShare:
 async def _ask_for_share(
     found: KeySearch, place: tuple[DHTID, PeerID], share: tuple[str, ...]
 ) -> tuple[DHTID, PeerID] | None:
-    """Ask one peer for some owners' records. Returns the peer if it has shown any record in this search."""
+    """Ask one peer for some owners' records. Returns the peer if it has sent any record in this search."""
     await found.ask_peer(*place, share)
     return place if place[0] in found.showed else None
 
 
 async def look_up_record_by_owner(run: NodeRun, name: str, owner: str) -> KeySearch:
-    """One owner's record: the owner is asked first, since the record is signed whoever shows it, then its replicas."""
+    """Look up one owner's record: ask the owner first, then its replicas."""
     found = search_locally(run, name)
     if owner in found.records:
         return found

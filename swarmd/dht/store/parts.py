@@ -1,10 +1,10 @@
-"""Parts of a key: some owners' records, or what is new, instead of the whole dictionary. No hivemind in it.
+"""Parts of a key: some owners' records, or only new records, instead of the whole dictionary. Does not import hivemind.
 
 - A filter is sent with hivemind's `rpc_find`, as a field that hivemind's message does not have: a peer that does not
   know it skips it, as protobuf does, and answers with the dictionary. A peer that knows it answers with a part.
 - `AnswerMemory` keeps the records of earlier answers, so that peers need not send them again.
-- `LookupShares` says which of a key's replicas is asked for which owners' records, so that each record is sent once.
-- `Promptness` knows which peers answer too late: a peer that answers slowly could otherwise delay every read.
+- `LookupShares` decides which replica is asked for which owners' records, so that each record is sent once.
+- `Promptness` remembers peers that answer too late: a peer that answers slowly could otherwise delay every read.
 """
 
 import math
@@ -24,52 +24,50 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 
-FILTER_FIELD = 15  # of `FindRequest`, whose own are 1 to 3
+FILTER_FIELD = 15  # of `FindRequest`, whose own fields are 1 to 3
 LENGTH_DELIMITED = 2  # protobuf's wire type of bytes
-OWNERS_MAX = 64  # that one request may name; more would not fit into a call
+OWNERS_MAX = 64  # owners in one request; more would not fit into a call
 LIFE_BYTES = 8
 OWNER_BYTES_MAX = 120
-PART_START = 0x93  # a msgpack array of three; a dictionary of hivemind's is an extension type
+PART_START = 0x93  # a msgpack array of three; hivemind's dictionary is an extension type
 
 Owner = Annotated[str, msgspec.Meta(max_length=OWNER_BYTES_MAX)]
 
 KEYS_MAX = 64
-BYTES_MAX = 8 * 1024 * 1024  # of all keys, with the memory that records use besides their values
-KEY_BYTES_MAX = 2 * 1024 * 1024  # of one key; a larger one is read whole each time
+BYTES_MAX = 8 * 1024 * 1024  # bytes of all keys, including the memory that records use besides their values
+KEY_BYTES_MAX = 2 * 1024 * 1024  # bytes of one key; a larger one is read whole each time
 REMEMBERED_RECORD_BYTES = 500
-PEERS_MAX = 256  # whose answers about one key are remembered
+PEERS_MAX = 256  # peers whose answers about one key are remembered
 
-TRIES_MAX = 3  # peers that are asked for one owner's record in one look-up; the next look-up asks others
+TRIES_MAX = 3  # peers asked for one owner's record in one look-up; the next look-up asks others
 
 LATE_S = 0.4  # an answer that takes longer is late
-LATE_MAX = 2  # late answers, one after another, until a peer is not waited for any more
-LATE_PEERS_MAX = 4096  # that are remembered; the longest untouched is dropped first
+LATE_MAX = 2  # late answers in a row after which a peer is not waited for
+LATE_PEERS_MAX = 4096  # peers remembered; the least recently updated is dropped first
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far a storer's answers have brought an asker."""
+    """How much of a storer's records an asker has received."""
 
-    life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)] = b""  # identifies the storer's memory, until it ends
-    last: Count = 0  # number of the latest change that was shown
+    life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)] = b""  # identifies one run of the storer
+    last: Count = 0  # number of the latest change sent
 
 
 class FindFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an asker wants of a key: the records of these owners or, if it names none, all that are new to it."""
+    """The records that an asker wants: those of these owners or, if there are none, all that are new to it."""
 
     owners: Annotated[tuple[Owner, ...], msgspec.Meta(max_length=OWNERS_MAX)] = ()
     cursor: Cursor = Cursor()
 
 
 class ShownRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A record in an answer."""
-
     owner: Owner
     value: bytes
     expiration: Real
 
 
 class KeyPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An answer, encoded as the `value` of a `FindResult`: records, and how far they bring the asker."""
+    """An answer, encoded as the `value` of a `FindResult`: records, and the asker's new cursor."""
 
     life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)]
     last: Count
@@ -86,8 +84,8 @@ def add_filter(request: Any, wanted: FindFilter) -> None:
 
 
 def read_filter(request: Any) -> FindFilter | None:
-    """The filter of a `FindRequest`; None if it has none, as hivemind's own. Raises RecordRejected: "malformed" if it
-    cannot be read, or there is more than one key."""
+    """Return the filter of a `FindRequest`; None if it has none, like hivemind's own. Raises
+    RecordRejected("malformed") if it cannot be decoded, or there is more than one key."""
     found = [field.data for field in UnknownFieldSet(request) if field.field_number == FILTER_FIELD]
     if not found:
         return None
@@ -98,7 +96,7 @@ def read_filter(request: Any) -> FindFilter | None:
 
 
 def is_key_part(value: bytes) -> bool:
-    """Is the `value` of a `FindResult` a part? Otherwise it is a dictionary."""
+    """Return whether the `value` of a `FindResult` is a part of a key; otherwise it is a dictionary."""
     return value[:1] == bytes([PART_START])
 
 
@@ -119,22 +117,21 @@ def _decode(decoder: Any, encoded: bytes) -> Any:
 
 
 class AnswerProgress(NamedTuple):
-    """How far peers' answers about a key had come when a look-up began, which asks for what is new since then.
+    """Cursors of peers' answers about a key when a look-up began, which asks for what is new since then.
 
-    A look-up does not ask for what is new since the latest answer: another look-up may have received that, and this one
-    would never see its records.
+    A look-up must not use later cursors: a concurrent look-up may have received those records, and this one would never
+    see them.
     """
 
     cursors: Mapping[Hashable, Cursor] = {}  # by peer
-    memory: int = 0  # number of the memory that these belong to; 0 for none
+    memory: int = 0  # number of the memory that the cursors belong to; 0 for none
 
     def cursor_of(self, peer: Hashable) -> Cursor:
-        """How far one peer's answers had come."""
         return self.cursors.get(peer, Cursor())
 
 
 class _RememberedKey:
-    """What is remembered of one key; it gets a new number if it was forgotten in between."""
+    """Records and cursors of one key. The number changes when the key is forgotten and remembered again."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -151,19 +148,19 @@ class _RememberedKey:
 
 
 class AnswerMemory:
-    """Records by key, and how far each peer's answers reach. A forgotten key is read whole again."""
+    """Records by key, and each peer's cursor. A forgotten key is read whole again."""
 
     def __init__(self) -> None:
-        self._keys: FIFOCache[Hashable, _RememberedKey] = FIFOCache(KEYS_MAX)  # set again at each use
+        self._keys: FIFOCache[Hashable, _RememberedKey] = FIFOCache(KEYS_MAX)  # each use moves a key to the end
         self._numbers = count(1)
 
     def progress(self, key: Hashable) -> AnswerProgress:
-        """How far peers' answers about a key have come."""
+        """Return the current cursors of a key."""
         known = self._keys.get(key)
         return AnswerProgress() if known is None else AnswerProgress(dict(known.cursors), known.number)
 
     def records(self, key: Hashable, now: float) -> list[SignedRecord]:
-        """The records of a key that peers have sent, without expired ones."""
+        """Return the records of a key that peers have sent, without expired ones."""
         known = self._keys.get(key)
         if known is None:
             return []
@@ -175,10 +172,10 @@ class AnswerMemory:
     def remember_answer(
         self, key: Hashable, peer: Hashable, part: KeyPart, genuine: Collection[SignedRecord], asked: AnswerProgress
     ) -> None:
-        """Remember a peer's answer.
+        """Remember a peer's answer, and advance its cursor.
 
-        If some of its records do not count, which they may later, or earlier answers were forgotten in between, the
-        peer is asked for them again. `asked`: how far answers had come when the look-up began.
+        The cursor stays if some of the records are invalid (they may become valid), or if earlier answers were
+        forgotten meanwhile: then the peer sends them again. `asked`: the cursors when the look-up began.
         """
         known = self._keys[key] = self._keys.get(key) or _RememberedKey(next(self._numbers))
         continues = asked.memory == known.number or asked.cursor_of(peer) == Cursor()
@@ -192,11 +189,10 @@ class AnswerMemory:
             self._keys.popitem()
 
     def size_bytes(self) -> int:
-        """Approximate size of all that is remembered."""
         return sum(known.size_bytes for known in self._keys.values())
 
     def clear(self) -> None:
-        """Forget everything: the rules by which records count have changed."""
+        """Forget everything, because the rules for valid records have changed."""
         self._keys.clear()
 
 
@@ -205,24 +201,25 @@ def _memory_bytes(signed: SignedRecord) -> int:
 
 
 class LookupShares:
-    """Owners whose records are searched for, and which peers were asked for them.
+    """Divides the owners whose records are searched for among peers.
 
     Args:
         owners: each is asked for at one peer, and at another if that one does not have its record.
-        peers: number of peers that will be asked, about, which get equal shares.
-        first: owners that are asked for before all others; any number of others may announce what no peer has.
+        peers: about how many peers will be asked; they get equal shares.
+        first: owners that are asked for before all others, because any number of others may announce records that no
+            peer has.
     """
 
     def __init__(self, owners: Iterable[str], peers: int, first: Collection[str] = ()) -> None:
         self._first = frozenset(first)
         self._open = list(owners)
-        random.shuffle(self._open)  # nodes that search at the same time ask each peer for different ones
+        random.shuffle(self._open)  # concurrent readers ask each peer for different records
         self._sort_open_owners()
         self._size = min(OWNERS_MAX, math.ceil(len(self._open) / peers))
         self._asked: defaultdict[str, list[Hashable]] = defaultdict(list)
 
     def assign_share(self, peer: Hashable) -> tuple[str, ...]:
-        """The owners that a peer is asked for now; none if it was asked for all that are left."""
+        """Return the owners to ask a peer for now; empty if it was asked for all that are left."""
         share = [owner for owner in self._open if peer not in self._asked[owner]][: self._size]
         for owner in share:
             self._asked[owner].append(peer)
@@ -230,7 +227,7 @@ class LookupShares:
         return tuple(share)
 
     def release_share(self, share: Collection[str], shown: Collection[str]) -> None:
-        """Release a share: a few other peers are asked for what the peer has not sent."""
+        """End a share: up to `TRIES_MAX` peers are asked for the records that this peer has not sent."""
         self._open += [owner for owner in share if owner not in shown and len(self._asked[owner]) < TRIES_MAX]
         self._sort_open_owners()
 

@@ -1,7 +1,7 @@
-"""Which peers come first if there is not room for all: those with more credited rounds, then those with more work.
+"""Ranks peers for limited capacity: by credited rounds, then by proof of work.
 
-Among peers without credit a tie-breaker decides last, which each node draws for itself and for each key: no one can
-choose identities that win it everywhere, and none loses it for ever.
+Among peers without credit a tie-breaker decides last, which each node draws for each key: nobody can choose identities
+that win everywhere, and no identity loses for ever.
 """
 
 import hashlib
@@ -16,20 +16,20 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
 from swarmd.dht.p2p.limits import PeerCheck
 from swarmd.dht.wire.records import Membership, Record, ReportRecord, RolloutsRecord
 
-ELDERS = 16  # long credited peers that a node may ask, besides those that are nearest to a key
+ELDERS = 16  # long-credited peers that a node may ask, besides those nearest to a key
 ELDEST_SHARE = 10  # they are drawn from the tenth that was credited longest
-KNOWN_MAX = MEMBERS_MAX  # peers whose rounds are remembered, the longest credited ones
+KNOWN_MAX = MEMBERS_MAX  # peers whose rounds are remembered, those with most rounds
 ALWAYS = 1 << 40  # rounds that the coordinator, this node and listed members count as having
-SMALL_BYTES = 1024  # a larger record of a peer without credit waits behind all smaller ones
-WORK_KEPT = MEMBERS_MAX  # identities whose work is not hashed again at each read of a key that a crowd fills
+SMALL_BYTES = 1024  # larger records of peers without credit rank below all smaller ones
+WORK_KEPT = MEMBERS_MAX  # identities whose work is cached: not hashed again at each read of a crowded key
 
-_work_bits = lru_cache(WORK_KEPT)(work_bits)  # for genuine records only: a forger must not choose what it keeps
+_work_bits = lru_cache(WORK_KEPT)(work_bits)  # for verified records only: a forger must not fill the cache
 
 TRUSTED_PEERS = 3  # peers asked in each search besides those nearest to the key
 
 
 class Rank(NamedTuple):
-    """Where a peer or its record stands; the higher comes first."""
+    """Rank of a peer or its record; the greatest comes first."""
 
     rounds: int  # credited
     work: int  # bits
@@ -38,26 +38,26 @@ class Rank(NamedTuple):
 
     @property
     def is_credited(self) -> bool:
-        """Has the swarm credited the owner, who has worked too? Credit alone costs nothing."""
+        """Whether the swarm has credited the owner and the owner has proof of work. Credit alone costs nothing."""
         return self.rounds > 0 and not self.no_proof_of_work
 
     @property
     def has_proof_of_work(self) -> bool:
-        """Has the owner done the work that every node does?"""
+        """Whether the owner has the proof of work that every node computes."""
         return self.work >= WORK_BITS
 
     @property
     def no_proof_of_work(self) -> bool:
-        """Has the owner not worked, although it has to? Such identities cost nothing."""
+        """Whether the owner lacks the proof of work that it needs. Such identities cost nothing."""
         return not self.has_proof_of_work and self.rounds < ALWAYS
 
 
 class Seniority:
-    """How many rounds each peer was credited for, and the rank that follows.
+    """How many rounds each peer was credited for, and the resulting ranks.
 
     Attributes:
-        elders: peers of the longest credited tenth that this node may ask, drawn for itself: otherwise all nodes would
-            ask the same few.
+        elders: peers that this node may ask, a random sample of its own among the tenth credited longest; otherwise all
+            nodes would ask the same few.
         version: grows with each leaderboard.
 
     Args:
@@ -73,7 +73,7 @@ class Seniority:
         self.version = 0
 
     def update_standings(self, standings: Iterable[Standing]) -> None:
-        """Take over the latest standings."""
+        """Replace the standings by the latest ones."""
         self._rounds = self.compute_credited_rounds(standings)
         self.elders = self._draw_longest_credited()
         self.version += 1
@@ -82,7 +82,7 @@ class Seniority:
         return credited_rounds(standings)
 
     def rounds_of(self, peer: str) -> int:
-        """Rounds that a peer was credited for; 0 for a newcomer."""
+        """Return the rounds that a peer was credited for; 0 for a newcomer."""
         return ALWAYS if self._always(peer) else self._rounds.get(peer, 0)
 
     def _draw_longest_credited(self) -> list[str]:
@@ -104,7 +104,7 @@ class Seniority:
 
 
 def claimed_work(record: Record, bits_of: Callable[[str, str, int], int] = work_bits) -> int:
-    """Bits of work of the number in a record; by default they are not remembered, for the record may be forged."""
+    """Return the bits of work of the number in a record. By default not cached, because the record may be forged."""
     content = record.content
     if not isinstance(content, Membership | ReportRecord | RolloutsRecord):
         return 0
@@ -112,26 +112,26 @@ def claimed_work(record: Record, bits_of: Callable[[str, str, int], int] = work_
 
 
 def credited_rounds(standings: Iterable[Standing]) -> dict[str, int]:
-    """Peers that standings credit → rounds, the longest credited first, a bounded number of them."""
+    """Return peer → credited rounds, most rounds first, for a bounded number of peers."""
     credited = sorted((row for row in standings if row.rounds > 0), key=lambda row: -row.rounds)
     return {row.peer: row.rounds for row in credited[:KNOWN_MAX]}
 
 
 def pick_by_rank(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:
-    """The owners for which `take` returns true; it is called in the order of their ranks."""
+    """Return the owners for which `take` returns true; calls it in descending order of rank."""
     ranked = sorted(((rank, owner) for owner, rank in ranks.items()), reverse=True)
     return [owner for rank, owner in ranked if take(rank)]
 
 
 class PeerSlots:
-    """How many peers of each kind may still take part in something. Peers that have not worked have few slots of their
-    own: however many and however early they come, they leave the slots of the others free."""
+    """How many peers of each kind may still take part. Peers without proof of work have a few slots of their own:
+    however many and however early they come, they do not use up the slots of others."""
 
     def __init__(self, known: int, newcomers: int, idle: int) -> None:
         self._left = {"known": known, "newcomer": newcomers, "idle": idle}
 
     def try_occupy(self, rank: Rank) -> bool:
-        """Take a slot. False if there is none."""
+        """Occupy a slot. Returns False if none is free."""
         sort = "known" if rank.is_credited else "newcomer" if rank.has_proof_of_work else "idle"
         if not self._left[sort]:
             return False
@@ -145,8 +145,8 @@ Sample = Callable[[Sequence[str], int], list[str]]
 def choose_trusted_peers(
     own: str, coordinator: str, bootstrap: Sequence[str], elders: Sequence[str], sample: Sample
 ) -> list[str]:
-    """The peers to ask in each search: the coordinator, and random ones of the bootstrap peers and of the elders.
-    `own`: this node's peer id, which is never chosen."""
+    """Return the peers to ask in each search: the coordinator, and random ones of the bootstrap peers and the elders,
+    never this node itself (`own`)."""
     others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
     chosen = sample(others, min(len(others), TRUSTED_PEERS - 1))
     return chosen if coordinator in ("", own) else [coordinator, *chosen]

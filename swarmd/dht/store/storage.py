@@ -1,8 +1,8 @@
 """Records that this node stores for others, with bounds that hivemind's own storage does not have.
 
-- `BoundedStorage` keeps the records of higher rank if there is not room for all, see `swarmd.dht.store.capacity`.
-- `ChangeNumbers` numbers what is stored, so that a peer that asks again is sent only what is new.
-- `RecordForwarding` says which records are sent to a peer that is met for the first time.
+- `BoundedStorage` keeps the records of higher rank if not all fit, see `swarmd.dht.store.capacity`.
+- `ChangeNumbers` numbers stored records, so that a peer that asks again gets only new ones.
+- `RecordForwarding` chooses the records to send to a newly met peer.
 """
 
 import secrets
@@ -19,27 +19,27 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import SignedRecord, is_too_far_ahead
 from swarmd.errors import RecordRejected
 
-CHANGES_GHOSTS_MAX = 64  # numbers of records that are no longer held, beyond as many as there are records
+CHANGES_GHOSTS_MAX = 64  # numbers of dropped records that may remain, besides as many as there are records
 
 KEYS_MAX = 16384
-STORED_BYTES_MAX = 32 * 1024 * 1024  # with the memory that records use besides their values
-RECOUNT_S = 5.0  # between two counts of all records, while there seem to be too many
-ENTRY_BYTES = 32  # of a record in a message: its expiration, and the lengths of its parts
-GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
+STORED_BYTES_MAX = 32 * 1024 * 1024  # including the memory that records use besides their values
+RECOUNT_S = 5.0  # shortest time between two recounts of all records, while there seem to be too many
+ENTRY_BYTES = 32  # bytes of a record in a message besides its value: its expiration, and the lengths of its parts
+GHOSTS_MAX = 64  # stale entries in hivemind's heap that may remain, besides as many as there are records
 
-MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # with all peers; one takes 15 microseconds of processor time a key
-HANDED_BYTES_MAX = 4 * 1024 * 1024  # that are forwarded to one peer
-# Of one key that is forwarded: a message has room for 4 MiB, and a larger one fails like one to an unreachable peer.
+MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # meetings with new peers; each takes 15 µs of processor time per key
+HANDED_BYTES_MAX = 4 * 1024 * 1024  # bytes forwarded to one peer
+# Bytes of one forwarded key: a message has room for 4 MiB, and a larger one fails as if the peer were unreachable.
 HANDED_KEY_BYTES_MAX = 7 * 512 * 1024
 
 
 class ChangeNumbers:
-    """Numbers every record that is stored, from 1 on; a record that replaces another gets a new number."""
+    """Numbers every stored record, from 1 on; a record that replaces another gets a new number."""
 
     def __init__(self) -> None:
         self.life = secrets.token_bytes(LIFE_BYTES)  # identifies these numbers
         self.last = 0
-        self._numbers: dict[Hashable, dict[str, int]] = {}  # key → owner → number, the latest behind
+        self._numbers: dict[Hashable, dict[str, int]] = {}  # key → owner → number, in ascending order
 
     def number_change(self, key: Hashable, owner: str, held: Collection[str]) -> None:
         """Number a record that was stored."""
@@ -59,7 +59,7 @@ class ChangeNumbers:
         return cursor.life == self.life and cursor.last <= self.last
 
     def owners_changed_since(self, key: Hashable, cursor: Cursor) -> Iterator[str]:
-        """Owners whose records were stored after a known cursor, the latest first."""
+        """Yield owners whose records were stored after a known cursor, the latest first."""
         for owner, number in reversed(self._numbers.get(key, {}).items()):
             if number <= cursor.last:
                 return
@@ -74,31 +74,31 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self.changes = ChangeNumbers()
         self._seniority = seniority or Seniority()
         self._rooms: dict[DHTID, KeyCapacity[str]] = {}
-        self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
+        self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, time of the count
         self._whole = TotalCapacity(STORED_BYTES_MAX)
-        self._whole_counted = (0, -RECOUNT_S)  # version of the seniority, when
+        self._whole_counted = (0, -RECOUNT_S)  # version of the seniority, time of the count
 
     def records(self, key: DHTID) -> dict[str, tuple[bytes, float]]:
-        """owner → (value, expiration) of all unexpired records under a key."""
+        """Return owner → (value, expiration) of all unexpired records under a key."""
         self._drop_far_future_records(key)
         held = self.dictionary(key)
         return {} if held is None else {owner: (entry.value, entry.expiration_time) for owner, entry in held.items()}
 
     def held_entry(self, key: DHTID, owner: str) -> tuple[bytes, float] | None:
-        """(value, expiration) of an owner's unexpired record."""
+        """Return (value, expiration) of an owner's unexpired record."""
         self._drop_far_future_records(key)
         held = self.dictionary(key)
         entry = None if held is None else held.get(owner)
         return None if entry is None else (entry.value, entry.expiration_time)
 
     def dictionary(self, key: DHTID) -> DictionaryDHTValue | None:
-        """hivemind's dictionary of the records under a key."""
+        """Return hivemind's dictionary of the records under a key."""
         item = self.get(key)
         return item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else None
 
     def store_record(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Store a checked record. True if it is stored or was there already. Raises RecordRejected: "stale" if a later
-        one of the owner is held, "full" at a bound."""
+        """Store a verified record. Returns True if it is stored or was there already. Raises RecordRejected: "stale" if
+        a later one of the owner is held, "full" at a bound."""
         value = signed.value
         before = self.held_entry(key, signed.owner)
         if before is not None and before[1] >= signed.expiration:
@@ -116,7 +116,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return stored
 
     def _make_room_for(self, key: DHTID, signed: SignedRecord, fresh: bool) -> None:
-        """Enter a record, and drop those that it displaces. Raises RecordRejected("full")."""
+        """Add a record to the capacities, and drop those that it displaces. Raises RecordRejected("full")."""
         if fresh or key not in self._rooms:
             self._drop_expired_capacities()
             self._rooms[key] = KeyCapacity(KEY_BYTES_MAX)
@@ -134,7 +134,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._whole.put(key.to_bytes(), signed, rank)
 
     def check_capacity(self, key: DHTID, signed: SignedRecord) -> None:
-        """Raise RecordRejected("full") if there is no room for a record; a tenth of the cost of verifying it."""
+        """Raise RecordRejected("full") if there is no room for a record. Costs a tenth of verifying it."""
         try:
             rank = self._seniority.make_rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
         except DECODE_ERRORS:
@@ -144,7 +144,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._find_displaced_overall(key, signed, rank)
 
     def _find_displaced_under_key(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[str]:
-        """Owners whose records under a key have to be dropped for this one. Raises RecordRejected("full")."""
+        """Return the owners whose records under this key it displaces. Raises RecordRejected("full")."""
         room, size = self._rooms[key], len(signed.value)
         gone = room.find_displaced(signed.owner, size, rank)
         if gone != []:
@@ -155,7 +155,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return gone
 
     def _find_displaced_overall(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[tuple[bytes, str]]:
-        """(key, owner) of records under all keys that have to be dropped for it. Raises RecordRejected("full")."""
+        """Return (key, owner) of the records under all keys to drop for this one. Raises RecordRejected("full")."""
         if self._whole.would_displace(key.to_bytes(), signed, rank):
             self._recount_total()
         return self._whole.find_displaced(key.to_bytes(), signed, rank)
@@ -171,7 +171,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
                 del self[key]
 
     def _recount_total(self) -> None:
-        """Drop what has expired and rank by present credit, at most every `RECOUNT_S`."""
+        """Drop expired records and rank the others by current credit, at most every `RECOUNT_S`."""
         version, at = self._whole_counted
         now = time.monotonic()
         if now <= at + RECOUNT_S:
@@ -188,7 +188,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             self._whole.update_ranks(self._seniority.rounds_of)
 
     def _recount_key(self, key: DHTID) -> KeyCapacity[str]:
-        """The capacity of a key without expired records, by present credit; counted at most every `RECOUNT_S`."""
+        """Return a key's capacity by current credit, without expired records; at most `RECOUNT_S` old."""
         version, at = self._counted.get(key, (-1, 0.0))
         if version != self._seniority.version or time.monotonic() > at + RECOUNT_S:
             self._count_key(key)
@@ -201,14 +201,14 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         room.update_ranks(self._seniority.rounds_of)
 
     def _clean_expiration_heaps(self, key: DHTID) -> None:
-        """Clean hivemind's heaps, which keep an entry for each replaced record until that would have expired."""
+        """Remove stale entries from hivemind's heaps, which keep one for each replaced record until its expiration."""
         item = self.get(key)
         for kept in (self, item.value if item is not None else None):
             if isinstance(kept, TimedStorage) and len(kept.expiration_heap) > 2 * len(kept.data) + GHOSTS_MAX:
                 kept.expiration_heap[:] = sorted(kept.key_to_heap.values())
 
     def _drop_far_future_records(self, key: DHTID) -> None:
-        """Drop what was stored while this machine's clock was ahead: it would hide the present records."""
+        """Drop records stored while this machine's clock was ahead: they would hide current records."""
         item, now = self.get(key), time.time()
         if (
             item is None
@@ -225,7 +225,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._counted[key] = (-1, 0.0)
 
     def _drop_expired_capacities(self) -> None:
-        """Drop the capacities of expired keys once there are as many as of present ones."""
+        """Drop the capacities of expired keys once they outnumber the present ones."""
         if len(self._rooms) > 2 * len(self) + GHOSTS_MAX:
             for key in self._rooms.keys() - self.data.keys():
                 del self._rooms[key], self._counted[key]
@@ -233,7 +233,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
 
 
 def message_size_bound(value: Any) -> int:
-    """Upper bound of a value's size in a message; a dictionary's includes its owners."""
+    """Return an upper bound of a value's size in a message, in bytes; for a dictionary including its owners."""
     if isinstance(value, DictionaryDHTValue):
         return sum(len(owner.encode()) + len(entry.value) + ENTRY_BYTES for owner, entry in value.items()) + ENTRY_BYTES
     return len(value) + ENTRY_BYTES
@@ -243,14 +243,15 @@ Entry = tuple[Any, Any, float]  # key, value, expiration
 
 
 class RecordForwarding:
-    """Chooses the records that are forwarded to a new peer."""
+    """Chooses the records to forward to a new peer."""
 
     def __init__(self) -> None:
         self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S)
 
     def records_to_forward(self, protocol: Any, node_id: Any) -> list[Entry]:
-        """The records that a peer should keep that is not in the routing table yet. As in hivemind, they are those of
-        keys to which this node is the nearest that it knows, and of which the peer would be a replica."""
+        """Return the records that a peer should hold that is not in the routing table yet. As in hivemind, they are
+        those of keys that this node is nearest to among the nodes that it knows, and that the peer would be a replica
+        of."""
         if not len(protocol.storage) or not self._meetings.try_charge():
             return []
         found: list[Entry] = []
@@ -268,7 +269,7 @@ class RecordForwarding:
 
 
 def _should_forward(protocol: Any, key: Any, node_id: Any) -> bool:
-    """Whether this node has to forward a key, and the peer to keep it."""
+    """Return whether this node must forward a key to the peer."""
     near = protocol.routing_table.get_nearest_neighbors(key, protocol.num_replicas, exclude=protocol.node_id)
     distances = [other.xor_distance(key) for other, _ in near]
     own, peers = protocol.node_id.xor_distance(key), node_id.xor_distance(key)

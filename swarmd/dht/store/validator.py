@@ -1,14 +1,14 @@
-"""Where records of peers enter: the record validator, and hivemind's protocol made careful.
+"""Entry point of peers' records: the record validator, and a hardened version of hivemind's protocol.
 
-hivemind decodes what peers send before it validates it, drops a whole dictionary for one bad record, believes the
+hivemind decodes what peers send before validating it, drops a whole dictionary because of one bad record, believes the
 expiration that a peer states for a dictionary, and has no bounds. `GuardedProtocol` replaces its `DHTProtocol`:
 
-- Dictionaries of records are read as if every byte were hostile.
-- Every record is checked by itself, refusals are counted under the peer that sent them, and every request has a bound.
-- An answer is bounded before it is made: the sizes of its records are added up, nothing is encoded.
-- A peer's answer has room for some 16,000 records, which take two seconds to verify. Reading ends at the first things
-  that an honest peer never sends, for it has verified every record itself, and sends one record of each owner that it
-  was asked for.
+- Dictionaries of records are decoded as untrusted input.
+- Every record is checked by itself, refusals are counted against the peer that sent them, and every request has a
+  bound.
+- An answer is bounded before it is built: the sizes of its records are added up, nothing is encoded.
+- A peer's answer has room for some 16,000 records, which take two seconds to verify. Reading stops at the first content
+  that an honest peer never sends: it has verified every record itself, and sends one record per requested owner.
 """
 
 import asyncio
@@ -43,21 +43,21 @@ from swarmd.errors import RecordRejected
 from swarmd.worker.tasks import spawn_in_background
 
 EXT_DEPTH_MAX = 8  # honest values have 2
-ELEMENTS_MAX = 1 << 17  # of a dictionary: one that fills a key has some 16,000 records, of four elements each
+ELEMENTS_MAX = 1 << 17  # elements of a dictionary: a full key has some 16,000 records, of four elements each
 
-YIELD_EVERY = 16  # records checked before the loop may do something else
+YIELD_EVERY = 16  # records checked before the event loop may run other tasks
 FORGED = "bad-signature"
-FORGED_MAX = 4  # such records of one answer that are looked at
+FORGED_MAX = 4  # forged records in one answer after which reading stops
 
-SHOWN_RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
-NEARBY_BYTES = 2048  # of the peers that are named for each key
+SHOWN_RECORD_BYTES = 80  # a record's owner and expiration in an answer, besides its value
+NEARBY_BYTES = 2048  # peers named for each key
 
 
 def install_serializer_guard() -> None:
-    """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
+    """Bound the nesting of extension types: otherwise about 200 levels, in 2 KB, end the process with SIGSEGV.
 
-    Extension types that hivemind does not know are refused instead of being passed on with a log line each. To be
-    called before any node is made; a second call changes nothing.
+    Unknown extension types are refused instead of being passed on with a log line each. Call this before any node is
+    created; a second call changes nothing.
     """
     if getattr(MSGPackSerializer, "swarmd_guarded", False):
         return
@@ -82,8 +82,8 @@ def install_serializer_guard() -> None:
 
 
 def check_nesting(encoded: bytes) -> None:
-    """Bound what msgpack is to decode: it allocates each array before it reads it, a thousand inside one another.
-    Raises RecordRejected: as `check_plain_msgpack`."""
+    """Check msgpack's nesting before it is decoded: the decoder allocates each array before reading it, up to a
+    thousand levels deep. Raises RecordRejected, as `check_plain_msgpack`."""
     check_plain_msgpack(encoded, elements_max=ELEMENTS_MAX, extensions=True)
 
 
@@ -104,11 +104,11 @@ def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
     return value
 
 
-Entry = tuple[Any, bytes, float]  # what is given as the owner, value, expiration
+Entry = tuple[Any, bytes, float]  # claimed owner, value, expiration
 
 
 def entries_of(dictionary: DictionaryDHTValue) -> list[Entry]:
-    """The unexpired entries. Raises RecordRejected("malformed")."""
+    """Return the unexpired entries. Raises RecordRejected("malformed")."""
     try:
         return [(subkey, entry.value, float(entry.expiration_time)) for subkey, entry in dictionary.items()]
     except (TypeError, ValueError, OverflowError) as error:
@@ -116,8 +116,7 @@ def entries_of(dictionary: DictionaryDHTValue) -> list[Entry]:
 
 
 def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) -> None:
-    """Raise RecordRejected("unasked") unless these are one record of each owner, of owners that were asked for. `only`:
-    owners that were asked for; all if empty."""
+    """Raise RecordRejected("unasked") unless there is one record per owner, each in `only` (if not empty)."""
     owners = {each.owner for each in shown}
     if len(owners) < len(shown) or (only and not owners <= set(only)):
         raise RecordRejected("unasked", f"{len(shown)} records of {len(owners)} owners, of whom {len(only)} were asked")
@@ -126,7 +125,7 @@ def check_requested_owners(shown: Sequence[ShownRecord], only: Collection[str]) 
 async def filter_valid_records(
     protocol: Any, sender: str, key: Any, entries: Iterable[Entry]
 ) -> list[records.SignedRecord]:
-    """The records of an answer that count; the others are counted under the sender."""
+    """Return an answer's valid records; count the others against the sender."""
     kept, forged = list[records.SignedRecord](), 0
     for number, entry in enumerate(entries):
         if number % YIELD_EVERY == YIELD_EVERY - 1:
@@ -142,8 +141,8 @@ async def filter_valid_records(
 
 
 def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], storage: BoundedStorage) -> None:
-    """Check whether this peer may have all that is held under these keys. Raises RecordRejected: "doubled" if a key is
-    named twice, "oversized" above p2pd's frame, "bytes-out" if the peer has had too much already."""
+    """Check that a peer may have all records under these keys. Raises RecordRejected: "doubled" if a key is named
+    twice, "oversized" above p2pd's frame, "bytes-out" if the peer has had too much already."""
     if len(set(keys)) < len(keys):
         raise peer_limits.count_refusal(sender, "doubled", "a key is named twice in one call")
     held = [storage.get(DHTID.from_bytes(key)) for key in keys]
@@ -152,7 +151,7 @@ def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], st
 
 
 def select_key_part(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> KeyPart:
-    """The held records that a filter wants, and how far these bring the asker."""
+    """Return the held records that a filter selects, and the asker's new cursor."""
     held, changes = storage.dictionary(key) or DictionaryDHTValue(), storage.changes
     owners: Iterable[str] = [owner for owner, _ in held.items()]
     if wanted.owners:
@@ -166,8 +165,8 @@ def select_key_part(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> 
 
 def answer_find_request(protocol: Any, sender: str, request: Any) -> Any | None:
     """Answer a `FindRequest` for a part of a key: a `FindResult` with the records and the peers nearest to the key.
-    Returns None if the request is for all of its keys, as hivemind's own. Raises RecordRejected: it is "malformed", or
-    the asker has had too much, as in `check_answerable`."""
+    Returns None if the request has no filter, like hivemind's own. Raises RecordRejected: it is "malformed", or the
+    asker has had too much, as in `check_answerable`."""
     try:
         wanted = read_filter(request)
     except RecordRejected as error:
@@ -188,32 +187,33 @@ def answer_find_request(protocol: Any, sender: str, request: Any) -> Any | None:
     return result
 
 
-CHECKED_BYTES_MAX = 8 * 1024 * 1024  # of records whose signature need not be verified again
-CHECKED_BYTES_MIN = 4096  # that each of them counts as at least: so there are 2048 at most
+CHECKED_BYTES_MAX = 8 * 1024 * 1024  # bytes of records whose verified signature is cached
+CHECKED_BYTES_MIN = 4096  # minimum that each of them counts for, so that there are at most 2048
 KEYS_PER_FIND_MAX = 64
-NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's bucket size, 20
-PEER_ID_BYTES_MAX = 64  # an Ed25519 one has 38, an RSA one 34
-WAITING_MAX = 20  # peers that wait for a place in a full bucket of the routing table
+NEARBY_MAX = 64  # peers that one answer may name; an honest one names up to hivemind's bucket size, 20
+PEER_ID_BYTES_MAX = 64  # an Ed25519 id has 38, an RSA id 34
+WAITING_MAX = 20  # peers waiting for a slot in a full bucket of the routing table
 BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
-RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
+RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # per sender
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
 REWRITES_BURST, REWRITES_PER_S = 64.0, 2.0  # of one owner's record under one key
-REWRITTEN_MAX = STORED_BYTES_MAX // RECORD_BYTES  # such records: as many as can be held
-RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
-ABUSED_CALL = 16  # refusals that such a call counts for
+REWRITTEN_MAX = STORED_BYTES_MAX // RECORD_BYTES  # records whose rewrites are limited: as many as can be held
+RECORDS_PER_STORE_MAX = 8192  # records in one call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
+ABUSED_CALL = 16  # weight of the refusal of a call with more
 STALE = "stale"
 T = TypeVar("T")
 
 
 class Validator(RecordValidatorBase):  # type: ignore[misc]
-    """hivemind's validator: `check_record`, with a memory of what was checked. It signs nothing, records come signed.
+    """hivemind's validator: `check_record` with a cache of verified records. It signs nothing, because records come
+    signed.
 
     Attributes:
         promptness: which peers answer late.
 
     Args:
         accepted: called with every record that a peer has stored here.
-        awaits: whether a report under a key id is wanted of an owner, whether or not there is room to keep it.
+        awaits: (key id, owner) → whether a report is wanted, whether or not there is room to keep it.
         verified: called with every record that was verified for the first time.
     """
 
@@ -244,30 +244,30 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         )
 
     def verify_record(self, key: bytes, owner: str, value: bytes, expiration: float) -> records.SignedRecord:
-        """The record, if it counts. Raises RecordRejected."""
+        """Return a valid record. Raises RecordRejected."""
         place = (key, owner, expiration, value[-64:] if isinstance(value, bytes) else b"")
         known = self._checked.get(place)
         if known is not None and known.value == value:
             return self.recheck_record(known)
         signed = records.check_record(self.policy, key, owner, value, expiration)
-        self._checked[place] = signed  # by a key of small order, one signature is good for many values
+        self._checked[place] = signed  # with a key of small order, one signature fits many values
         self._verified(signed)
         return signed
 
     def recheck_record(self, known: records.SignedRecord) -> records.SignedRecord:
-        """A record that was verified before, if it still counts. Raises RecordRejected. Its signature is not checked
-        again, only its age and whether its owner is still admitted."""
+        """Return a previously verified record if it is still valid. Raises RecordRejected. Checks only its expiration
+        and whether its owner is still admitted, not its signature."""
         records.check_admitted(self.policy, known.owner)
         records.check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
 
     def clear_caches(self) -> None:
-        """Judge all records again: the rules by which they were judged have changed."""
+        """Forget all verified records, because the rules for valid records have changed."""
         self._checked.clear()
         self.remembered.clear()
 
     def validate(self, record: DHTRecord) -> bool:
-        """Called by hivemind for the node's own records."""
+        """Validate a record of this node itself, for hivemind."""
         try:
             self.verify_record(record.key, records.decode_owner(record.subkey), record.value, record.expiration_time)
         except RecordRejected as error:
@@ -276,25 +276,25 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         return True
 
     def sign_value(self, record: DHTRecord) -> bytes:
-        """The value that was given to hivemind's `store`, without its wrapping: it is signed already."""
+        """Return the value given to hivemind's `store`, which is signed already, without its wrapping."""
         return bytes(msgpack.unpackb(record.value))
 
     def strip_value(self, record: DHTRecord) -> bytes:
-        """The whole value, signature included, as bytes for the reader."""
+        """Return the whole value, including the signature, as bytes for the reader."""
         return bytes(msgpack.packb(record.value))
 
 
 class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
-    """hivemind's protocol on the wire, with bounds, and with every record judged by itself."""
+    """hivemind's wire protocol, with bounds, and with every record checked by itself."""
 
     record_validator: Validator
-    ids_are_chosen = False  # a DHT id is the hash of the peer id, so that nobody can choose its place
+    ids_are_chosen = False  # a DHT id is the hash of the peer id, so that nobody can choose its position
     _rpc_handlers = None
     _stub_type = None
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> "GuardedProtocol":
-        """As hivemind's, with the bounded storage."""
+        """Create the protocol as hivemind does, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
         self.storage = BoundedStorage(self.record_validator.seniority)
         self.forwarding = RecordForwarding()
@@ -302,7 +302,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
-        """The name on the wire is that of hivemind's class."""
+        """Return the RPC name with hivemind's class name, as it is on the wire."""
         name = f"DHTProtocol.{method_name}"
         return f"{namespace}::{name}" if namespace else name
 
@@ -310,7 +310,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         self.record_validator.rejections.count(sender, error.reason, error.message)
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """As hivemind's, with one place for each peer, which follows from its authenticated peer id."""
+        """Update the table as hivemind does, but derive each peer's DHT id from its authenticated peer id."""
         if node_id is not None and not self.ids_are_chosen and node_id != dht_id_of(peer_id):
             self._count_rejection(
                 peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is not its own")
@@ -321,23 +321,22 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         else:
             await super().update_routing_table(node_id, peer_id, responded)
         if node_id is not None and responded:
-            # Drop the peers that have waited longest for a place in a full bucket; hivemind keeps all of them.
+            # Drop the peers that have waited longest for a slot in a full bucket; hivemind keeps all of them.
             bucket = self.routing_table.buckets[self.routing_table.get_bucket_index(node_id)]
             while len(bucket.replacement_nodes) > WAITING_MAX:
                 del self.routing_table[next(iter(bucket.replacement_nodes))]
 
     def _add_new_peer(self, node_id: DHTID, peer_id: PeerID) -> None:
-        """Add a peer to the routing table, and forward the records that it should keep, at a bounded rate."""
+        """Add a peer to the routing table, and forward the records that it should hold, at a bounded rate."""
         handed = self.forwarding.records_to_forward(self, node_id)
         if handed:
             keys, values, expirations = ([entry[column] for entry in handed] for column in range(3))
             spawn_in_background(self.call_store(peer_id, keys, values, expirations, in_cache=False))
         doubted = self.routing_table.add_or_update_node(node_id, peer_id)
-        if doubted is not None:  # the bucket is full: is the one that was silent for longest still there?
+        if doubted is not None:  # the bucket is full: check that its least recently seen peer still answers
             spawn_in_background(self.call_ping(doubted[1]))
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """Store records for a peer."""
         if request.peer:
             spawn_in_background(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
         sender = context.remote_id.to_base58()
@@ -368,7 +367,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             raise RecordRejected("quota", "too many records or bytes from one peer")
 
     async def _store_dictionary(self, sender: str, key: bytes, encoded: bytes) -> bool:
-        """Store all records of a key, which a peer forwards when it meets a new one."""
+        """Store all records of a key, which a peer forwards to a newly met node."""
         stored = True
         for number, (subkey, value, expiration) in enumerate(entries_of(load_dictionary(encoded))):
             if number % YIELD_EVERY == YIELD_EVERY - 1:
@@ -379,7 +378,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
                 stored &= self._store_record(sender, key, records.check_owner(subkey), value, expiration, replayed="")
             except RecordRejected as error:
                 stored = False
-                if error.reason != STALE:  # what others hold may be behind
+                if error.reason != STALE:  # other peers' copies may be outdated
                     self._count_rejection(sender, error)
         return stored
 
@@ -388,7 +387,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     ) -> bool:
         key_id, validator = decode_dht_id(key), self.record_validator
         awaited = validator.awaits(key, sender) and sender == owner
-        if not awaited:  # a record for which there is no room is not worth verifying
+        if not awaited:  # do not verify a record that there is no room for
             records.check_value_size(value)
             self.storage.check_capacity(key_id, records.split_value(owner, value, expiration))
         signed = validator.verify_record(key, owner, value, expiration)
@@ -399,7 +398,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             return True
         if held is not None and sender == owner and held[1] > signed.expiration:
             return False  # the owner's own messages may overtake one another
-        # A held record must not be replaced too often, whichever peers send it.
+        # Limit how often a held record is replaced, whichever peers send it.
         if held is not None and not validator.rewrites_quota.try_charge(f"{owner}/{signed.content.key}"):
             raise RecordRejected("flood", f"{owner} rewrites {signed.content.key} too often")
         try:
@@ -407,13 +406,13 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         except RecordRejected as error:
             if not awaited or error.reason != "full":
                 raise
-            stored = False  # an awaited report counts without room for it
+            stored = False  # an awaited report counts even if there is no room to store it
         if stored or awaited:
             validator.accepted(signed)
         return stored
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Answer a peer that asks for a part of one key, or for a bounded number of whole keys."""
+        """Answer a request for a part of one key, or for a bounded number of whole keys."""
         del request.keys[KEYS_PER_FIND_MAX:]
         sender = context.remote_id.to_base58()
         result = answer_find_request(self, sender, request)
@@ -425,7 +424,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         return response
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Any] | None:
-        """Ask a peer for its neighbours of keys, which is all that hivemind's own search for nodes needs."""
+        """Ask a peer for its neighbours of keys, which is all that hivemind's own node search needs."""
         keys = list(keys)
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
 
@@ -436,10 +435,10 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         return None if answers is None else dict(zip(keys, answers, strict=True))
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """As hivemind's; a peer that answers with something that is not a DHT id has not answered."""
+        """Ping as hivemind does, but treat an answer that is not a DHT id as no answer."""
         try:
             answered: DHTID | None = await super().call_ping(peer, validate, strict)
-        except AssertionError as error:  # hivemind makes a number of it without a look at its size
+        except AssertionError as error:  # hivemind converts it to a number without checking its size
             self._count_rejection(peer.to_base58(), RecordRejected("malformed", f"not a DHT id: {error!s:.200}"))
             return None
         return answered
@@ -448,8 +447,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         spawn_in_background(self.update_routing_table(node_id, peer, responded=responded))
 
     def verify_shown_record(self, key: DHTID, owner: object, value: bytes, expiration: float) -> records.SignedRecord:
-        """A record that a peer shows, if it counts. Raises RecordRejected. One that is held here was verified when it
-        came: a key may have thousands of records, and is read every few seconds."""
+        """Return a record sent in an answer, if it is valid. Raises RecordRejected. A record that is also stored here
+        is not verified again: a key may have thousands of records, and is read every few seconds."""
         validator, peer_id = self.record_validator, records.check_owner(owner)
         if self.storage.held_entry(key, peer_id) == (value, expiration):
             return validator.recheck_record(records.split_value(peer_id, value, expiration))
@@ -464,7 +463,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         subkeys: Any = None,
         in_cache: Any = None,
     ) -> list[bool] | None:
-        """As hivemind's; what is forwarded to a new peer is sent in batches that fit in a message."""
+        """Store as hivemind does, but send records forwarded to a new peer in batches that fit in a message."""
         if len(keys) <= 1 or subkeys is not None:
             stored: list[bool] | None = await super().call_store(
                 peer, keys, values, expiration_time, subkeys=subkeys, in_cache=in_cache
@@ -483,7 +482,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
 async def send_find_request(
     protocol: GuardedProtocol, peer: PeerID, request: dht_pb2.FindRequest, read: Callable[[DHTID, Any], Awaitable[T]]
 ) -> list[T] | None:
-    """Send a `FindRequest` and read the answer about each of its keys; None if there is no answer that counts."""
+    """Send a `FindRequest` and read the answer for each of its keys; None if there is no valid answer."""
     try:
         async with protocol.rpc_semaphore:
             response = await protocol.get_stub(peer).rpc_find(request, timeout=protocol.wait_timeout)
@@ -500,33 +499,33 @@ async def send_find_request(
         return [await read(DHTID.from_bytes(key), result) for key, result in results]
     except RecordRejected as error:
         protocol._count_rejection(peer.to_base58(), error)
-    except Exception as error:  # an odd answer is its sender's fault
+    except Exception as error:  # a malformed answer is its sender's fault
         protocol._count_rejection(peer.to_base58(), RecordRejected("malformed", f"not an answer: {error!r:.200}"))
     return None
 
 
 def peers_named_in(result: Any) -> dict[DHTID, PeerID]:
-    """The peers that an answer names, by the DHT id that follows from each peer id. Only the first `NEARBY_MAX`: one
+    """Return the peers that an answer names, by DHT id (derived from the peer id). Only the first `NEARBY_MAX`: one
     message has room for tens of thousands, and every search would sort them all."""
     named = result.nearest_peer_ids[:NEARBY_MAX]
-    peers = [PeerID(peer) for peer in named if len(peer) <= PEER_ID_BYTES_MAX]  # base58 is quadratic
+    peers = [PeerID(peer) for peer in named if len(peer) <= PEER_ID_BYTES_MAX]  # decoding base58 takes quadratic time
     return {dht_id_of(peer): peer for peer in peers}
 
 
 def decode_dht_id(encoded: bytes) -> DHTID:
-    """A DHT id from a message. Raises RecordRejected("malformed")."""
+    """Decode a DHT id from a message. Raises RecordRejected("malformed")."""
     if len(encoded) != DHTID.HASH_NBYTES:
         raise RecordRejected("malformed", f"a DHT id of {len(encoded)} bytes")
     return DHTID.from_bytes(encoded)
 
 
 def dht_id_of(peer: PeerID) -> DHTID:
-    """The DHT id of a peer: it follows from the peer id, which libp2p has authenticated."""
+    """Return a peer's DHT id, derived from the peer id, which libp2p has authenticated."""
     return DHTID.from_bytes(names.key_id(peer.to_base58()))
 
 
 def _batch_indices(values: Sequence[Any]) -> Iterable[list[int]]:
-    """Indices of the values in groups of at most `BATCH_BYTES_MAX`, or of one larger value."""
+    """Yield indices of the values in groups of at most `BATCH_BYTES_MAX`, or of one larger value."""
     batch: list[int] = []
     size = 0
     for index, value in enumerate(values):
@@ -541,6 +540,6 @@ def _batch_indices(values: Sequence[Any]) -> Iterable[list[int]]:
 
 
 def install_guards() -> None:
-    """Have every `DHTNode` of this process use `GuardedProtocol`, which hivemind looks up in its own module."""
+    """Make every `DHTNode` of this process use `GuardedProtocol`, by replacing the class in hivemind's module."""
     install_serializer_guard()
     node_module.DHTProtocol = GuardedProtocol

@@ -1,11 +1,11 @@
-"""Peers and addresses in configurations, and what multiaddrs mean. No hivemind in it.
+"""Checks addresses in configurations, and classifies multiaddrs. Does not import hivemind.
 
 - A configuration's addresses are checked before anything starts.
-- A peer may claim any address: a host that all nodes of a swarm would then call again and again, or a service of this
+- A peer may claim any address: a host that all nodes of a swarm would then call repeatedly, or a service of this
   machine. So a host where the expected peer did not answer is not dialled for a while, longer each time, and a node
-  that is to be reached from other machines does not dial loopback or link-local addresses.
+  that is reachable from other machines does not dial loopback or link-local addresses.
 - Peer ids cost nothing, addresses do: many ids may share an address. So bounds apply to the prefix of an address, and
-  one range of addresses has few places in the routing table.
+  one range of addresses gets few slots in the routing table.
 """
 
 import errno
@@ -37,7 +37,7 @@ IP4, IP6 = b"\x04", b"\x29"  # codes of multiaddr
 CIRCUIT = b"\xa2\x02"  # /p2p-circuit
 RELAYED = "relayed"
 ELSEWHERE = "elsewhere"
-HOST_BYTES = {IP4: 8, IP6: 20}  # of an address with its port, in which no protocol's code can be
+HOST_BYTES = {IP4: 8, IP6: 20}  # bytes of an address with its port, which must not be searched for protocol codes
 V6_PREFIX_BYTES = 7  # a /56, which is what one customer gets
 
 RANGE_PEERS_MAX = 16  # in the routing table, of one /24 of IPv4 or one /56 of IPv6
@@ -45,7 +45,7 @@ V4_PREFIX, V6_PREFIX = 24, 56
 
 PAUSE = Backoff(20.0, 600.0)
 HOSTS_MAX = 1024  # hosts that failed; the one that failed longest ago is dropped
-ZONE = "ip6zone/"  # before an address that is valid on one interface of a machine
+ZONE = "ip6zone/"  # prefix of an address that is valid on one network interface only
 
 
 def check_addresses(config: Config) -> None:
@@ -63,7 +63,7 @@ def check_addresses(config: Config) -> None:
 
 
 def check_bootstrap(addresses: Iterable[str], key: str = "dht.bootstrap") -> None:
-    """Check addresses of nodes to join through. Raises ConfigError, which names the `key` where they were given."""
+    """Check addresses of nodes to join through. Raises ConfigError, which names `key`, where they were configured."""
     for address in addresses:
         _check_multiaddrs(key, [split_address(address, key)[0]])
         check_dialable(key, [address])
@@ -81,7 +81,7 @@ def _check_multiaddrs(key: str, addresses: Iterable[str]) -> None:
 
 
 def check_dialable(key: str, addresses: Iterable[str]) -> None:
-    """Raise ConfigError for an address that no p2pd can call."""
+    """Raise ConfigError for an address that p2pd cannot dial."""
     for address in addresses:
         if re.search("/(tcp|udp)/0+(/|$)", address):
             raise ConfigError(f"{key}: {address!r} names no port", "Write the port at which the node is reached")
@@ -97,7 +97,7 @@ def check_dialable(key: str, addresses: Iterable[str]) -> None:
 
 
 def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
-    """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>. Raises ConfigError: it does not."""
+    """Split a multiaddr that ends in /p2p/<peer id> into (multiaddr, peer id). Raises ConfigError for any other."""
     place, _, peer = address.rpartition("/p2p/")
     if not place.startswith("/") or not is_peer_id(peer):
         fix = "It must end in /p2p/ and the peer id that `swarmd identity show` prints"
@@ -121,7 +121,7 @@ def suggest_address(text: str) -> str:
 
 
 def is_multiaddr(text: str) -> bool:
-    """Does a multiaddr begin with a host and, if one is named, a port? What follows is left to libp2p."""
+    """Return whether a multiaddr begins with a valid host and, if present, a valid port. libp2p checks the rest."""
     if len(text) > LENGTH_MAX or not text.isprintable():
         return False
     root, host, name, transport, port = (text.split("/") + [""] * 5)[:5]
@@ -140,7 +140,7 @@ def _is_host(kind: str, text: str) -> bool:
 
 
 def can_listen_at(address: str) -> bool:
-    """Could a process listen at this multiaddr? True also if it is not plain TCP over IP."""
+    """Return whether a process could listen at this multiaddr; True also if it is not plain TCP over IP."""
     place = tcp_endpoint(address)
     if place is None or place[1] == 0:
         return True
@@ -156,7 +156,7 @@ def can_listen_at(address: str) -> bool:
 
 
 def tcp_endpoint(address: str) -> tuple[str, int] | None:
-    """(host, port) of a multiaddr that is plain TCP over IP or DNS, else None."""
+    """Return (host, port) of a multiaddr that is plain TCP over IP or DNS, else None."""
     parts = address.strip("/").split("/")
     if len(parts) < 4 or parts[2] != "tcp" or parts[0] not in ("ip4", "ip6", "dns", "dns4", "dns6"):
         return None
@@ -164,7 +164,7 @@ def tcp_endpoint(address: str) -> tuple[str, int] | None:
 
 
 def multiaddrs_to_text(addresses: Iterable[Any]) -> list[str]:
-    """hivemind's multiaddrs as text, without those with a protocol that only p2pd knows."""
+    """Return hivemind's multiaddrs as text, without those with a protocol that only p2pd knows."""
     texts = list[str]()
     for address in addresses:
         with suppress(ValueError):
@@ -173,7 +173,7 @@ def multiaddrs_to_text(addresses: Iterable[Any]) -> list[str]:
 
 
 def connection_origin(address: Any) -> str:
-    """The origin of a connection, as text: its multiaddr up to the first protocol that hivemind does not know."""
+    """Return the multiaddr of a connection's remote end, up to the first protocol that hivemind does not know."""
     parts = [""]
     with suppress(ValueError):
         for protocol, value in address.items():
@@ -186,7 +186,7 @@ def is_loopback(address: str) -> bool:
 
 
 def address_prefix(address: bytes) -> str:
-    """Prefix of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed" if it is relayed."""
+    """Return the prefix of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed"."""
     kind = address[:1]
     if CIRCUIT in address[HOST_BYTES.get(kind, 0) :]:
         return RELAYED
@@ -200,13 +200,13 @@ def address_prefix(address: bytes) -> str:
 
 
 def _parse_host(host: str | bytes) -> IPv4Address | IPv6Address:
-    """An IP address; a mapped IPv4 address counts as IPv4. Raises ValueError."""
+    """Parse an IP address; an IPv4-mapped IPv6 address becomes IPv4. Raises ValueError."""
     address = ipaddress.ip_address(host)
     return (address.version == 6 and address.ipv4_mapped) or address
 
 
 def address_range(address: str) -> str:
-    """The range that a multiaddr belongs to; empty for addresses that cost nothing: local, private and relayed ones."""
+    """Return a multiaddr's range; empty for addresses that cost nothing: local, private and relayed ones."""
     kind, _, rest = address.lstrip("/").partition("/")
     if kind not in ("ip4", "ip6") or "p2p-circuit" in address:
         return ""
@@ -222,8 +222,8 @@ def address_range(address: str) -> str:
 def find_surplus_peers(
     peers: Iterable[str], addresses: Mapping[str, Iterable[str]], trusted: Iterable[str]
 ) -> list[str]:
-    """Of `peers`, those that are to stay first, the ones beyond `RANGE_PEERS_MAX` of their range. `addresses`: peer id
-    → multiaddrs that it is connected from; other peers stay, as do `trusted` ones."""
+    """Return the peers beyond `RANGE_PEERS_MAX` of their address range, counting `peers` in order. `addresses`: peer id
+    → multiaddrs that it is connected from. Peers without addresses and `trusted` ones stay."""
     counts, always, gone = Counter[str](), frozenset(trusted), []
     for peer in peers:
         ranges = {address_range(address) for address in addresses.get(peer, ())} - {""}
@@ -235,12 +235,12 @@ def find_surplus_peers(
 
 
 def host_of(place: str) -> str:
-    """The host of a multiaddr: an address or a name."""
+    """Return the host of a multiaddr: an IP address or a name."""
     return [*place.strip("/").split("/"), ""][1].lower()
 
 
 def may_be_remote(place: str) -> bool:
-    """Whether a multiaddr may be another machine's: not loopback, and not link-local."""
+    """Return whether a multiaddr may be another machine's: not loopback, and not link-local."""
     host = host_of(place)
     if place.strip("/").startswith(ZONE):
         return False
@@ -259,7 +259,7 @@ class DialBackoff:
         self._now = now
         self._failed: FIFOCache[str, tuple[int, float]] = FIFOCache(
             HOSTS_MAX
-        )  # host → how often, until when it is left
+        )  # host → number of failures, end of the pause
 
     def may_dial(self, place: str) -> bool:
         _, until = self._failed.get(host_of(place), (0, 0.0))
@@ -269,7 +269,7 @@ class DialBackoff:
         failures, until = self._failed.pop(host_of(place), (0, 0.0))
         if reached:
             return
-        if self._now() >= until:  # otherwise several dials of one host were under way
+        if self._now() >= until:  # otherwise several dials of one host were running at once
             failures += 1
             until = self._now() + PAUSE.after(failures)
         self._failed[host_of(place)] = failures, until

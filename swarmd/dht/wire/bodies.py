@@ -21,29 +21,29 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain_msgpack
 from swarmd.errors import RecordRejected
 from swarmd.files import write_durably
 
-INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key, which is read as one message
-# Sent by all replicas of a key together if all members ask at once: a good half of what `swarmd.dht.p2p.limits.ANSWERS`
-# allows at some eight replicas to members that share an address.
+INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members' records under one key, which is read as one message
+# Sent by all replicas of a key together if all members ask at once: somewhat more than half of what
+# `swarmd.dht.p2p.limits.ANSWERS` allows at some eight replicas to members that share an address.
 SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024
 
-ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordination`
-TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
+ROOM_BYTES = 4096  # a leaderboard with less space left may lack reports, see `swarmd.core.coordination`
+TOLERANCE = 1e-6  # relative error allowed in a reward sum: the order of additions is not prescribed
 
 
 class BodySource(Protocol):
-    """Contents by their SHA-256, to be served to peers."""
+    """Content addressed by its SHA-256, served to peers."""
 
     def has(self, digest: str) -> bool:
-        """Is there a content with this digest?"""
+        """Return whether content with this digest exists."""
 
     def get(self, digest: str) -> bytes:
-        """The content. Raises SwarmdError or OSError if it is not there."""
+        """Return the content. Raises SwarmdError or OSError if it is missing."""
 
 
 def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
-    """The compressed body to put into a record; empty if it is too large for that. `members`: peers that share the key;
-    the more there are, the less room each has. What is sent if all of them ask grows with their square. `to_fetch`:
-    whether peers could fetch the body instead."""
+    """Return the compressed body to put into a record, empty if too large. `members` is the number of peers that share
+    the key: each gets less space the more there are, because the total sent if all of them read the key grows with
+    their square. `to_fetch`: whether peers could fetch the body instead."""
     packed = zlib.compress(body, 6)
     room = min(records.INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX // max(members, 1))
     if to_fetch:
@@ -52,7 +52,7 @@ def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
 
 
 def inflate(packed: bytes, size_bytes: int) -> bytes:
-    """Decompress the body in a record. Raises RecordRejected("malformed"): no zlib, or not the stated size."""
+    """Decompress the body in a record. Raises RecordRejected("malformed"): not zlib, or not of the stated size."""
     stream = zlib.decompressobj()
     try:
         body = stream.decompress(packed, size_bytes + 1)
@@ -85,7 +85,7 @@ def encode_leaderboard(board: LeaderboardBody) -> bytes:
 
 
 def decode_leaderboard(body: bytes) -> LeaderboardBody:
-    """Decode what `encode_leaderboard` made. Raises RecordRejected("malformed")."""
+    """Decode the output of `encode_leaderboard`. Raises RecordRejected("malformed")."""
     try:
         board = msgspec.msgpack.decode(body, type=LeaderboardBody)
     except DECODE_ERRORS as error:
@@ -96,7 +96,7 @@ def decode_leaderboard(body: bytes) -> LeaderboardBody:
 
 
 class SavedStandings(msgspec.Struct, frozen=True):
-    """The latest standings that a node has read."""
+    """The latest standings that a node has read, as saved on disk."""
 
     swarm: str
     round: int
@@ -104,12 +104,12 @@ class SavedStandings(msgspec.Struct, frozen=True):
 
 
 def save_standings(path: Path, swarm: str, board: LeaderboardBody) -> None:
-    """Write standings over earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
+    """Replace the saved standings. Raises NoSpaceLeft, LogWriteFailed."""
     write_durably(path, msgspec.msgpack.encode(SavedStandings(swarm, board.round, board.standings)))
 
 
 def read_standings(path: Path, swarm: str) -> SavedStandings | None:
-    """The standings that were kept of this swarm; None if there are none that can be read."""
+    """Return the saved standings of this swarm; None if there are none or they cannot be read."""
     try:
         if path.stat().st_size > records.BODY_BYTES_MAX:
             return None
@@ -120,12 +120,12 @@ def read_standings(path: Path, swarm: str) -> SavedStandings | None:
 
 
 class LeaderboardCheck:
-    """Adds up standings from signed reports, leaderboard by leaderboard.
+    """Checks standings against the sums of signed reports, leaderboard by leaderboard.
 
     Attributes:
         standings: sums of the reports so far, by peer.
-        problems: what is wrong, a sentence each.
-        partial: number of leaderboards that had no room for all reports, whose standings are taken as given.
+        problems: one sentence for each discrepancy.
+        partial: number of leaderboards that could not hold all reports; their standings are accepted unchecked.
     """
 
     def __init__(self, before: Iterable[Standing] = ()) -> None:
@@ -134,7 +134,7 @@ class LeaderboardCheck:
         self.partial = 0
 
     def add_leaderboard(self, board: LeaderboardBody, swarm: str) -> None:
-        """Add the next round's."""
+        """Add the next round's leaderboard."""
         reports = _verified_reports(board, swarm, self.problems)
         if not has_room_left(board):
             self.partial += 1
@@ -146,7 +146,7 @@ class LeaderboardCheck:
 
 
 def _verified_reports(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
-    """(peer, round, reward) of each genuine report of the board, in the order of their stages."""
+    """Return (peer, round, reward) of each report with a valid signature, ordered by stage."""
     found: dict[tuple[str, int], float] = {}
     for number, encoded in enumerate(board.reports):
         try:
@@ -177,7 +177,7 @@ def decode_report(encoded: bytes, swarm: str) -> tuple[records.SignedRecord, rec
 
 
 def has_room_left(board: LeaderboardBody) -> bool:
-    """Whether there was room for one more report, so that none was left out."""
+    """Return whether one more report would have fit, so that none was left out."""
     return sum(map(len, board.reports)) + ROOM_BYTES <= reports_bytes_max(board.standings)
 
 

@@ -1,16 +1,16 @@
-"""Two different signed records about one thing: which contradict each other, and how anyone can check it.
+"""Evidence of equivocation: which signed records of one owner contradict each other, and how anyone can check it.
 
 An honest node signs one version of each record, however often it publishes it: its contents follow from the node's log,
-which is written first. Fields that change with a restart, an expiration or an invitation are not compared.
+which is written first. Fields that change with a restart, such as the invitation, are not compared.
 
-    report       one claim for (owner, round, stage): reward, digest, size and groups
-    leaderboard  one body for a round
-    clock        one deadline for each numbered announcement, one content for an expiration, and never back to an
-                 earlier place: each announcement and each renewal expires later than all before it, but for those that
-                 were signed while the machine's clock was so far ahead that nobody takes them
+- A report has one claim for (owner, round, stage): reward, digest, size and groups.
+- A leaderboard has one body for a round.
+- A clock has one deadline for each numbered announcement, one content for an expiration, and never goes back to an
+  earlier place: each announcement and each renewal expires later than all before it. Exempt are those that were signed
+  while the machine's clock was so far ahead that no peer accepts them.
 
-Memberships are not evidence: two hosts with one identity by mistake are told apart by their nonces. Rollouts need not
-be: a report names their digest.
+Memberships are not evidence: if two hosts use one identity by mistake, their nonces differ. Rollouts need not be: a
+report names their digest.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,22 @@ from swarmd.dht.wire import names, records
 from swarmd.errors import RecordRejected
 
 NO_EVIDENCE = "no-evidence"  # reason for refusing records that prove nothing
-# Announcements whose expirations are this far apart lie on both sides of a clock that was set back. One that is too far
-# ahead expires TTL_MAX_S + PAST_S from now at least. From that go the life of a record (dht.record_s, a quarter of an
-# hour), and as long as the clock was ahead: what was signed first expires that much sooner.
+# Announcements whose expirations are at least this far apart were signed before and after a clock was set back. One
+# signed by a clock too far ahead expires at least TTL_MAX_S + PAST_S from now. Subtract from that the life of a record
+# (dht.record_s, a quarter of an hour) and the time for which the clock was ahead.
 CLOCK_SET_S = (records.TTL_MAX_S + records.PAST_S) / 2
 
-ClockPlace = tuple[int, int, bool]  # round, stage, whether the swarm goes on
+ClockPlace = tuple[int, int, bool]  # round, stage, whether the swarm continues
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Two signed records of one owner, the one that expires first before the other."""
+    """Two signed records of one owner, the one that expires first in front."""
 
     first: records.SignedRecord
     second: records.SignedRecord
 
 
 class ProvenEquivocation(NamedTuple):
-    """What a pair of records proves."""
-
     kind: EvidenceKind
     peer: str
     round: int
@@ -48,7 +46,7 @@ class ProvenEquivocation(NamedTuple):
 
 
 def make_evidence(one: records.SignedRecord, other: records.SignedRecord) -> Evidence:
-    """The pair in a fixed order, so that all nodes that find it have the same evidence."""
+    """Return the pair in a fixed order, so that all nodes that find it have the same evidence."""
     first, second = sorted((one, other), key=lambda signed: (signed.expiration, signed.payload, signed.signature))
     return Evidence(first, second)
 
@@ -56,8 +54,8 @@ def make_evidence(one: records.SignedRecord, other: records.SignedRecord) -> Evi
 def contradiction_kind(
     one: records.Payload, other: records.Payload, one_expires: float, other_expires: float
 ) -> EvidenceKind | None:
-    """The kind of contradiction between two payloads of one owner; None if an honest node may have signed both. `one`:
-    the record that expires first. `other`: the later one."""
+    """Return the kind of contradiction between two payloads of one owner; None if an honest node may have signed both.
+    `one` is the record that expires first."""
     if one.swarm != other.swarm:
         return None
     if isinstance(one, records.ReportRecord) and isinstance(other, records.ReportRecord):
@@ -79,10 +77,10 @@ def _body_reference(board: records.LeaderboardRecord) -> tuple[str, int]:
 
 
 def _clocks_contradict(one: records.ClockRecord, other: records.ClockRecord, apart_s: float) -> bool:
-    """Whether two clock records contradict each other, of which `other` expires `apart_s` later.
+    """Return whether two clock records contradict each other; `other` expires `apart_s` later.
 
-    An earlier stage that expires much later was signed before, by a machine clock that was ahead. No peer takes such a
-    record at first, but a peer that has kept it can show it when its time has come.
+    An announcement of an earlier stage that expires much later was signed before, while the machine's clock was ahead.
+    Peers reject such a record at first, but a peer that kept it can send it once its time has come.
     """
     if one == other:
         return False
@@ -93,19 +91,19 @@ def _clocks_contradict(one: records.ClockRecord, other: records.ClockRecord, apa
 
 
 def announcement_order(clock: records.ClockRecord) -> ClockPlace:
-    """Sort key of announcements; the end of a swarm comes before what continues after it."""
+    """Return the sort key of an announcement; the end of a swarm sorts before what continues after it."""
     return (clock.round, clock.stage, not clock.final)
 
 
 SignatureCheck = Callable[
     [records.SignedRecord, bytes], bool
-]  # of a record under a key id: `swarmd.dht.wire.records.verifies`
+]  # checks a record under a key id, as `swarmd.dht.wire.records.is_signature_valid`
 
 
 def prove_equivocation(
     evidence: Evidence, check_signature: SignatureCheck = records.is_signature_valid
 ) -> ProvenEquivocation:
-    """What a pair proves by itself; signatures are checked. Raises RecordRejected, "no-evidence" among others."""
+    """Return what a pair of records with valid signatures proves. Raises RecordRejected, e.g. "no-evidence"."""
     first, second = evidence.first, evidence.second
     if first.owner != second.owner or make_evidence(first, second) != evidence:
         raise RecordRejected(NO_EVIDENCE, "they are not two records of one owner, in their order")
@@ -120,12 +118,12 @@ def prove_equivocation(
 
 
 def _round_and_stage(content: records.Payload) -> tuple[int, int]:
-    """Round and stage that a record is about; a leaderboard is about a whole round."""
+    """Return a record's round and stage; stage 0 for a leaderboard, which is about a whole round."""
     return (getattr(content, "round", 0), getattr(content, "stage", 0))
 
 
 def decode_evidence(first: bytes, second: bytes) -> tuple[Evidence, ProvenEquivocation]:
-    """Decode and check the two records of a log's `Equivocated`. Raises RecordRejected."""
+    """Decode and check the two records of an `Equivocated` event. Raises RecordRejected."""
     evidence = Evidence(records.decode_signed(first), records.decode_signed(second))
     return evidence, prove_equivocation(evidence)
 
@@ -133,8 +131,8 @@ def decode_evidence(first: bytes, second: bytes) -> tuple[Evidence, ProvenEquivo
 def check_evidence(
     policy: records.RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = records.is_signature_valid
 ) -> ProvenEquivocation:
-    """What a pair proves in this swarm, now. Raises RecordRejected: as `prove_equivocation`; "wrong-swarm",
-    "not-a-member", "not-the-coordinator", "far-expiration"."""
+    """Return what a pair proves in this swarm at the present time. Raises RecordRejected: as `prove_equivocation`;
+    "wrong-swarm", "not-a-member", "not-the-coordinator", "far-expiration"."""
     records.check_admitted(policy, evidence.first.owner)
     if records.is_too_far_ahead(evidence.second.expiration, policy.now()):
         raise RecordRejected("far-expiration", "it was signed while a clock was wrong, or is to last too long")

@@ -1,11 +1,11 @@
-"""Who may write if a swarm has no list of members: everyone, invited guests, or peers that have worked for it.
+"""Admission to a swarm without a list of members: anyone, invited guests, or peers with proof of work.
 
-- An invitation is made by the swarm's creator, or by a guest of the creator, and names the guest. It is part of the
-  guest's records, so every node can check it by itself.
-- A host lists the invitations that it has withdrawn in its signed membership, and every node that has read it remembers
-  them. The creator may withdraw any invitation, a guest of the creator those that it made itself.
-- The invitations that this node's operator made and withdrew are a list in the node's directory, which `swarmd swarm
-  invite` writes and the network worker reads.
+- The swarm's creator, or a guest of the creator, makes an invitation, which names its guest. The guest's records
+  contain it, so every node can check it by itself.
+- A host lists the invitations that it has withdrawn in its signed membership, and every node that reads it remembers
+  them. The creator may withdraw any invitation, a guest of the creator only its own.
+- A list in the node's directory holds the invitations that this node's operator made and withdrew. `swarmd swarm
+  invite` writes it and the network worker reads it.
 """
 
 import base64
@@ -32,18 +32,18 @@ from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
 DOMAIN = b"swarmd-invitation-v1\x00"
-INVITATION_BYTES_MAX = 300  # of one by a guest of the creator, which contains the creator's
-CHAIN_MAX = 2  # invitations inside one another: the creator's, and one by its guest
-VERIFIED_MAX = 4096  # invitations whose signatures need not be checked again
+INVITATION_BYTES_MAX = 300  # size of an invitation by a guest of the creator, which contains the creator's
+CHAIN_MAX = 2  # nested invitations: the creator's, and one by its guest
+VERIFIED_MAX = 4096  # invitations whose verified signatures are cached
 
 Rule = Literal["open", "invitation", "work"]
 
 ID_BYTES = 6
-WITHDRAWN_MAX = 32  # of one host at a time
-HOSTS_MAX = 256  # whose lists are kept
-CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # of a guest's list: after each a file is written and all records are judged
+WITHDRAWN_MAX = 32  # withdrawn invitations of one host at a time
+HOSTS_MAX = 256  # hosts whose lists are kept
+CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # changes of a guest's list; each makes all records be validated again
 
-MADE_MAX = 4096  # that are listed; the oldest that are not withdrawn are dropped
+MADE_MAX = 4096  # listed invitations; the oldest that are not withdrawn are dropped
 MADE_BYTES_MAX = 2 * 1024 * 1024
 
 log = get_logger(__name__)
@@ -52,10 +52,10 @@ log = get_logger(__name__)
 class Invitation(msgspec.Struct, frozen=True, array_like=True):
     """A host's invitation of a guest to its swarm."""
 
-    host: str  # peer id, of an Ed25519 key
-    until: Real  # POSIX seconds; 0: without an end
+    host: str  # peer id of an Ed25519 key
+    until: Real  # POSIX seconds; 0: no expiration
     signature: bytes
-    own: bytes = b""  # the host's own invitation, which is not signed; empty if the host is the creator
+    own: bytes = b""  # the host's own invitation, not covered by the signature; empty if the host is the creator
 
 
 def _signed_message(swarm: str, guest: str, host: str, until: float) -> bytes:
@@ -65,8 +65,8 @@ def _signed_message(swarm: str, guest: str, host: str, until: float) -> bytes:
 def make_invitation(
     identity: Identity, swarm: str, creator: str, guest: str, until: float = 0.0, own: bytes = b""
 ) -> bytes:
-    """Make an encoded invitation. `own`: the host's own invitation; not used if it is the creator. Raises ConfigError:
-    the host may not invite, or the guest is not a peer id."""
+    """Return an encoded invitation. `own` is the host's own invitation, ignored if the host is the creator. Raises
+    ConfigError: the host may not invite, or the guest is not a peer id."""
     if not is_peer_id(guest):
         raise ConfigError(f"{guest!r} is not a peer id", "`swarmd identity show` prints a node's")
     signature = identity.sign(_signed_message(swarm, guest, identity.peer_id, until))
@@ -83,8 +83,8 @@ def make_invitation(
 
 
 def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: float, depth: int = CHAIN_MAX) -> float:
-    """Check an invitation of this guest, except whether it was withdrawn. Returns until when it holds, or infinity.
-    Raises RecordRejected: "not-invited"."""
+    """Check an invitation of this guest, except whether it was withdrawn. Returns its expiration in POSIX seconds, or
+    infinity. Raises RecordRejected("not-invited")."""
     if not encoded or len(encoded) > INVITATION_BYTES_MAX or not depth:
         raise RecordRejected("not-invited", "no invitation by the creator, or by one of the creator's guests")
     try:
@@ -99,7 +99,7 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
     if len(invitation.signature) != ED25519_BYTES or not is_peer_id(invitation.host):
         raise RecordRejected("not-invited", "an invitation that is not signed")
     if invitation.host == creator:
-        if invitation.own:  # of the guest's choice, as it is not signed: one invitation would be any number of them
+        if invitation.own:  # not signed, so the guest could choose it and turn one invitation into any number
             raise RecordRejected("not-invited", "the creator needs no invitation of its own, and here is one")
     else:
         until = min(until, check_invitation(invitation.own, swarm, creator, invitation.host, now, depth - 1))
@@ -111,7 +111,7 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
 
 
 def invitation_chain(encoded: bytes) -> tuple[Invitation, ...]:
-    """A checked invitation, and the host's own inside it."""
+    """Return a checked invitation, followed by the host's own inside it."""
     chain: list[Invitation] = []
     while encoded and len(chain) < CHAIN_MAX:
         chain.append(msgspec.msgpack.decode(encoded, type=Invitation))
@@ -154,7 +154,7 @@ def _check_not_withdrawn(encoded: bytes, guest: str, withdrawn: Callable[[Invita
 
 
 class AdmissionRule:
-    """The rule by which a swarm without a list of members takes records."""
+    """The rule by which a swarm without a list of members accepts records."""
 
     def __init__(
         self,
@@ -189,12 +189,12 @@ class AdmissionRule:
 
 
 def invitation_id(invitation: Invitation) -> bytes:
-    """The id of an invitation: a part of its signature's digest, for one invitation may have several encodings."""
+    """Return an invitation's id: part of its signature's digest, because its encoding is not unique."""
     return hashlib.sha256(invitation.signature).digest()[:ID_BYTES]
 
 
 def parse_invitation_id(text: str) -> bytes:
-    """Read an id as `swarmd swarm invite --list` prints it. Raises ConfigError."""
+    """Parse an id as `swarmd swarm invite --list` prints it. Raises ConfigError."""
     try:
         found = bytes.fromhex(text)
     except ValueError:
@@ -206,7 +206,6 @@ def parse_invitation_id(text: str) -> bytes:
 
 
 def encoded_invitation_id(encoded: bytes) -> bytes:
-    """The id of an encoded invitation. Raises ConfigError."""
     try:
         return invitation_id(msgspec.msgpack.decode(encoded, type=Invitation))
     except DECODE_ERRORS as error:
@@ -219,7 +218,7 @@ def pack_ids(ids: Iterable[bytes]) -> bytes:
 
 
 def is_packed_ids(packed: bytes) -> bool:
-    """Is this an encoded list of ids that is not too long?"""
+    """Return whether this is an encoded list of ids, and not too long."""
     return len(packed) <= WITHDRAWN_MAX * ID_BYTES and len(packed) % ID_BYTES == 0
 
 
@@ -229,7 +228,7 @@ def unpack_ids(packed: bytes) -> frozenset[bytes]:
 
 
 class HostWithdrawals(msgspec.Struct, frozen=True, array_like=True):
-    """The invitations that one host has withdrawn, and the expiration of the record that says so."""
+    """The ids of the invitations that one host has withdrawn, and the expiration of the membership that lists them."""
 
     host: str
     expiration: Real
@@ -237,14 +236,14 @@ class HostWithdrawals(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedWithdrawals(msgspec.Struct, frozen=True):
-    """The contents of the file in which a node keeps withdrawals."""
+    """The contents of the file of withdrawn invitations."""
 
     swarm: str
     told: tuple[HostWithdrawals, ...]
 
 
 class Withdrawals:
-    """Withdrawn invitations, as their hosts say. `creator`: may withdraw all invitations of the swarm."""
+    """Withdrawn invitations, by the hosts' memberships. `creator` may withdraw all invitations of the swarm."""
 
     def __init__(self, creator: str, told: Iterable[HostWithdrawals] = (), now: TimeSource = time.monotonic) -> None:
         self._creator = creator
@@ -254,13 +253,13 @@ class Withdrawals:
 
     @property
     def all_withdrawals(self) -> tuple[HostWithdrawals, ...]:
-        """All withdrawals, to be kept."""
+        """All withdrawals, for saving."""
         return tuple(self._told.values())
 
     def update_host(self, host: str, packed: bytes, expiration: float, latest: float = math.inf) -> bool:
-        """Take over a host's list. True if it changes anything; changes of a guest are limited in rate. `expiration`:
-        of this record; one that is older than the last does not count. `latest`: expiration beyond which no record
-        counts, so that one of a clock that was ahead is replaced."""
+        """Replace a host's list. Returns whether it has changed; changes of a guest are rate-limited. `expiration` is
+        that of the host's record; an older record than the last is ignored. `latest` is the latest valid expiration, so
+        that a record of a clock that was ahead is replaced."""
         before = self._told.get(host)
         if before is None and (not packed or (len(self._told) >= HOSTS_MAX and host != self._creator)):
             return False
@@ -274,18 +273,18 @@ class Withdrawals:
         return changes
 
     def is_withdrawn(self, invitation: Invitation) -> bool:
-        """Has the host that made it, or the creator, withdrawn it?"""
+        """Return whether the host that made it, or the creator, has withdrawn it."""
         found = invitation_id(invitation)
         return any(found in self._ids.get(host, ()) for host in (self._creator, invitation.host))
 
 
 def save_withdrawals(path: Path, swarm: str, told: tuple[HostWithdrawals, ...]) -> None:
-    """Write withdrawals over earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
+    """Replace the saved withdrawals. Raises NoSpaceLeft, LogWriteFailed."""
     write_durably(path, msgspec.msgpack.encode(SavedWithdrawals(swarm, told)))
 
 
 def read_withdrawals(path: Path, swarm: str) -> tuple[HostWithdrawals, ...]:
-    """The withdrawals that were kept of this swarm; empty if there are none that can be read."""
+    """Return the saved withdrawals of this swarm; empty if there are none or they cannot be read."""
     try:
         kept = msgspec.msgpack.decode(read_start(path, HOSTS_MAX * 512), type=SavedWithdrawals)
     except (OSError, *DECODE_ERRORS):
@@ -294,12 +293,12 @@ def read_withdrawals(path: Path, swarm: str) -> tuple[HostWithdrawals, ...]:
 
 
 class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An invitation that was made here, or one of another host that the creator withdrew here."""
+    """An invitation made by this node, or another host's that the creator withdrew on this node."""
 
     id: Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * ID_BYTES}}}$")]
     guest: str = ""  # peer id; empty if it was made elsewhere
     made_at: Real | None = None  # POSIX seconds
-    until: Real = 0.0  # POSIX seconds; 0: without an end
+    until: Real = 0.0  # POSIX seconds; 0: no expiration
     withdrawn_at: Real | None = None
 
     def is_expired(self, now: float) -> bool:
@@ -307,15 +306,15 @@ class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OwnInvitations:
-    """The list of invitations in a node's directory; read from and written to the file by each call. `path`: its file;
-    the network worker reads it while the node runs."""
+    """The file of invitations in a node's directory, read and written by each call. The network worker reads it while
+    the node runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._last = b""
 
     def read_all(self) -> tuple[IssuedInvitation, ...]:
-        """All invitations, oldest first. Raises ConfigError if the file cannot be read."""
+        """Return all invitations, oldest first. Raises ConfigError if the file cannot be read."""
         try:
             return msgspec.json.decode(read_start(self._path, MADE_BYTES_MAX), type=tuple[IssuedInvitation, ...])
         except FileNotFoundError:
@@ -325,15 +324,15 @@ class OwnInvitations:
             raise ConfigError(f"the list of invitations {self._path} cannot be read: {error}", fix) from error
 
     def add_invitation(self, encoded: bytes, guest: str, until: float, now: float) -> str:
-        """Add one that was just made. Returns its id. Raises ConfigError, NoSpaceLeft, LogWriteFailed."""
+        """Add a new invitation. Returns its id. Raises ConfigError, NoSpaceLeft, LogWriteFailed."""
         found = invitation_id(msgspec.msgpack.decode(encoded, type=Invitation)).hex()
         before = next((each for each in self.read_all() if each.id == found), IssuedInvitation(found))
         self._save_invitation(msgspec.structs.replace(before, guest=guest, made_at=now, until=until), now)
         return found
 
     def withdraw(self, id_: bytes, everybodys: bool, now: float) -> IssuedInvitation:
-        """Withdraw one. `everybodys`: whether this host is the creator, who may withdraw invitations of others. Raises
-        ConfigError: it was not made here, or too many are withdrawn."""
+        """Withdraw an invitation. `everybodys`: whether this host is the creator, who may withdraw other hosts'
+        invitations. Raises ConfigError: it was not made here, or too many are withdrawn."""
         made = self.read_all()
         known = next((each for each in made if each.id == id_.hex()), None)
         if known is None and not everybodys:
@@ -352,11 +351,11 @@ class OwnInvitations:
         return withdrawn
 
     def packed_withdrawals(self, now: float) -> bytes:
-        """The withdrawn invitations that have not expired, encoded for the wire. Raises ConfigError."""
+        """Return the ids of withdrawn invitations that have not expired, encoded for the wire. Raises ConfigError."""
         return pack_ids(bytes.fromhex(each.id) for each in _current_withdrawals(self.read_all(), now)[:WITHDRAWN_MAX])
 
     def latest_packed_withdrawals(self) -> bytes:
-        """The same for a running node: if the list cannot be read, the last one that could."""
+        """Return `packed_withdrawals` for a running node; if the file cannot be read, the last result."""
         try:
             self._last = self.packed_withdrawals(time.time())
         except ConfigError as error:

@@ -1,21 +1,21 @@
-"""Checks msgpack of peers before it is decoded: no extension types, little nesting, no trailing bytes.
+"""Checks peers' msgpack before it is decoded: no extension types, little nesting, no trailing bytes.
 
 The check walks the encoding without building any object, so a few hostile bytes cannot ask for gigabytes: a decoder
-that believes the lengths of arrays allocates each before it reads its elements.
+that trusts the lengths of arrays allocates each before it reads its elements.
 """
 
 from swarmd.bounds import DECODE_ERRORS as DECODE_ERRORS
 from swarmd.errors import RecordRejected
 
-DEPTH_MAX = 8  # arrays and maps inside one another
-ELEMENTS_MAX = 1_000_000  # values in all
+DEPTH_MAX = 8  # nested arrays and maps
+ELEMENTS_MAX = 1_000_000  # total number of values
 
 _SCALAR, _BLOB, _BRANCH, _EXTENSION, _BAD = range(5)
 
 
 def _decode_first_byte(byte: int) -> tuple[int, int, int]:
-    """(kind, size of the value or of its length field, children per unit or in total) for a first byte. For an
-    extension without a length field the last is its size."""
+    """Return (kind, size of the value or of its length field, children per unit or in total) for a first byte. For an
+    extension without a length field, the last is its size."""
     if byte <= 0x7F or byte >= 0xE0 or byte in (0xC0, 0xC2, 0xC3):
         return (_SCALAR, 0, 0)
     if byte <= 0x8F:
@@ -45,11 +45,11 @@ _TABLE = tuple(_decode_first_byte(byte) for byte in range(256))
 def check_plain_msgpack(
     encoded: bytes, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX, extensions: bool = False
 ) -> None:
-    """Walk one msgpack value. `extensions`: whether extension types are allowed; their contents have to be checked when
-    they are decoded. Raises RecordRejected: "nested" beyond `depth_max`, "oversized" beyond `elements_max` values, or
-    "malformed" for an extension type that is not allowed, a truncated value or trailing bytes."""
+    """Walk one msgpack value. `extensions` allows extension types; the decoder must check their contents. Raises
+    RecordRejected: "nested" beyond `depth_max`, "oversized" beyond `elements_max` values, or "malformed" for an
+    extension type that is not allowed, a truncated value or trailing bytes."""
     at, elements, end = 0, 0, len(encoded)
-    open_counts = [1]  # values still to come at each depth
+    open_counts = [1]  # values still expected at each depth
     while open_counts:
         if not open_counts[-1]:
             open_counts.pop()

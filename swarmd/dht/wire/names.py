@@ -1,11 +1,10 @@
 """Names of the DHT's keys and gossip topics, and the shards of keys.
 
-- Every key names the swarm and, if it has them, the round and the stage. hivemind finds a key by its id, the SHA-1 of
-  the name's msgpack encoding.
-- If the clock announces shards, the reports of a stage are spread over that many keys, and so are its rollouts. The
-  shard of a peer follows from a hash of peer and stage, so no peer stays in a shard that it chose. Memberships are
-  spread over as many, by a hash of peer and epoch. docs/PROTOCOL.md has the format, docs/adr/0040 and 0044 the
-  arithmetic.
+- Every key names the swarm and, if applicable, round and stage. hivemind finds a key by its id, the SHA-1 of the name's
+  msgpack encoding.
+- If the clock announces n shards, the reports of a stage are spread over n keys, and so are its rollouts. A peer's
+  shard follows from a hash of peer and stage, so no peer stays in a shard that it chose. Memberships are spread over n
+  keys, too, by a hash of peer and epoch. docs/PROTOCOL.md has the format, docs/adr/0040 and 0044 the arithmetic.
 """
 
 import hashlib
@@ -18,10 +17,10 @@ import msgspec
 from swarmd.core.coordination import SHARDS_MAX
 from swarmd.errors import RecordRejected
 
-KEY_IDS_KEPT = 1024  # a stage's keys are used again and again
+KEY_IDS_KEPT = 1024  # a stage's keys are used repeatedly
 
 DOMAIN = b"swarmd-shard-v1\x00"
-EPOCH_ROUNDS = 16  # after which each membership is in another shard
+EPOCH_ROUNDS = 16  # rounds after which memberships move to other shards
 
 
 def members_key(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
@@ -29,7 +28,7 @@ def members_key(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> 
 
 
 def clock_key(swarm: str) -> str:
-    """Key of the clock, which the coordinator writes."""
+    """Return the key of the clock, which the coordinator writes."""
     return f"swarmd/{swarm}/clock"
 
 
@@ -50,28 +49,28 @@ def is_shard_key(name: str) -> bool:
 
 
 def leaderboard_key(swarm: str, round: int) -> str:
-    """Key of the standings after a round, which the coordinator writes."""
+    """Return the key of the standings after a round, which the coordinator writes."""
     return f"swarmd/{swarm}/leaderboard/{round}"
 
 
 def hints_topic(swarm: str) -> str:
-    """The gossip topic of hints at records that were just written."""
+    """Return the gossip topic of hints at new records."""
     return f"swarmd/{swarm}/hints"
 
 
 def clock_topic(swarm: str) -> str:
-    """The gossip topic of the clock's signed record."""
+    """Return the gossip topic of the clock's signed record."""
     return f"swarmd/{swarm}/clock"
 
 
 def evidence_topic(swarm: str) -> str:
-    """The gossip topic of records that contradict each other."""
+    """Return the gossip topic of contradicting records."""
     return f"swarmd/{swarm}/evidence"
 
 
 @lru_cache(maxsize=KEY_IDS_KEPT)
 def key_id(name: str) -> bytes:
-    """The 20-byte id under which hivemind stores a name."""
+    """Return the 20-byte id under which hivemind stores a name."""
     return hashlib.sha1(msgpack.packb(name), usedforsecurity=False).digest()
 
 
@@ -79,26 +78,25 @@ Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all
 
 
 class MemberSharding(NamedTuple):
-    """Over how many shards the memberships of a swarm are spread, and in which epoch."""
+    """Number of shards over which a swarm's memberships are spread, and the epoch."""
 
     shards: int = 0  # 0: under one key
     epoch: int = 0
 
 
 def epoch_of(round: int) -> int:
-    """The epoch of a round."""
     return round // EPOCH_ROUNDS
 
 
 def member_shard_of(swarm: str, peer: str, place: MemberSharding) -> int:
-    """The shard of a peer's membership in an epoch, counted from 0; 0 if there are none."""
+    """Return the shard of a peer's membership in an epoch, from 0 on; 0 without shards."""
     if not place.shards:
         return 0
     return _hash_to_shard([swarm, peer, "members", place.epoch], place.shards)
 
 
 def shard_of(swarm: str, peer: str, round: int, stage: int, shards: int) -> int:
-    """The shard of a peer's records of a stage, counted from 0; 0 if there are none."""
+    """Return the shard of a peer's records of a stage, from 0 on; 0 without shards."""
     if not shards:
         return 0
     return _hash_to_shard([swarm, peer, round, stage], shards)
@@ -109,6 +107,6 @@ def _hash_to_shard(place: list[str | int], shards: int) -> int:
 
 
 def check_shard_number(shards: int, shard: int = 0) -> None:
-    """Raise RecordRejected("malformed") unless this is a possible number of shards, and one of these shards."""
+    """Raise RecordRejected("malformed") unless this is a valid number of shards, and a shard among them."""
     if shards == 1 or shards & (shards - 1) or not 0 <= shard < max(shards, 1):
         raise RecordRejected("malformed", f"there is no shard {shard} of {shards}: their number is a power of two")

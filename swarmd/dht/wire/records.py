@@ -1,10 +1,10 @@
-"""Signed records: what peers write into the DHT, and the checks that every reader and every storer makes.
+"""Signed records: what peers write into the DHT, and the checks that every reader and every storing node makes.
 
 - A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a
   msgpack payload followed by the owner's signature over key, owner, payload and expiration.
-- The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its own key
+- The payload names its swarm, round and stage, so its key can be computed from it: a record is valid under its own key
   only, and anyone can check it. docs/PROTOCOL.md has the format in full.
-- `RecordPolicy` says whose records count in a swarm, `AnnouncedShards` in which shards they have to be.
+- `RecordPolicy` decides whose records are valid in a swarm, `AnnouncedShards` in which shards they must be.
 """
 
 import math
@@ -26,8 +26,8 @@ from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import OFFER_BYTES_MAX
 from swarmd.worker.runtime import TimeSource
 
-INLINE_BYTES_MAX = 48 * 1024  # of a body that travels inside its record, compressed
-FIELDS_BYTES_MAX = 1024  # of what else is in a record that may hold a body
+INLINE_BYTES_MAX = 48 * 1024  # of a compressed body inside its record
+FIELDS_BYTES_MAX = 1024  # of the other fields in a record that may hold a body
 PAYLOAD_BYTES_MAX = {
     "membership": 4 * 1024,
     "clock": 512,
@@ -35,19 +35,19 @@ PAYLOAD_BYTES_MAX = {
     "rollouts": INLINE_BYTES_MAX + FIELDS_BYTES_MAX,
     "leaderboard": INLINE_BYTES_MAX + FIELDS_BYTES_MAX,
 }
-SIGNATURE_BYTES_MAX = 1200  # an RSA key of 600 bytes, a signature by 4096 bits, their lengths
+SIGNATURE_BYTES_MAX = 1200  # an RSA key of 600 bytes, a 4096-bit signature, and their lengths
 VALUE_BYTES_MAX = max(PAYLOAD_BYTES_MAX.values()) + SIGNATURE_BYTES_MAX
-UNKNOWN_BYTES_MAX = 256  # fields of later versions, and fields that state their default
+UNKNOWN_BYTES_MAX = 256  # fields of later versions, and fields with explicit default values
 
 DOMAIN = b"swarmd-record-v1\x00"
 SUBKEY_BYTES_MAX = 120
-PAST_S = 60.0  # an expiration may be this far in the past: clocks differ
+PAST_S = 60.0  # an expiration may be this far in the past, because clocks differ
 TTL_MAX_S = 3600.0  # and this far in the future
-CHANGES_KEPT = 16  # of the number of shards, beyond an honest coordinator's in the rounds whose records count
+CHANGES_KEPT = 16  # changes of the number of shards: more than an honest coordinator makes in all valid rounds
 ROUND_MAX = 2**31 - 1
 STAGE_MAX = 1023
 GROUPS_MAX = 256  # in one body of rollouts
-ROUNDS_AHEAD = 2  # records of rounds beyond the clock's that are still taken
+ROUNDS_AHEAD = 2  # records this many rounds ahead of the clock are still accepted
 ROUNDS_BEHIND = 64
 ADMITTED_MAX = 16384  # peer ids on a members list that changes while the node runs
 BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
@@ -56,7 +56,7 @@ ADDRESSES_MAX = 8
 
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
-    """Raise RecordRejected("oversized") for a payload that its kind does not need, or of many unknown fields."""
+    """Raise RecordRejected("oversized") if a payload is too large for its kind, or has too many unknown fields."""
     kind: Any = content.__struct_config__.tag
     if len(payload) > PAYLOAD_BYTES_MAX[kind]:
         raise RecordRejected(
@@ -71,7 +71,7 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-PROTOCOL = 1  # version that this node speaks; a peer whose membership names another takes no part
+PROTOCOL = 1  # this node's version; a peer whose membership names another one is ignored
 ProtocolVersion = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
 
@@ -83,10 +83,10 @@ class RecordContent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
 
 
 class Membership(RecordContent, frozen=True, tag="membership"):
-    """The owner takes part, or (leaving) did so until now."""
+    """The owner takes part or, with `leaving`, has just left."""
 
     name: str
-    nonce: str  # random, of one run of the process: tells two nodes with one identity apart
+    nonce: str  # random for each run of the process: distinguishes two nodes with one identity
     joined_at: Real
     leaving: bool = False
     addresses: tuple[str, ...] = ()
@@ -94,10 +94,10 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     invitation: bytes = b""
     protocol: ProtocolVersion = 1
     withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.wire.invitations`
-    weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; one of a later format does not void the rest
-    shards: names.Shards = 0  # of the memberships, as many as the stages have; 0: they are under one key
+    weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; one in a later format does not invalidate the rest
+    shards: names.Shards = 0  # shards of the memberships, as many as the stages have; 0: one key for all
     epoch: Round = 0  # see `swarmd.dht.wire.names.epoch_of`
-    shard: names.Shards = 0  # the owner's in that epoch
+    shard: names.Shards = 0  # the owner's shard in that epoch
 
     @property
     def key(self) -> str:
@@ -105,18 +105,18 @@ class Membership(RecordContent, frozen=True, tag="membership"):
 
 
 class ClockRecord(RecordContent, frozen=True, tag="clock"):
-    """The stage that is open. Counts from the coordinator only."""
+    """The open stage. Valid from the coordinator only."""
 
     round: Round
     stage: Stage
     opened_at: Real
     deadline_at: Real
     final: bool = False
-    opening: Count = 0  # number of the announcement among all of this coordinator; 0 for the final one
-    shards: names.Shards = 0  # of each stage's reports and rollouts, from round `sharded_since` on; 0: one key
+    opening: Count = 0  # number of the announcement among all of this coordinator's; 0 for the final one
+    shards: names.Shards = 0  # shards of each stage's reports and rollouts, from round `sharded_since` on; 0: one key
     sharded_since: Round = 0
     shards_before: names.Shards = 0  # in the rounds before that
-    steady_min: Round = 0  # members are waited for if no stage has waited for them in vain for so many rounds
+    steady_min: Round = 0  # a stage waits for members for whom none timed out in this many rounds
 
     @property
     def key(self) -> str:
@@ -134,8 +134,8 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
     groups: Groups = 0
     work: Work = 0
     invitation: bytes = b""
-    shards: names.Shards = 0  # of the stage, as the clock has it
-    shard: names.Shards = 0  # the owner's, see `swarmd.dht.wire.names`
+    shards: names.Shards = 0  # the stage's shards, as in the clock
+    shard: names.Shards = 0  # the owner's shard, see `swarmd.dht.wire.names`
 
     @property
     def key(self) -> str:
@@ -143,7 +143,7 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
 
 
 class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
-    """The owner's rollouts: small ones are included as a zlib stream, larger ones are fetched from the owner."""
+    """The owner's rollouts: small ones are inline as a zlib stream, larger ones are fetched from the owner."""
 
     round: Round
     stage: Stage
@@ -162,7 +162,7 @@ class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
 
 
 class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
-    """Standings and the reports that they sum up, as a body. Counts from the coordinator only."""
+    """Standings and the reports that they sum up, as a body. Valid from the coordinator only."""
 
     round: Round
     digest: str
@@ -185,7 +185,7 @@ _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
 
 
 class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A record outside the DHT: an array of owner, payload, expiration and signature."""
+    """A record outside the DHT, encoded as an array of owner, payload, expiration and signature."""
 
     owner: str
     payload: bytes
@@ -199,7 +199,6 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def size_bytes(self) -> int:
-        """Size of what the DHT stores."""
         return len(self.payload) + len(self.signature)
 
     @property
@@ -212,7 +211,7 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Record(Protocol):
-    """A record that counts: its signature, its key and its owner's rights have been checked."""
+    """A valid record: its signature, its key and its owner's rights have been checked."""
 
     @property
     def owner(self) -> str:
@@ -231,17 +230,17 @@ class Record(Protocol):
         """Size of payload and signature."""
 
     def encode(self) -> bytes:
-        """The signed record, for leaderboards."""
+        """Return the signed record's encoding, for leaderboards."""
 
 
 def as_signed(record: Record) -> SignedRecord:
-    """The record as a signed one, which it is in a real network."""
+    """Return the record as a `SignedRecord`; only the simulated network has other types."""
     assert isinstance(record, SignedRecord), "only a simulated network has other records"
     return record
 
 
 def decode_signed(encoded: bytes) -> SignedRecord:
-    """Decode what `SignedRecord.encode` made, without verifying it. Raises RecordRejected("malformed")."""
+    """Decode the output of `SignedRecord.encode`, without verifying it. Raises RecordRejected("malformed")."""
     try:
         return msgspec.msgpack.decode(encoded, type=SignedRecord)
     except DECODE_ERRORS as error:
@@ -253,8 +252,7 @@ def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) ->
 
 
 def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecord:
-    """Make a record of `identity`, valid until `expiration` (POSIX seconds). Raises RecordRejected: "oversized" if the
-    payload is larger than a record may be."""
+    """Make a record, valid until `expiration` (POSIX seconds). Raises RecordRejected("oversized")."""
     payload = msgspec.msgpack.encode(content)
     check_payload_size(payload, content)
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
@@ -262,19 +260,19 @@ def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecor
 
 
 class AnnouncedShards:
-    """The numbers of shards that the clock announces, by round, or that the manifest of a swarm on a chain gives.
+    """The numbers of shards by round, as the clock announces them; in a swarm on a chain the manifest's fixed number.
 
     Attributes:
-        members: the shards of memberships, as far as is known.
-        members_before: their shards before that, also before this node was started; a member that has not heard of the
-            change yet is still found there.
-        fixed: the number that the manifest of a swarm on a chain gives all stages, and the memberships, which then stay
-            in their shards: the contract announces none. 0: there are none, or as many as the clock says.
+        members: the known sharding of memberships.
+        members_before: the sharding before that, even if it ended before this node started; a member that has not heard
+            of the change yet is still found there.
+        fixed: the manifest's number of shards for all stages and memberships in a swarm on a chain, whose contract
+            announces none; memberships then stay in their shards. 0: no shards, or as many as the clock announces.
 
     Args:
         fixed: as the attribute; None without a contract, so that the swarm's clock may announce shards.
-        admission: the swarm's rule. By invitation memberships are under one key, for all nodes need the withdrawals in
-            them.
+        admission: the swarm's rule. By invitation, memberships are under one key, because all nodes need the
+            withdrawals in them.
     """
 
     def __init__(self, fixed: int | None = None, admission: str = "open") -> None:
@@ -283,12 +281,12 @@ class AnnouncedShards:
         self._moved: Callable[[], None] = lambda: None
         self._sharded = fixed is None
         self._members_sharded = self._sharded and admission != "invitation"
-        self._round = -1  # of the latest clock record
-        self._counts: dict[int, int] = {}  # first round → number from there on
+        self._round = -1  # round of the latest clock record
+        self._counts: dict[int, int] = {}  # first round → number of shards from that round on
 
     @property
     def needs_clock(self) -> bool:
-        """Whether the clock says in which shards memberships are, and was not heard yet."""
+        """Whether the clock decides the sharding of memberships, and has not been read yet."""
         return self._members_sharded and self._round < 0
 
     def set_members_moved_listener(self, moved: Callable[[], None]) -> None:
@@ -311,7 +309,7 @@ class AnnouncedShards:
     def _update_member_sharding(self) -> None:
         place = self._member_sharding_in(self._round)
         if place != self.members:
-            # They are there since the epoch began, or since a later round that changed the number of shards.
+            # Memberships moved when the epoch began, or in a later round that changed the number of shards.
             changed = [since for since in self._counts if since <= self._round]
             since = max([names.epoch_of(self._round) * names.EPOCH_ROUNDS, *changed])
             self.members, self.members_before = place, self._member_sharding_in(since - 1)
@@ -323,25 +321,25 @@ class AnnouncedShards:
 
     @property
     def is_large_swarm(self) -> bool:
-        """Whether stages have shards now: the swarm has too many members for all of them to ask the coordinator."""
+        """Whether stages currently have shards: there are too many members for all to ask the coordinator."""
         return self.fixed > 0 or self.latest_shards_of(self._round) > 0
 
     def known_shards_of(self, round: int) -> int | None:
-        """Number of shards of a round's stages; None if the clock was not heard in that round or a later one."""
+        """Return the number of shards of a round's stages; None if no clock of that round or a later one is known."""
         if not self._sharded:
             return self.fixed
         return self.latest_shards_of(round) if round <= self._round else None
 
     def latest_shards_of(self, round: int) -> int:
-        """The number of shards of a round's stages, by what is known so far."""
+        """Return the number of shards of a round's stages, as far as is known."""
         if not self._sharded:
             return self.fixed
         return next((self._counts[since] for since in reversed(self._counts) if since <= round), 0)
 
 
 class RecordPolicy:
-    """Whose records count in this swarm. `coordinator`: peer id whose clock and leaderboard count. `members`: peer ids
-    that may write; empty admits all. The coordinator and `own` always may."""
+    """Decides whose records are valid in this swarm. `coordinator`: peer id whose clock and leaderboard are valid.
+    `members`: peer ids that may write; empty admits all. The coordinator and `own` always may."""
 
     def __init__(
         self,
@@ -358,37 +356,37 @@ class RecordPolicy:
         self.coordinator = coordinator
         self.own = own
         self.now = now
-        self.round: int | None = None  # where the swarm is, once known: far rounds are refused
+        self.round: int | None = None  # the swarm's round, once known: records of far rounds are refused
         self.shards = shards or AnnouncedShards()
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 
     def admit_only(self, peers: Iterable[str]) -> None:
-        """Allow only these peers, the coordinator and this node to write from now on. Raises RecordRejected:
-        "oversized" if they are too many; nothing changes then."""
+        """Allow only these peers, the coordinator and this node to write from now on. Raises
+        RecordRejected("oversized") if there are too many; then nothing changes."""
         listed = frozenset((*peers, self.coordinator, self.own))
         if len(listed) > ADMITTED_MAX:
             raise RecordRejected("oversized", f"a members list of {len(listed)} peers, the limit is {ADMITTED_MAX}")
         self._members = listed
 
     def admit_configured(self) -> None:
-        """Allow the peers to write that the configuration admits."""
+        """Allow the peers that the configuration admits to write."""
         self._members = self._configured
 
     def set_round(self, round: int) -> None:
-        """Set the swarm's round, as its clock says."""
+        """Set the swarm's round, as announced by its clock."""
         self.round = round
 
     def raise_round(self, round: int) -> None:
-        """Set the least round of the swarm: this node has a command for it, whether or not the clock was seen."""
+        """Raise the swarm's round to that of a command, whether or not the clock was read."""
         self.round = max(round, self.round or 0)
 
     def is_listed(self, peer: str) -> bool:
-        """Is this peer the coordinator, this node, or on the members list?"""
+        """Return whether this peer is the coordinator, this node, or on the members list."""
         return peer in (self.coordinator, self.own) or (self._members is not None and peer in self._members)
 
     def is_admitted(self, peer: str) -> bool:
-        """May this peer write, or fetch bodies?"""
+        """Return whether this peer may write, or fetch bodies."""
         return self._members is None or peer in self._members
 
 
@@ -417,7 +415,7 @@ def check_record(policy: RecordPolicy, key: bytes, owner: str, value: bytes, exp
 
 
 def check_value_size(value: object) -> None:
-    """Check that a value is bytes, and not too many. Raises RecordRejected: "malformed" or "oversized"."""
+    """Check that a value is bytes and not too long. Raises RecordRejected: "malformed" or "oversized"."""
     if not isinstance(value, bytes):
         raise RecordRejected("malformed", "the value is not bytes")
     if len(value) > VALUE_BYTES_MAX:
@@ -440,7 +438,7 @@ def split_value(owner: str, value: bytes, expiration: float) -> SignedRecord:
 
 
 def is_too_far_ahead(expiration: float, now: float) -> bool:
-    """Whether a record expires too late to count: a clock was ahead when it was written, or was set back since."""
+    """Return whether a record expires impossibly late: a clock was ahead, or was set back since."""
     return expiration > now + TTL_MAX_S + PAST_S
 
 
@@ -453,8 +451,8 @@ def check_expiration(expiration: float, now: float) -> None:
 
 
 def decode_owner(subkey: bytes) -> str:
-    """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner. Raises
-    RecordRejected: "oversized" or "unowned"."""
+    """Return the peer id in a subkey encoded by hivemind; plain values have an empty or nil subkey, and no owner.
+    Raises RecordRejected: "oversized" or "unowned"."""
     if len(subkey) > SUBKEY_BYTES_MAX:
         raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
     try:
@@ -481,14 +479,13 @@ def _check_signature(signed: SignedRecord, key: bytes, value: bytes) -> None:
 
 
 def is_signature_valid(signed: SignedRecord, key: bytes) -> bool:
-    """True if the owner signed exactly this payload, for this key and expiration."""
+    """Return True if the owner signed exactly this payload, for this key and expiration."""
     message = signed_message(key, signed.owner, signed.payload, signed.expiration)
     return verify(signed.owner, signed.signature, message)
 
 
 def decode_payload(payload: bytes) -> Payload:
-    """Decode a payload and check every value in it. Raises RecordRejected: "nested", "malformed", "oversized" or
-    "non-finite"."""
+    """Decode and check a payload. Raises RecordRejected: "nested", "malformed", "oversized" or "non-finite"."""
     check_plain_msgpack(payload)
     try:
         content = _decoder.decode(payload)
@@ -501,7 +498,7 @@ def decode_payload(payload: bytes) -> Payload:
 
 
 def _has_only_finite_numbers(payload: bytes) -> bool:
-    """Whether all numbers of a refused payload are finite: infinity and NaN have a reason of their own."""
+    """Return whether all numbers of a refused payload are finite, to tell "non-finite" from "malformed"."""
     try:
         fields = msgspec.msgpack.decode(payload)
     except DECODE_ERRORS:
@@ -511,7 +508,7 @@ def _has_only_finite_numbers(payload: bytes) -> bool:
 
 
 def _check_values(content: Payload) -> None:
-    """Check what the types of the fields do not express."""
+    """Check constraints that the fields' types do not express."""
     if isinstance(content, Membership):
         _check_membership(content)
     elif isinstance(content, ClockRecord):
@@ -557,7 +554,7 @@ def check_shard(owner: str, content: Payload) -> None:
 
 
 def _check_member_epoch(policy: RecordPolicy, content: Membership) -> None:
-    """Check that a membership may be in a shard of its epoch. Raises RecordRejected: "wrong-shard" or "wrong-round"."""
+    """Check the epoch and the shards of a membership. Raises RecordRejected: "wrong-shard" or "wrong-round"."""
     fixed = policy.shards.fixed
     if fixed and (content.shards, content.epoch) != (fixed, 0):
         raise RecordRejected("wrong-shard", f"{content.shards} shards in epoch {content.epoch}, not {fixed} in 0")
@@ -568,7 +565,7 @@ def _check_member_epoch(policy: RecordPolicy, content: Membership) -> None:
 
 
 def check_write_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
-    """Check that the owner may write this here and now. Raises RecordRejected."""
+    """Check that the owner may write this content at present. Raises RecordRejected."""
     if content.swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
     if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:
