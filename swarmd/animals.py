@@ -48,8 +48,6 @@ ANIMALS = tuple(_ANIMALS.split())
 
 
 class Words(NamedTuple):
-    """The word lists that names are made from."""
-
     adjectives: tuple[str, ...]
     animals: tuple[str, ...]
 

@@ -34,5 +34,4 @@ def rounds_paid(balance_wei: int, price_wei: int, gas: int) -> int:
 
 
 def format_coins(wei: int) -> str:
-    """Format wei in the chain's coin, shortened."""
     return f"{wei / COIN_WEI:.6g} coins"

@@ -22,8 +22,6 @@ class HttpFailed(Exception):
 
 
 class HttpRequest(NamedTuple):
-    """One HTTP request: method, URL, body and headers."""
-
     method: str
     url: str
     body: bytes = b""

@@ -19,8 +19,6 @@ TOKEN = SecretKind("token file", ConfigError, 4096, "Write a random token into i
 
 
 class Address(NamedTuple):
-    """Host and port to listen on."""
-
     host: str
     port: int
 

@@ -37,7 +37,6 @@ def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
 
 
 def extra_command(extra: str) -> str:
-    """The command that installs the packages of an extra."""
     try:
         needs = [Requirement(each) for each in requires(DISTRIBUTION) or []]
     except PackageNotFoundError:  # a checkout that was never installed

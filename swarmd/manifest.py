@@ -98,8 +98,6 @@ Membership = Literal["open", "allow-list", "invitation", "work"]
 
 
 class ManifestTask(Section, frozen=True):
-    """One task of the mixture."""
-
     name: Title
     weight: Positive
     config: dict[str, Any]
@@ -365,7 +363,6 @@ def recipe_digest(recipe: ManifestRecipe) -> str:
 
 
 def signed_message(manifest: Manifest) -> bytes:
-    """The bytes under the signature."""
     return DOMAIN + _encode_canonical(manifest, "signature")
 
 

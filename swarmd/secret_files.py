@@ -40,8 +40,6 @@ class SecretKind(NamedTuple):
 
 
 class Secret(NamedTuple):
-    """Where a secret is."""
-
     path: Path
     guarded: bool = False  # the service manager protects it by its directory; owner and mode do not matter
 

@@ -383,7 +383,6 @@ def check_program(request: Request, token: str) -> None:
 
 
 def remote_of(request: Request) -> str:
-    """The client's IP address."""
     return request.client.host if request.client is not None else ""
 
 

@@ -49,8 +49,6 @@ M = TypeVar("M", bound="Manifest")
 
 
 class ArchiveMember(msgspec.Struct, frozen=True):
-    """One file of an archive."""
-
     name: str
     size_bytes: int
     sha256: str
@@ -117,8 +115,6 @@ class ArchiveWriter:
 
 
 class _HashingReader:
-    """Wraps a file and hashes what is read from it."""
-
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self.digest = hashlib.sha256()

@@ -36,8 +36,6 @@ Report = Callable[[str], None]
 
 
 class BundleManifest(Manifest, frozen=True, kw_only=True):
-    """The manifest of a bundle."""
-
     FILE: ClassVar[str] = "bundle.json"
     NOUN: ClassVar[str] = "support bundle"
     MAKE: ClassVar[str] = "swarmd bundle"
@@ -167,7 +165,6 @@ def _copy(segments: list[Path], snapshots: list[Path], to: Path) -> None:
 
 
 def state_digest(state: State) -> str:
-    """SHA-256 of a state, lower-case hex."""
     return hashlib.sha256(encode_state(state)).hexdigest()
 
 

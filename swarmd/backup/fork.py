@@ -56,8 +56,6 @@ ALONE = ("swarm.coordinator", "dht.bootstrap")  # also dropped if a contract kee
 
 
 class Forked(msgspec.Struct, frozen=True):
-    """The fork that was made."""
-
     peer: str
     parent: str
     event: int  # the last one taken from the parent

@@ -19,8 +19,6 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """What `prune` removed, and what remains."""
-
     blobs: int
     size_bytes: int
     left_bytes: int

@@ -87,7 +87,6 @@ def event_json(seq: int, at: float, event: Event) -> bytes:
 
 
 def event_body_json(event: Event) -> bytes:
-    """The event alone as JSON."""
     body = _json.encode(event)
     return _json.encode(to_builtins(event)) if b"null" in body else body  # msgspec writes NaN and infinities as null
 
@@ -135,7 +134,6 @@ def format_command(command: Command) -> str:
 
 
 def format_change(change: FieldChange) -> str:
-    """A changed field, before → after."""
     return f"{change.path}: {shorten_value(change.before)} → {shorten_value(change.after)}"
 
 

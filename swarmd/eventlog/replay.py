@@ -246,8 +246,6 @@ class ReplayComparison(msgspec.Struct, frozen=True):
 
 
 class _ReplaySide:
-    """One of the two folds."""
-
     def __init__(self, state: State, step: StepRule) -> None:
         self.state = state
         self.step = step

@@ -73,7 +73,6 @@ def segment_name(first_seq: int) -> str:
 
 
 def first_seq_of(path: Path) -> int:
-    """The first sequence number, from the file's name."""
     return int(path.name.removesuffix(SUFFIX))
 
 
@@ -131,7 +130,6 @@ def read_header(file: FileIO, path: Path) -> ParsedHeader:
 
 
 def damage_error(path: Path, offset: int, what: str) -> LogDamaged:
-    """The error for a file that cannot be trusted."""
     return LogDamaged(
         f"the event log file {path} is damaged at byte {offset}: {what}",
         "Restore it from a copy, or move the data directory away and let the node start from nothing",

@@ -74,7 +74,6 @@ def list_snapshots(directory: Path) -> list[Path]:
 
 
 def snapshot_seq(path: Path) -> int:
-    """The sequence number in the file's name."""
     return int(path.name.removesuffix(SUFFIX))
 
 
@@ -127,7 +126,6 @@ def read_snapshot(path: Path, node: str) -> Snapshot:
 
 
 def _damage_error(path: Path, what: str) -> LogDamaged:
-    """The error for a snapshot that cannot be trusted."""
     return LogDamaged(
         f"the snapshot {path} is damaged: {what}",
         "Delete it if the log before it is whole, or there is a later one; else restore it from a copy",

@@ -337,7 +337,6 @@ def _truncate_segment(path: Path, offset: int) -> None:
 
 
 def _bytes_since_snapshot(directory: Path) -> int:
-    """Bytes in segments later than the newest snapshot."""
     seqs = [snapshot_seq(path) for path in list_snapshots(directory)]
     newest = max(seqs, default=0)
     return sum(path.stat().st_size for path in segment.list_segments(directory) if segment.first_seq_of(path) >= newest)

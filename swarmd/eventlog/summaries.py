@@ -70,8 +70,8 @@ def bookmark_path(directory: Path, kind: str) -> Path:
 
 def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition, parts: Sequence[bytes]) -> None:
     """Write a bookmark durably, replacing an earlier one. Raises NoSpaceLeft, LogWriteFailed if it could not be
-    written, which only makes the next reader slower; LogDamaged, OtherVersion, OSError if the log cannot be read there.
-    """
+    written, which only makes the next reader slower; LogDamaged, OtherVersion, OSError if the log cannot be read
+    there."""
     node, previous, read = _log_fingerprint_at(directory, place)
     body = hashlib.sha256()
     for part in parts:
@@ -178,8 +178,6 @@ class SummaryKind(NamedTuple):
 
 
 class Summary(Protocol):
-    """A summary under construction."""
-
     def restart(self, base: FoldBase) -> None:
         """Start over, from the state in `base`."""
 
