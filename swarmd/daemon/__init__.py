@@ -1,1 +1,2 @@
-"""The daemon, `swarmd run`: drives the shell with a clock, a disk and processes; control socket, signals, systemd."""
+"""The daemon, `swarmd run`: runs the shell's loop with a real clock, disk and processes; control socket, signals,
+systemd."""
