@@ -99,7 +99,7 @@ class DhtConfig(Section, frozen=True):
     client_mode: bool = False  # dial only: behind a NAT without a relay
     auto_relay: bool = False
     poll_s: Positive = 5.0  # between polls of the DHT, a fall-back for pushed hints
-    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # rollouts fetched, with shards
+    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # most to fetch from, if sharded
     record_s: Annotated[float, msgspec.Meta(ge=5, le=3600)] = 900.0  # a record's lifetime; renewed three times in it
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # network worker; p2pd: half
     members: tuple[str, ...] = ()  # peer ids that may write; empty: all

@@ -2,7 +2,7 @@
 
 - `replace_durably` puts a whole file in place or leaves the old one; `sync_*` make other changes durable.
 - A file that a user named, or that others may have put there, is opened only if it is a regular one.
-- `make_write_error` and `remedy` turn an OSError into the error and the fix that users see.
+- `make_write_error` and `advise_on_path_error` turn an OSError into the error and the fix that users see.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ def round_gas(chain: ChainConfig, stages: int) -> int:
 
 
 def rounds_paid(balance_wei: int, price_wei: int, gas: int) -> int:
-    """How many rounds of `gas` units a balance pays for, up to ROUNDS_MAX, which also stands for "free"."""
+    """How many rounds of `gas` units a balance pays for, at most ROUNDS_MAX; ROUNDS_MAX if gas is free."""
     round_wei = price_wei * gas
     return min(balance_wei // round_wei, ROUNDS_MAX) if round_wei > 0 else ROUNDS_MAX
 

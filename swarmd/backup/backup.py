@@ -65,8 +65,7 @@ class BackupManifest(archive.Manifest, frozen=True, kw_only=True):
 
     Attributes:
         from_seq, next_seq: the first event in it, and the number after its last.
-        marks: the last round and stage that the node had acted in; it had signed nothing later when the backup was
-        made.
+        marks: the last stage trained, reward and vote; the node had signed nothing later when the backup was made.
         checkpoint: name of the checkpoint in it; empty if it has none.
         sealed: whether keys and configuration are in it, encrypted.
         for_move: the node was stopped, and its directory closed to further starts.

@@ -116,7 +116,7 @@ def write_bundle(
 
 def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> BundleManifest:
     """Unpack a bundle into a new directory, check every digest, and fold its log. Raises ArchiveError, also if the
-    folded state differs from the one where the bundle was made; and whatever `verify` raises."""
+    folded state differs from the one where the bundle was made; and whatever `verify_log` raises."""
     with unpack_atomically(into) as making:
         report("unpacking it")
         manifest, _ = read_archive(file, BundleManifest, making)

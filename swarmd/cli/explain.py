@@ -1,7 +1,6 @@
 """`swarmd explain`: tells, from the event log alone, how a round went, or why rounds were skipped.
 
-- In a long log, the fold starts from the last snapshot before the round at which the node had just joined a stage, so
-  that little is read.
+- In a long log, the fold starts from a snapshot before the round, or from an earlier one if it needs more events.
 - `--evidence` shows peers that signed two different records for one stage, and checks the signatures offline.
 """
 

@@ -125,7 +125,7 @@ def _collect_path_rights(bounds: AllowedAccess, away_from: Path) -> dict[Path, i
 
 
 def _module_paths(away_from: Path) -> list[Path]:
-    """Directories that modules are imported from, without those that contain or lie in `away_from`."""
+    """Directories that modules are imported from, without those that contain `away_from`."""
     places = {Path(place).resolve() for place in (*sys.path, *sysconfig.get_paths().values(), sys.base_prefix) if place}
     places |= {Path(swarmd.__file__).resolve().parent, Path(sys.prefix).resolve()}
     return sorted(place for place in places if not away_from.resolve().is_relative_to(place))

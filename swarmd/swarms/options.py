@@ -245,7 +245,7 @@ class TurnLimits(Section, frozen=True):
 
     turns: Annotated[int, msgspec.Meta(ge=1, le=TURNS_MAX)] = 8  # of the model
     seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0  # total time of the environment's calls
-    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # of its answers together
+    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # all its answers together
     peer_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0  # per stage, to rerun peers' rollouts
 
 

@@ -195,7 +195,7 @@ class Plan(abc.ABC):
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
         """Character spans of a completion that are certainly correct, given the question's truth.
 
-        Peers' tokens in them are trained on without further doubt. A span holds the answer's tags and, between them,
+        Nothing else in peers' text is sure to be right. A span holds the answer's tags and, between them,
         exactly the answer that this node knows. Empty for plans that accept more than one text.
         """
         return ()

@@ -142,7 +142,7 @@ def _make_pattern_reward(pattern: str) -> Reward:
         except faults:  # invalid with this answer
             return 0.0
         except TimeoutError:
-            cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # the timeout acts late on recursive patterns
+            cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # recursive patterns time out late
             return 0.0
 
     return search_answer
