@@ -57,7 +57,7 @@ class ProfileFit(NamedTuple):
     name: str
     path: Path | None
     model: str
-    need: int = 0  # bytes
+    need: int = 0  # bytes of memory
     why: str = ""  # why it does not fit; empty if it does
 
 

@@ -370,7 +370,7 @@ async def fetch_weights(
     command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
 
     async def ignore_peer(peer: str) -> None:
-        """Look up no single peer's membership: all memberships are read anyway."""
+        """Do nothing: an observer reads all memberships instead of looking up single peers."""
 
     async def request_weights() -> None:
         with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:

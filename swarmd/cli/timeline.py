@@ -265,7 +265,7 @@ def warn_of_left_out(logs: Sequence[NodeLog]) -> None:
 
 
 def print_json_lines(part: TimelinePart, chosen: set[int], begins: bool) -> None:
-    """Print a JSON line for each event; the first part starts with one for each node."""
+    """Print a JSON line for each event; if `begins`, first one for each node."""
     together = part.timeline
     if begins:
         for number in range(len(together.logs)):

@@ -1,2 +1,1 @@
-"""The daemon, `swarmd run`: runs the shell's loop with a real clock, disk and processes; control socket, signals,
-systemd."""
+"""The daemon, `swarmd run`: the shell's loop with real clock, disk and processes; control socket, signals, systemd."""

@@ -1,5 +1,4 @@
-"""What is trained: each kind of swarm draws questions and scores completions; rollouts refer to questions by seed and
-index.
+"""What is trained: each kind of swarm draws questions and scores completions; rollouts name questions on the wire.
 
 Authors of swarms import from `swarmd.plugin`; everything else here is private.
 """

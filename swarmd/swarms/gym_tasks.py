@@ -30,7 +30,7 @@ from swarmd.config import TaskConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Message, hash_number
 
-NUMBER = "{number}"  # placeholder in a wording
+NUMBER = "{number}"  # placeholder in a task's wording
 WORDING_CHARACTERS_MAX = 200
 
 
