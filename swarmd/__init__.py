@@ -12,7 +12,7 @@ __all__ = ["Log", "RunningNode", "Swarm", "__version__", "open_log", "open_node"
 
 
 def __getattr__(name: str) -> Any:
-    """A part of `swarmd.api`, which typed programs import from there."""
+    """Import an exported name from `swarmd.api` on first use."""
     if name not in __all__:
         raise AttributeError(f"module 'swarmd' has no attribute {name!r}")
     return getattr(importlib.import_module(".api", __name__), name)

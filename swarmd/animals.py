@@ -48,21 +48,19 @@ ANIMALS = tuple(_ANIMALS.split())
 
 
 class Words(NamedTuple):
-    """The words of names."""
-
     adjectives: tuple[str, ...]
     animals: tuple[str, ...]
 
 
 OWN = Words(ADJECTIVES, ANIMALS)
-RL_SWARM_SHA256 = Words(  # of RL Swarm's two lists, a word a line
+RL_SWARM_SHA256 = Words(  # SHA-256 of RL Swarm's two lists, one word a line
     ("e0dc1b2de5a4c184e67857321eac3d3270b8637ac4c2b90d46566985fb506f57",),
     ("53e22e84947d99815014e64a326e5ec4f4996cf30961e1be4ce90f5cbc461fe8",),
 )
 
 
 def animal_name(peer: str, separator: str = " ", words: Words = OWN) -> str:
-    """The name of a peer id, the same everywhere."""
+    """The name of a peer id; the same on every machine."""
     adjectives, animals = words
     first, second, third = hashlib.md5(peer.encode(), usedforsecurity=False).digest()[:3]
     chosen = (adjectives[third % len(adjectives)], adjectives[second % len(adjectives)], animals[first % len(animals)])
@@ -70,9 +68,9 @@ def animal_name(peer: str, separator: str = " ", words: Words = OWN) -> str:
 
 
 def read_words(source: str) -> Words | None:
-    """RL Swarm's words in the text of its `name_utils.py`, which is not run; None if they are not in it.
+    """Read RL Swarm's word lists from the text of its `name_utils.py`, without running it; None if they are not in it.
 
-    They are recognised by their digests, wherever they are in the file and whatever their names.
+    The lists are recognised by their digests, wherever they stand in the file and whatever they are called.
     """
     try:
         nodes = list(ast.walk(ast.parse(source)))

@@ -1,6 +1,6 @@
-"""What other programs may use, as `from swarmd import ...`: a log, a swarm's DHT, a node inside the program.
+"""The public Python API, as `from swarmd import ...`: read a log, follow a swarm's DHT, run a node inside the program.
 
-- Each part gives access to what the commands themselves use. docs/PYTHON.md has an example of each.
+- Each part wraps what the commands themselves use. docs/PYTHON.md has an example of each.
 - Importing this loads neither torch nor hivemind; `open_swarm` and `open_node` load what they need when called.
 """
 
@@ -45,20 +45,20 @@ PathLike = str | os.PathLike[str]
 
 
 def open_log(directory: PathLike) -> Log:
-    """The event log of a node, to read: of a data directory, its events directory, or a copy of either.
+    """Open a node's event log for reading. `directory`: a data directory, its events directory, or a copy of either.
 
-    A running node is not disturbed. Raises NotFoundError if there is none.
+    A running node is not disturbed. Raises NotFoundError if there is no log.
     """
     return Log(find_segment_directory(Path(directory)))
 
 
 class Log:
-    """An event log. Each reading starts again and sees what the log holds by then.
+    """An event log. Each method reads the log from the start, up to its end at that time.
 
-    Reading raises LogDamaged, LogForeign or OtherVersion where the log cannot be read further.
+    Methods raise LogDamaged, LogForeign or OtherVersion where the log cannot be read further.
 
     Attributes:
-        directory: of the segments.
+        directory: holds the log's segments.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -66,7 +66,7 @@ class Log:
 
     @property
     def peer(self) -> str:
-        """Peer id of the node whose log it is."""
+        """Peer id of the node that wrote the log."""
         return peer_id_of_log(self.directory)
 
     def fold(self, last: int | None = None) -> Iterator[AppliedEvent]:
@@ -81,7 +81,8 @@ class Log:
         return self.fold()
 
     def state(self, last: int | None = None) -> State:
-        """The node's state after the event of seq `last`, else after all events, for which a snapshot saves most work.
+        """The node's state after event `last`, by default after all events; the fold starts from a snapshot if there is
+        one.
 
         Raises NotFoundError if that event was removed with the log's beginning.
         """
@@ -95,13 +96,16 @@ class Log:
         return state
 
     def verify(self) -> VerifyResult:
-        """Fold it all and compare with what the node did. Raises ReplayDifference at the first difference."""
+        """Replay the whole log and compare each commit's commands, and each snapshot, with what was recorded.
+
+        Raises ReplayDifference at the first difference.
+        """
         return verify_log(self.directory)
 
 
 @contextlib.asynccontextmanager
 async def _open_task_group() -> AsyncIterator[TaskGroup]:
-    """A task group that raises a single error as it is and, if there are several, a SwarmdError among them."""
+    """A task group that raises a single error unwrapped; of several, it prefers a SwarmdError."""
     try:
         async with anyio.create_task_group() as tasks:
             yield tasks
@@ -144,22 +148,22 @@ class Swarm:
         self._observed = observed
 
     async def view(self) -> SwarmView:
-        """The swarm's round and members, as far as they are known by now; `notes` says what is missing."""
+        """The swarm's round and members, as far as they are known by now; `notes` says what could not be read yet."""
         return await self._observed.view()
 
     async def views(self) -> AsyncIterator[SwarmView]:
-        """The present view, then one after each change, without end. Changes that come together make one."""
+        """Yield the present view, then one after each change, without end. Changes close together share one view."""
         while True:
             version = self._observed.changes.version
             yield await self.view()
             await self._observed.changes.newer_than(version)
 
     async def curves(self, peers: Sequence[str] = ()) -> Curves:
-        """Rewards of these peers in time, or of the first ten."""
+        """Reward curves of these peers, by default of the first ten."""
         return await self._observed.curves(peers)
 
     async def gossip(self, since_round: int = -1) -> Gossip:
-        """What peers wrote: text of untrusted peers."""
+        """Messages that peers published since a round. The text is untrusted."""
         return await self._observed.gossip(since_round)
 
 
@@ -252,12 +256,12 @@ class RunningNode:
         return self._node.status()
 
     async def wait(self) -> int:
-        """Wait until the node has stopped, by itself or because it was asked to; its exit code (docs/OPERATING.md)."""
+        """Wait until the node has stopped, by itself or on request. Returns its exit code (docs/OPERATING.md)."""
         await self._over.wait()
         return self._code
 
     async def stop(self) -> int:
-        """Ask for an orderly stop, and wait for it. Asking again does not hurry it."""
+        """Request an orderly stop and wait for it. A second call does not hurry it."""
         with contextlib.suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._ask.send_nowait(signal.SIGTERM)
             self._ask.close()
@@ -283,7 +287,7 @@ async def _run_node_task(
     *,
     task_status: TaskStatus[RunningNode],
 ) -> None:
-    """Run the node, and report when it has begun."""
+    """Run the node; `task_status` reports when it has started."""
     from swarmd.daemon.service import WORKER_PROGRAMS, serve_node
 
     runs: list[RunningNode] = []

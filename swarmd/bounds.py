@@ -1,7 +1,7 @@
-"""Bounds: on numbers from outside and their sums, and on how often something may be tried or asked for.
+"""Bounds on numbers from outside and on their sums; back-off and rate limits.
 
-Whatever comes from peers, a chain, a proxy, a page or a file of questions has these types, so that decoding refuses
-numbers beyond them, and sums of several still fit into a log. Counters in the state saturate.
+Numbers from peers, a chain, a proxy, a page or a question file are decoded into these types, so that decoding refuses
+values out of range, and sums of several still fit into a log. Counters in the state saturate.
 """
 
 import math
@@ -12,12 +12,12 @@ from typing import Annotated, NamedTuple
 from cachetools import FIFOCache
 from msgspec import DecodeError, Meta, Struct
 
-DECODE_ERRORS = (DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises at bytes from outside
-INTEGER_MAX = 2**53  # exact in a double too, as pages and JSON hold it
-REAL_MAX = 1e12  # of a reward, or a time in seconds
+DECODE_ERRORS = (DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises for malformed bytes
+INTEGER_MAX = 2**53  # a double, as pages and JSON use, represents integers up to this exactly
+REAL_MAX = 1e12  # largest reward, or time in seconds
 WORD_MAX = 2**64 - 1  # greatest integer that a log can hold
 WORD_MIN = -(2**63)
-SUM_MAX = 1e15  # of a sum of reals
+SUM_MAX = 1e15  # largest sum of such reals
 
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Integer = Annotated[int, Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
@@ -25,17 +25,17 @@ Real = Annotated[float, Meta(ge=-REAL_MAX, le=REAL_MAX)]  # neither infinite nor
 
 
 class Backoff(NamedTuple):
-    """How long to wait before the next try: twice as long after each failure."""
+    """Exponential back-off: the delay doubles with each failure."""
 
     first_s: float
     most_s: float
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after `failures` in a row, at least one."""
+        """Seconds to wait after `failures` in a row; `failures` is at least 1."""
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.most_s)
 
 
-KEYS_MAX = 1024  # of a limiter; the key that was charged longest ago is forgotten first
+KEYS_MAX = 1024  # keys of a limiter; the one charged longest ago is forgotten first
 
 
 class RateLimiter:
@@ -43,10 +43,10 @@ class RateLimiter:
 
     Args:
         burst: the size of a bucket.
-        per_s: the tokens that come back each second.
+        per_s: tokens refilled each second.
         now: a monotonic clock in seconds.
-        keys_max: keys that are remembered. A forgotten key has a full bucket again, so unless something else bounds
-            the total, this must be as many as there can be.
+        keys_max: keys that are remembered. A forgotten key has a full bucket again, so unless something else bounds the
+        total, allow for every key that can occur.
     """
 
     def __init__(
@@ -55,16 +55,17 @@ class RateLimiter:
         self._burst = burst
         self._per_s = per_s
         self._now = now
-        self._buckets: FIFOCache[str, tuple[float, float]] = FIFOCache(keys_max)  # key → tokens, when
+        self._buckets: FIFOCache[str, tuple[float, float]] = FIFOCache(keys_max)  # key → tokens, last charge
 
     def try_charge(self, key: str = "", amount: float = 1.0, reserve: float = 0.0) -> bool:
-        """Charge a key if it has `amount` left, beyond a reserve that is a share of the burst. False if it does not."""
+        """Charge a key if `amount` tokens are left above the reserve, a share of the burst. Returns whether it was
+        charged."""
         granted = self.has(key, amount, reserve)
         self.charge(key, amount if granted else 0.0)
         return granted
 
     def has(self, key: str, amount: float, reserve: float = 0.0) -> bool:
-        """Whether `amount` is left, beyond the reserve."""
+        """Whether `amount` tokens are left above the reserve, a share of the burst."""
         return amount <= self.tokens_left(key) - reserve * self._burst
 
     def tokens_left(self, key: str = "") -> float:
@@ -74,7 +75,7 @@ class RateLimiter:
         return min(self._burst, left + (now - at) * self._per_s)
 
     def charge(self, key: str, amount: float) -> None:
-        """Charge a key for what it has used already, even if it has less left."""
+        """Charge a key for what was used already, even if its bucket goes below zero."""
         self._buckets[key] = (self.tokens_left(key) - amount, self._now())
 
 
@@ -100,7 +101,7 @@ def clamp_real(value: float, most: float = REAL_MAX) -> float:
 
 
 def add_bounded(total: float, value: float) -> float:
-    """A sum that stays finite."""
+    """`total + value`, clamped so that it stays finite."""
     added = total + value
     if -SUM_MAX <= added <= SUM_MAX and -REAL_MAX <= value <= REAL_MAX:  # nearly always, and never with a NaN
         return added

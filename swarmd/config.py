@@ -2,7 +2,7 @@
 
 - Unknown keys, wrong types and values out of range are errors that name the key and its line. Settings that depend on
   each other are checked as well (`check_combined_settings`).
-- `settings_of` gives the part that decides what the core does; every start writes it into the log.
+- `make_core_settings` gives the settings that the core depends on; every start writes them into the log.
 """
 
 import difflib
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from apprise import Apprise
 
 
-NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and every wait ends
+NUMBER_MAX = 1e9  # some 30 years in seconds; finite, so every wait ends
 Positive = Annotated[float, msgspec.Meta(gt=0, le=NUMBER_MAX)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-INTEGER_MAX = 2**63 - 1  # what msgpack and every database hold
-GENERATIONS_MAX = 64  # completions of a group in a body of rollouts
+INTEGER_MAX = 2**63 - 1  # what msgpack and every database can store
+GENERATIONS_MAX = 64  # completions of a group that peers accept
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-# a description says how a text of a pattern is written, for the error about one that is not
+# A type's description says how to write a text that must match a pattern; the error for a bad one quotes it.
 _HEX = "as 0x and 40 hex digits, the address that `swarmd swarm status` shows"
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z", description=_HEX)]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z", description=_HEX)]
-DIGEST = "sha256:"  # before a digest of weights in place of a revision
+DIGEST = "sha256:"  # prefix of a digest of weights, given in place of a revision
 _REVISION = "as a branch, tag or commit of the Hub, or as sha256: and 64 hex digits"
 Revision = Annotated[
     str,
@@ -57,7 +57,7 @@ TrustedPeer = Annotated[
 ]
 
 AUTO = "auto"
-AUTO_PARTS = 4  # one of this many groups comes from peers, while nothing is known of what they cost
+AUTO_PARTS = 4  # one group in this many comes from peers until their cost is known
 SenderKind = Literal["wallet", "proxy", "none"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
@@ -76,7 +76,7 @@ class TaskConfig(Section, frozen=True):
     name: str
     weight: Positive = 1.0
     config: dict[str, Any] = {}
-    curriculum: bool = False  # go through the task's levels as the results allow
+    curriculum: bool = False  # move through the task's levels as the results improve or worsen
 
 
 class SwarmConfig(Section, frozen=True):
@@ -85,7 +85,7 @@ class SwarmConfig(Section, frozen=True):
     id: Name
     coordinator: str = ""  # its peer id; empty on the coordinator itself
     kind: str = "digits"  # see swarmd.swarms.registry
-    stages: AtLeastOne = 1  # as the kind has
+    stages: AtLeastOne = 1  # in a round; must be what the kind has
     tasks: tuple[TaskConfig, ...] = ()  # empty: the kind's own mixture
     options: dict[str, Any] = {}  # settings of the kind, which checks them itself
 
@@ -95,30 +95,30 @@ class DhtConfig(Section, frozen=True):
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     announce: tuple[str, ...] = ()  # multiaddrs for others, if those to listen on cannot be reached from outside
-    bootstrap: tuple[str, ...] = ()  # multiaddrs with /p2p/<peer id>; retried for ever
+    bootstrap: tuple[str, ...] = ()  # multiaddrs with /p2p/<peer id>; dialled until one answers
     client_mode: bool = False  # dial only: behind a NAT without a relay
     auto_relay: bool = False
-    poll_s: Positive = 5.0  # between polls, a fall-back: hints are pushed
-    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are fetched, with shards
-    record_s: Annotated[float, msgspec.Meta(ge=5, le=3600)] = 900.0  # how long records live; renewed three times
-    memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
+    poll_s: Positive = 5.0  # between polls of the DHT, a fall-back for pushed hints
+    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # most to fetch from, if sharded
+    record_s: Annotated[float, msgspec.Meta(ge=5, le=3600)] = 900.0  # a record's lifetime; renewed three times in it
+    memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # network worker; p2pd: half
     members: tuple[str, ...] = ()  # peer ids that may write; empty: all
     admission: Literal["open", "invitation", "work"] = "open"  # what other peers need to write
-    work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
-    invitation: InvitationText = ""  # this node's own, as `swarmd swarm invite` prints it
+    work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits of a proof of work
+    invitation: InvitationText = ""  # this node's invitation, as `swarmd swarm invite` prints it
     identity: str = "identity.key"  # relative to the data directory
-    peer: str = ""  # peer id that the identity must have; if given, no identity is ever made automatically
+    peer: str = ""  # peer id that the identity must have; if set, no identity is generated
 
 
 class RoundConfig(Section, frozen=True):
-    """How this node behaves in rounds; meanings as in `swarmd.core.events.Settings`."""
+    """How this node behaves in rounds; keys mean the same as in `swarmd.core.events.Settings`."""
 
     behind: values.BehindPolicy = "finish-stage"
     train_s: Positive = 600.0
 
 
 class CoordinatorConfig(Section, frozen=True):
-    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`."""
+    """How the coordinator opens and closes stages; keys as in `swarmd.core.values.CoordinatorSettings`."""
 
     min_peers: AtLeastOne = 1
     start_s: Positive = 60.0
@@ -132,31 +132,31 @@ class ProxyConfig(Section, frozen=True):
     """A signer proxy that submits for this node: RL Swarm's login server or `swarmd signer`."""
 
     url: str = "http://127.0.0.1:3000/api"
-    org: str = ""  # organisation id that the proxy knows the account under
-    account: OptionalAddress = ""  # the account's address, if known: it tells this node's registration from others'
+    org: str = ""  # organisation id of the account at the proxy
+    account: OptionalAddress = ""  # the account's address, if known, to recognise this node's own registration
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
 
 
 class FeesConfig(Section, frozen=True):
     """What a transaction may cost. Nothing above these bounds is ever signed."""
 
-    max_gwei: Positive = 200.0  # highest price of a unit of gas, tip included
-    tip_gwei: NotNegative = 1.0  # for the block's producer, on chains with EIP-1559
+    max_gwei: Positive = 200.0  # highest price per unit of gas, tip included
+    tip_gwei: NotNegative = 1.0  # priority fee, on chains with EIP-1559
     stuck_s: Positive = 60.0  # a transaction that is not mined by then is replaced with a higher fee
     day_coins_max: NotNegative = 0.0  # the most to sign for in a UTC day, in the chain's coin; 0: no bound
-    legacy: bool = False  # the chain's blocks have no base fee (before EIP-1559): a price is paid in full
+    legacy: bool = False  # the chain has no base fee (before EIP-1559)
 
 
 class ChainConfig(Section, frozen=True):
     """The contract that keeps the rounds, and how to reach it."""
 
-    rpc: tuple[str, ...]  # ws(s), http(s) URLs of one chain, best first; file:PATH, credential:NAME: one a line
+    rpc: tuple[str, ...]  # ws(s), http(s) URLs of one chain, best first; or file:PATH, credential:NAME (one a line)
     chain_id: AtLeastOne
     contract: Address
-    from_block: Count = 0  # the contract was created in this block
+    from_block: Count = 0  # block in which the contract was created
     depth: Count = 2  # blocks on top of a block before it counts as confirmed
-    finality: Literal["depth", "safe", "finalized"] = "depth"  # what confirms: the depth, or the chain's own tags
-    poll_s: Positive = 2.0  # without a subscription
+    finality: Literal["depth", "safe", "finalized"] = "depth"  # confirmation: depth, or the chain's own tags
+    poll_s: Positive = 2.0  # between polls if there is no subscription
     sender: SenderKind = "wallet"
     keystore: str = "account.json"  # encrypted key of the account, relative to the data directory, or credential:NAME
     passphrase: str = "account.pass"  # file that holds its passphrase, likewise
@@ -165,7 +165,7 @@ class ChainConfig(Section, frozen=True):
     reward_scale: AtLeastOne = 1000
     winners: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
     votes: values.Votes = "judged"
-    shards: ChainShards = 0  # keys that a stage's records, and memberships, are divided among; as the manifest says
+    shards: ChainShards = 0  # DHT keys that the records of a stage, and memberships, are spread over; from the manifest
     fees: FeesConfig = FeesConfig()
     proxy: ProxyConfig = ProxyConfig()
 
@@ -175,7 +175,7 @@ class LoraConfig(Section, frozen=True):
 
     rank: Count = 0  # 0: no adapters
     alpha: AtLeastOne = 16
-    targets: tuple[str, ...] = ()  # layers by their names; empty: chosen by the architecture
+    targets: tuple[str, ...] = ()  # names of layers; empty: chosen by the architecture
 
 
 class VllmConfig(Section, frozen=True):
@@ -197,7 +197,7 @@ class TrainingConfig(Section, frozen=True):
 
     model: str = "embedded"  # shipped, "smollm2", "auto", a Hugging Face model id, a model directory or GGUF file
     revision: Revision = ""  # branch, tag or commit on the Hub; of a directory sha256:DIGEST of its weights; empty: any
-    pool: tuple[str, ...] = ()  # what "auto" chooses from: a kind of the table, ids, directories; empty: "general"
+    pool: tuple[str, ...] = ()  # candidates for "auto": a category of the table, ids, directories; empty: "general"
     device: Device = "auto"
     dtype: Dtype = "auto"
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
@@ -205,50 +205,50 @@ class TrainingConfig(Section, frozen=True):
     lora: LoraConfig = LoraConfig()
     vllm: VllmConfig = VllmConfig()
     reference: ReferenceConfig = ReferenceConfig()
-    memory_bytes_max: Count = 0  # of the trainer, with swap; beyond it a new process replaces it; 0: no bound
-    processes: AtLeastOne = 1  # of this node, one on each accelerator, through accelerate
-    accelerate: str = ""  # ddp, fsdp, zero2, zero3 (configs/accelerate/), or a file of accelerate's; empty: ddp
-    threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
+    memory_bytes_max: Count = 0  # of the trainer, swap included; above it the process is replaced; 0: no bound
+    processes: AtLeastOne = 1  # trainer processes, one for each accelerator, through accelerate
+    accelerate: str = ""  # ddp, fsdp, zero2, zero3 (configs/accelerate/), or an accelerate file; empty: ddp
+    threads: Count = 0  # torch threads; 0: one for small models, else torch's default
     steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
     generations: Annotated[int, msgspec.Meta(ge=2, le=GENERATIONS_MAX)] = 8  # completions of a question (G)
-    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0  # steps that draw ahead, with the weights of the step before
-    own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave slots for
-    own_questions_max: Count = 0  # at most, if own groups have zero variance; 0: no more than above
-    peer_questions: Count | Literal["auto"] = 4  # of `questions`, at most this many are peers'; auto: by their cost
-    warm_up: Literal["none", "form"] = "none"  # form: before the first step, the model learns where answers stand
+    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0  # steps generated ahead, with the previous weights
+    own_questions: Count = 0  # own groups generated in a step; 0: as many as peers' groups leave room for
+    own_questions_max: Count = 0  # upper bound when own groups have zero variance; 0: `own_questions`
+    peer_questions: Count | Literal["auto"] = 4  # peers' groups in a step at most; auto: by their cost
+    warm_up: Literal["none", "form"] = "none"  # form: before the first step, train the model on the answer format
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0
     learning_rate: Share = 3e-4
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: Count = 10  # optimiser steps of the node's life until the learning rate is reached
-    schedule_steps: Count = 0  # optimiser steps of the node's life after which a falling schedule stays at its end
+    warmup_steps: Count = 10  # optimiser steps, over all stages, of learning-rate warm-up
+    schedule_steps: Count = 0  # optimiser steps, over all stages, until a decaying learning rate reaches its end
     optimizer: Optimizer = "adamw"
     beta: NotNegative = 0.0  # KL weight; 0 needs no reference model
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28
     format_reward: NotNegative = 0.2
-    peer_loss: PeerLoss = "positive"  # success-gated: peers' groups only of questions that this node always fails
-    peer_floor: Share = 0.1  # peers' tokens count if their likelihood here is at least this share of exp(-entropy)
-    replay_questions: Count = 0  # of `questions`, at most: earlier groups in place of those with zero variance
-    micro_questions: Count = 0  # groups in one forward and backward pass at most; 0: as many as memory allows
+    peer_loss: PeerLoss = "positive"  # success-gated: peers' groups only for questions that this node always fails
+    peer_floor: Share = 0.1  # mask peers' tokens less likely here than this share of exp(-entropy)
+    replay_questions: Count = 0  # earlier groups that may replace those with zero variance, at most
+    micro_questions: Count = 0  # groups in one forward and backward pass at most; 0: as many as fit into memory
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
-    staleness_rounds: Count = 1  # peers' rollouts older than this are refused; 0: for rounds of several stages
+    staleness_rounds: Count = 1  # peers' rollouts older than this are refused; 0: suits rounds of several stages
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
-    catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's weights if they are better
-    average_weights_every: Count = 0  # rounds between trials of the mean of own weights and peers'; 0 for none
-    weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
+    catch_up: Literal["none", "weights"] = "none"  # after an absence: continue from a peer's weights if they are better
+    average_weights_every: Count = 0  # rounds between tries to average own weights with peers'; 0: never
+    weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
 
 
 class HubConfig(Section, frozen=True):
     """Pushing the model to the Hugging Face Hub."""
 
-    repo: str = ""  # "user/name", or "user/" for a name made of model and node; empty: nothing is pushed
+    repo: str = ""  # "user/name", or "user/" to derive the name from model and node; empty: nothing is pushed
     every: AtLeastOne = 1  # rounds between pushes
     token: str = ""  # file with the token, relative to the data directory, or credential:NAME
 
@@ -256,33 +256,33 @@ class HubConfig(Section, frozen=True):
 class ResultsConfig(Section, frozen=True):
     """Where a node's metrics and models go besides its log."""
 
-    trackers: tuple[Tracker, ...] = ("tensorboard",)  # all write below the data directory, never over the network
+    trackers: tuple[Tracker, ...] = ("tensorboard",)  # all write below the data directory, never to the network
     hub: HubConfig = HubConfig()
 
 
 class WorkersConfig(Section, frozen=True):
-    """Supervision of the two worker processes."""
+    """Supervision of the worker processes."""
 
-    silent_s: Positive = 60.0  # a worker that answers no ping by then is killed and restarted
-    restarts_max: AtLeastOne = 8  # not counting ends with outside causes, such as a kill for lack of memory
-    stop_s: Positive = 10.0  # longest orderly stop
+    silent_s: Positive = 60.0  # a worker that answers no ping for this long is killed and restarted
+    restarts_max: AtLeastOne = 8  # failures with outside causes, such as the OOM killer, do not count
+    stop_s: Positive = 10.0  # longest time for an orderly stop
 
 
 class StorageConfig(Section, frozen=True):
     """Bounds on what the node keeps on disk."""
 
-    # Whatever the bound, the log keeps its newest events and a snapshot of the state.
+    # Whatever the bound, the log keeps its newest events and one snapshot of the state.
     log_bytes_max: Annotated[int, msgspec.Meta(ge=1024 * 1024, le=INTEGER_MAX)] = 2 * 1024 * 1024 * 1024
     blob_bytes_max: AtLeastOne = 512 * 1024 * 1024
-    free_bytes_min: Count = 32 * 1024 * 1024  # with less, besides room for a checkpoint, the node pauses; 0: never
+    free_bytes_min: Count = 32 * 1024 * 1024  # below this, plus room for a checkpoint, the node pauses; 0: never
 
 
 class WebConfig(Section, frozen=True):
-    """The node's page, HTTP interface and metrics, served by a process beside the node."""
+    """The node's page, HTTP API and metrics, served by the web process."""
 
     listen: str = ""  # HOST:PORT; empty: nothing is served
     token: str = ""  # bearer token: a file, or credential:NAME; needed where other machines reach the address
-    hosts: tuple[str, ...] = ()  # further host names by which it may be asked, as behind a proxy
+    hosts: tuple[str, ...] = ()  # further host names that requests may use, as behind a proxy
 
 
 class NotifyConfig(Section, frozen=True):
@@ -290,8 +290,8 @@ class NotifyConfig(Section, frozen=True):
 
     urls: tuple[str, ...] = ()  # of services that Apprise knows; file:PATH or credential:NAME holds one a line
     command: tuple[str, ...] = ()  # program and arguments; the message comes on stdin
-    after_s: Positive = 60.0  # a change is reported if it lasts so long
-    heartbeat_url: str = ""  # pinged every minute while all is well, <url>/fail if not; file:PATH, credential:NAME
+    after_s: Positive = 60.0  # a change is reported if it lasts this long
+    heartbeat_url: str = ""  # pinged every minute while healthy, <url>/fail if not; file:PATH, credential:NAME
 
 
 class LogsConfig(Section, frozen=True):
@@ -325,7 +325,7 @@ def load_config(path: Path) -> Config:
 
 
 def read_config_text(path: Path) -> str:
-    """A configuration file's text, not checked yet. Raises NotFoundError and ConfigError as `load_config`."""
+    """A configuration file's text, not parsed yet. Raises NotFoundError and ConfigError as `load_config`."""
     try:
         text = read_toml(path)
         check_name_lengths(text)
@@ -348,7 +348,7 @@ def read_config_text(path: Path) -> str:
 
 
 def parse_config(text: str, origin: str) -> Config:
-    """Check configuration text; `origin` names it in errors. Raises ConfigError as `load_config` does."""
+    """Parse and check configuration text; `origin` names it in errors. Raises ConfigError as `load_config` does."""
     try:
         tables = parse_toml(text)
     except ValueError as error:
@@ -381,10 +381,11 @@ def parse_config(text: str, origin: str) -> Config:
 
 
 def describe_invalid(error: msgspec.ValidationError, kind: Any, where: str = "") -> tuple[str, str]:
-    """What is wrong, with the key in front, as "training.steps: Expected `int` >= 1", and how to correct it.
+    """Turn a validation error into what is wrong, as "training.steps: Expected `int` >= 1", and the fix.
 
     Args:
-        kind: the struct that msgspec was to make; `where` is the table's own name in the file.
+        kind: the struct that was being decoded.
+        where: dotted name of its table in the file.
     """
     reason, _, path = str(error).partition(" - at `$")
     key = f"{where}{path.removesuffix('`')}".lstrip(".")
@@ -411,7 +412,7 @@ UNITS = {
 
 
 def advise_value(message: str, kind: Any) -> str:
-    """How to write the key that a message of msgspec begins with: one of its few values, or an example."""
+    """How to write the key that a msgspec message starts with: one of its allowed values, or an example."""
     key, _, reason = message.partition(": ")
     hint, name, field = kind, "", None
     for name in re.sub(r"\[[^]]*\]", "", key).split("."):
@@ -447,13 +448,13 @@ def advise_value(message: str, kind: Any) -> str:
 
 
 def _describe_form(hint: Any) -> str:
-    """How a text of a pattern is written, from its type or that of a list's rows; empty if neither says."""
+    """How to write a text that must match a pattern, from its type or its list's item type; empty if neither says."""
     described = getattr(msgspec.inspect.type_info(hint), "item_type", msgspec.inspect.type_info(hint))
     return str((getattr(described, "extra_json_schema", None) or {}).get("description", ""))
 
 
 def _list_literal_values(hint: Any) -> list[Any]:
-    """The values of a Literal, which may be one type of a union or the type of a list's items."""
+    """The values of a Literal, which may be inside a union or a list."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [value for part in get_args(hint) for value in _list_literal_values(part)]
@@ -463,7 +464,7 @@ _LOSS = "The loss is always GRPO's: clip_low, clip_high and beta shape it, peer_
 _SAMPLING = (
     "Completions are drawn from all tokens: temperature alone shapes that, because GRPO needs their probabilities"
 )
-ELSEWHERE = {  # what other trainers call the keys of [training], or why there is none
+ELSEWHERE = {  # other trainers' names for keys of [training], and the key here or why there is none
     "batch_size": "questions",
     "bf16": "dtype",
     "epochs": "steps",
@@ -515,7 +516,7 @@ def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> t
 
 
 def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
-    """What is wrong with the first key that no configuration has, and the fix: the nearest, or where it belongs."""
+    """What is wrong with the first unknown key, and the fix: the nearest known key, or the table it belongs to."""
     found = find_unknown_key(tables, Config)
     if found is None:
         return None
@@ -531,12 +532,12 @@ def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def find_paths(name: str) -> list[str]:
-    """Where a configuration has keys of this name, as "training.model"."""
+    """Dotted names of all settings called `name`, as "training.model"."""
     return [path for path in _list_key_paths(Config) if path.endswith(f".{name}")]
 
 
 def _list_key_paths(kind: type, where: str = "") -> Iterator[str]:
-    """All keys of a struct and of those in it, with the names of their tables."""
+    """Dotted names of all keys of a struct and its nested structs."""
     for key, hint in get_type_hints(kind).items():
         inner = find_struct_type(hint)
         if inner is not None:
@@ -546,7 +547,7 @@ def _list_key_paths(kind: type, where: str = "") -> Iterator[str]:
 
 
 def find_struct_type(hint: Any) -> type[msgspec.Struct] | None:
-    """The one struct that a value of this type is, holds or may be; None for a table of free keys."""
+    """The struct type in a type hint: itself, or inside a union or list; None for a table of free keys."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return hint
     origin = get_origin(hint)
@@ -562,7 +563,7 @@ def encode(config: Config) -> bytes:
 
 
 def decode(encoded: bytes) -> Config:
-    """The configuration in what `encode` made. Raises ConfigError if it is anything else."""
+    """Decode what `encode` made. Raises ConfigError for anything else."""
     try:
         return msgspec.msgpack.decode(encoded, type=Config)
     except DECODE_ERRORS as error:
@@ -573,11 +574,11 @@ NAME_LENGTH_MAX = 64  # characters, as in swarmd.dht, which would take long to i
 
 
 def check_combined_settings(config: Config) -> None:
-    """Raise ConfigError if settings do not go together."""
+    """Raise ConfigError if settings contradict each other."""
     for key, value in iterate_values(config):
         if isinstance(value, str) and "\0" in value:  # the one character that no path or address has
             raise ConfigError(f"{key} has a NUL character in it", "Write it without")
-        if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in a kind's own settings
+        if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in a kind's options
             raise ConfigError(f"{key} is an integer of more than 64 bits", "Write a smaller one")
     if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
@@ -631,7 +632,7 @@ def check_name(name: str, key: str) -> None:
 
 
 def check_notify(notify: NotifyConfig) -> None:
-    """Raise ConfigError if a URL is not one that Apprise knows. Loading does not check it: a node runs all the same."""
+    """Raise ConfigError if Apprise does not know a URL. Not checked on loading: a node can run without it."""
     for number, url in enumerate(notify.urls, 1):
         if not url.startswith(("file:", "credential:")):
             open_service(url, f"notify.urls, entry {number}")
@@ -640,7 +641,7 @@ def check_notify(notify: NotifyConfig) -> None:
 
 
 def check_heartbeat_url(url: str) -> None:
-    """Raise ConfigError, without the URL, if it is not one of HTTP."""
+    """Raise ConfigError, which does not show the URL, unless it is an HTTP URL."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -651,13 +652,13 @@ def check_heartbeat_url(url: str) -> None:
 
 
 def open_service(url: str, key: str) -> "Apprise":
-    """The service behind an Apprise URL. Raises ConfigError, without the URL, if Apprise does not know it.
+    """The Apprise service of a URL. Raises ConfigError, which does not show the URL, if Apprise does not know it.
 
-    Importing Apprise takes half a second and 45 MiB, so it happens only for a URL.
+    Importing Apprise takes half a second and 45 MiB, so it happens only here.
     """
     import apprise
 
-    # its records may hold the URL
+    # Apprise's log lines may contain the URL.
     log = logging.getLogger("apprise")
     log.addHandler(logging.NullHandler())
     log.propagate = False
@@ -674,16 +675,16 @@ def open_service(url: str, key: str) -> "Apprise":
 
 
 def usual_peer_questions(training: TrainingConfig) -> int:
-    """Groups of a step that come from peers at most, while nothing is known of what they cost."""
+    """Peers' groups in a step at most, before anything is known about their cost."""
     if isinstance(training.peer_questions, int):
         return training.peer_questions
     return max(training.questions // AUTO_PARTS, 1)
 
 
 def make_peer_slots(training: TrainingConfig) -> values.PeerSlots | None:
-    """Between what bounds a node chooses the part that comes from peers; None if it is configured.
+    """Bounds within which a node chooses how many groups of a step are peers'; None if the number is configured.
 
-    At least one group is this node's own, on each of its processes.
+    Each trainer process keeps at least one group of this node's own.
     """
     if training.peer_questions != AUTO:
         return None
@@ -719,7 +720,7 @@ def _check_training(training: TrainingConfig) -> None:
         )
     own = training.questions // training.processes
     others = sum(-(-each // training.processes) for each in (peers, training.replay_questions))
-    if others >= own:  # each rank rounds its shares up
+    if others >= own:  # each process rounds its parts up
         raise ConfigError(
             f"training.processes ({training.processes}) leaves each process {own} of training.questions "
             f"({training.questions}), and its shares of training.peer_questions ({peers}) and "
@@ -769,7 +770,7 @@ def _check_training(training: TrainingConfig) -> None:
 def _check_overlap(training: TrainingConfig) -> None:
     if not training.overlap:
         return
-    # Copies of bitsandbytes' layers were seen to compute other numbers.
+    # Copies of bitsandbytes' quantized layers were seen to compute different numbers.
     unfit = training.processes > 1 or training.quantization != "none" or training.vllm.mode in ("auto", "colocate")
     if unfit:
         raise ConfigError(
@@ -804,12 +805,12 @@ def _check_chain(chain: ChainConfig) -> None:
 RPC_SCHEMES = ("http://", "https://", "ws://", "wss://")
 RPC_FORM = "Write it as https://host/path, http://host:port or wss://host/path"
 
-CATCH_UP_ROUNDS = 3  # missed in a row: an absence
-SHARD_MEMBERS = 64  # members whose records of a stage share a key, about
+CATCH_UP_ROUNDS = 3  # rounds missed in a row that count as an absence
+SHARD_MEMBERS = 64  # about how many members' records of a stage share a DHT key
 
 
 def make_core_settings(config: Config, peer: str) -> values.Settings:
-    """The part that decides the core's behaviour, for `NodeStarted`."""
+    """The settings that decide the core's behaviour, for `NodeStarted`."""
     coordinating = config.role == "coordinator"
     own = values.CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
     return values.Settings(
@@ -833,18 +834,18 @@ def make_core_settings(config: Config, peer: str) -> values.Settings:
 
 
 def needs_peer_weights(config: Config) -> bool:
-    """Whether this node fetches peers' weights, to begin from after an absence or to average its own with."""
+    """Whether this node fetches peers' weights, to catch up after an absence or to average with its own."""
     return _catches_up_from_peers(config) or (config.training.average_weights_every > 0 and _can_change_weights(config))
 
 
 def _catches_up_from_peers(config: Config) -> bool:
-    """Whether it continues from a peer's weights after an absence. The node that opens the rounds misses none."""
+    """Whether it continues from a peer's weights after an absence. The coordinator cannot be absent from a round."""
     follows = config.role != "coordinator" or config.chain is not None
     return config.training.catch_up == "weights" and follows and _can_change_weights(config)
 
 
 def _can_change_weights(config: Config) -> bool:
-    """Whether the trainer can change its weights between two steps: only if it is one process, and can compare them."""
+    """Whether the trainer can replace its weights between steps: one process, with an evaluation to compare them by."""
     return config.training.processes == 1 and config.training.held_out_questions > 0
 
 
@@ -857,7 +858,7 @@ def _make_chain_settings(chain: ChainConfig) -> values.ChainSettings:
     sends = chain.sender != "none"
     return values.ChainSettings(
         sends=sends,
-        drive=chain.drive if chain.sender == "wallet" else "never",  # a signer proxy does not offer to
+        drive=chain.drive if chain.sender == "wallet" else "never",  # a signer proxy cannot send this transaction
         stage_s=chain.stage_s,
         reward_scale=chain.reward_scale,
         winners=chain.winners if sends else 0,

@@ -11,26 +11,26 @@ class ExitCode:
     """Exit codes of all commands (sysexits.h where it has one)."""
 
     OK = 0
-    FAILURE = 1  # unexpected, or it may pass; a restart may help
+    FAILURE = 1  # unexpected or transient; a restart may help
     UNFIT = 2  # the doctor found errors
     DIFFERENCE = 3  # replay --verify or log verify found a difference
-    NEVER_STARTED = 4  # there is a node, and it has no log yet
+    NEVER_STARTED = 4  # the node was made and never started, so it has no log yet
     USAGE = 64
-    BAD_DATA = 65  # what was read is damaged, another's, or of a newer version
-    NO_INPUT = 66  # what is named is not there
+    BAD_DATA = 65  # input is damaged, another node's, or of a newer version
+    NO_INPUT = 66  # a named file does not exist
     UNAVAILABLE = 69  # a worker's restart budget is spent
     CANNOT_CREATE = 73  # no space left, read-only
     IO_ERROR = 74  # a failed fsync: what is on disk is unknown
     IN_USE = 75  # another daemon holds the data directory; a restart may help later
-    NO_PERMISSION = 77  # a secret that others may read, that is another user's, or whose passphrase is wrong
-    BAD_CONFIG = 78  # wrong, or asks for what this machine does not have
+    NO_PERMISSION = 77  # a secret that others may read, another user's file, or a wrong passphrase
+    BAD_CONFIG = 78  # invalid, or needs what this machine lacks
     IDENTITY_CONFLICT = 79  # the same identity runs elsewhere
-    CHAIN_CONFLICT = 80  # the chain is another one, was reset, or knows this peer under another account
+    CHAIN_CONFLICT = 80  # another chain, a reset one, or one that knows this peer under another account
     INTERRUPTED = 130  # Ctrl-C
 
 
-FOREIGN_ERRORS = (Exception, SystemExit)  # with which code may end that is not swarmd's, such as a plug-in's
-EXIT_FOR_ROOM = 99  # of a worker process that peers made too large: a new one follows, and no failure is counted
+FOREIGN_ERRORS = (Exception, SystemExit)  # what third-party code, such as a plug-in, may raise
+EXIT_FOR_ROOM = 99  # of a worker process that peers made too large: it is restarted, and no failure is counted
 
 
 class SwarmdError(Exception):
@@ -65,7 +65,7 @@ class NotFoundError(SwarmdError):
 
 
 class NeverStarted(SwarmdError):
-    """A node was made and never started, so it has no log that could be read."""
+    """A node was created but never started, so it has no log to read."""
 
     exit_code = ExitCode.NEVER_STARTED
 
@@ -81,11 +81,11 @@ class LogForeign(LogDamaged):
 
 
 class OtherVersion(LogDamaged):
-    """What was read has another version than this swarmd has: of rules, layout, protocol or a format."""
+    """A version of rules, layout, protocol or a format that this swarmd does not support."""
 
     @classmethod
     def from_numbers(cls, what: str, number: str, found: int, known: int) -> "OtherVersion":
-        """The error for `what`, whose version of `number` ("rules", "layout") is `found` and not `known`."""
+        """Make the error for `what`: its `number` ("rules", "layout") is `found`, this swarmd supports `known`."""
         newer = "Use the newer swarmd that wrote it"
         older = "An unreleased swarmd wrote it, and no other reads it: begin a new one"
         message = f"{what} has {number} {found}, this swarmd has {number} {known}"
@@ -129,7 +129,7 @@ class IdentityError(SwarmdError):
 
 
 class IdentityDamaged(IdentityError):
-    """A key, a backup of one or what belongs to it is damaged, or another's."""
+    """A key, its backup or a file that belongs to it is damaged, or belongs to another identity."""
 
     exit_code = ExitCode.BAD_DATA
 
@@ -145,25 +145,25 @@ class ArchiveError(SwarmdError):
 
 
 class ArchiveUnwritable(ArchiveError):
-    """An archive, or the directory that one is unpacked to, cannot be put where it was asked for."""
+    """An archive, or the directory to unpack one to, cannot be created at the given path."""
 
     exit_code = ExitCode.CANNOT_CREATE
 
 
 class UnitError(SwarmdError):
-    """A systemd unit cannot be written, or not as asked for."""
+    """A systemd unit cannot be written as requested."""
 
     exit_code = ExitCode.CANNOT_CREATE
 
 
 class PathUnusable(SwarmdError):
-    """A file or directory cannot be made where it was asked for."""
+    """A file or directory cannot be created at the given path."""
 
     exit_code = ExitCode.CANNOT_CREATE
 
 
 class RecordRejected(SwarmdError):
-    """What a peer sent failed validation; `reason` is the short word that it is counted under, such as `seed`."""
+    """A peer's record failed validation; `reason` is a short word for statistics, such as `seed`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -171,7 +171,7 @@ class RecordRejected(SwarmdError):
 
 
 class WeightsUnavailable(SwarmdError):
-    """No peer gives weights that count."""
+    """No trusted peer offers usable weights."""
 
     exit_code = ExitCode.NO_INPUT
 
@@ -185,27 +185,27 @@ class FrameError(SwarmdError):
 
 
 class WorkerLimitExceeded(SwarmdError):
-    """Peers made a worker take more memory, files or tasks than it may: it ends, and a new one follows."""
+    """Peers made a worker use more memory, files or tasks than allowed: it exits and is restarted."""
 
     exit_code = EXIT_FOR_ROOM
 
 
 class NetworkDown(SwarmdError):
-    """A DHT operation was asked for while the node is down, or the node died under it."""
+    """A DHT operation was called while the DHT node is down, or the node died during it."""
 
 
 class AddressInUse(SwarmdError):
-    """Another process listens on the address that this node is to listen on."""
+    """Another process listens on the address that this node was to use."""
 
     exit_code = ExitCode.BAD_CONFIG
 
 
 class ChainError(SwarmdError):
-    """Something about the chain that may pass: no endpoint answers, or an answer makes no sense."""
+    """A chain failure that may pass: no endpoint answers, or an answer makes no sense."""
 
 
 class EndpointFailed(ChainError):
-    """An RPC endpoint did not answer in time, refused, or sent garbage; the next one is tried."""
+    """An RPC endpoint timed out, refused, or sent garbage; the next one is tried."""
 
 
 class GasTooDear(ChainError):
@@ -221,7 +221,7 @@ class InsufficientFunds(ChainError):
 
 
 class BudgetSpent(ChainError):
-    """The account has signed for as much as it may in a day; nothing more is until the next one."""
+    """The account has signed for its daily limit; it signs nothing more until the next day."""
 
 
 class RpcRefused(ChainError):
@@ -237,7 +237,7 @@ class RpcRefused(ChainError):
 
 
 class ChainMismatch(SwarmdError):
-    """Another chain than configured, no such contract there, or a chain that was reset: nothing is signed."""
+    """Another chain than configured, no such contract on it, or a chain that was reset: nothing is signed."""
 
     exit_code = ExitCode.CHAIN_CONFLICT
 
@@ -257,7 +257,7 @@ class KeystoreError(SwarmdError):
 
 
 class KeystoreDamaged(KeystoreError):
-    """A keystore, or what belongs to it, is damaged, or another account's."""
+    """A keystore or a file that belongs to it is damaged, or belongs to another account."""
 
     exit_code = ExitCode.BAD_DATA
 
@@ -272,7 +272,7 @@ class SignerError(ChainError):
 
 
 class ManifestError(SwarmdError):
-    """A swarm's manifest is malformed, altered, or not what it says."""
+    """A swarm's manifest is malformed or altered, or its signature or digest does not match."""
 
     exit_code = ExitCode.BAD_DATA
 
@@ -290,7 +290,7 @@ class ModelUnfit(ModelError):
 
 
 class HubUnreachable(ModelError):
-    """The Hub does not answer, or something else answers in its place; another try may do better."""
+    """The Hub does not answer, or a proxy or login page answers instead; another try may succeed."""
 
 
 class GgufRefused(ModelError):
@@ -322,7 +322,7 @@ class DatasetRefused(SwarmError):
 
 
 class EnvironmentMissing(SwarmError):
-    """A swarm runs code on its nodes that this one does not have, or has in another version; none was installed."""
+    """A swarm runs Python packages that this node lacks or has in another version; none was installed."""
 
 
 class SandboxUnavailable(SwarmdError):
@@ -348,7 +348,7 @@ class CheckpointFailed(SwarmdError):
 
 
 class TrainingDiverged(SwarmdError):
-    """A step's gradient is no number; model and optimiser are put back to the last checkpoint."""
+    """A step's gradient is not finite; model and optimiser go back to the last checkpoint."""
 
 
 class GenerationFailed(SwarmdError):
@@ -356,27 +356,27 @@ class GenerationFailed(SwarmdError):
 
 
 class ControlError(SwarmdError):
-    """The daemon's control socket cannot be made, reached or understood."""
+    """The daemon's control socket cannot be created or reached, or its message is malformed."""
 
 
 class BundleHoldsSecret(ArchiveError):
-    """One of the node's secrets stands in what would go into a bundle."""
+    """One of the node's secrets occurs in a file of the bundle."""
 
 
 class NotifyFailed(SwarmdError):
-    """A message about the node's health did not get out."""
+    """A health notification could not be delivered."""
 
 
 class NoSafeMoment(SwarmdError):
-    """No moment came at which a stop would have cost no round; the node runs on."""
+    """No moment came at which a stop would not have cost a round; the node runs on."""
 
 
 class StopOverran(SwarmdError):
-    """A node inside another program did not come to an orderly stop: its workers were killed, its log is whole."""
+    """An embedded node did not stop in time: its workers were killed, its log is intact."""
 
 
 class NodeEnded(SwarmdError):
-    """A node inside another program ended by itself: a worker's fault, its identity elsewhere, another chain."""
+    """An embedded node ended by itself: a worker's fault, its identity running elsewhere, another chain."""
 
 
 class LocalSwarmFailed(SwarmdError):
@@ -384,7 +384,7 @@ class LocalSwarmFailed(SwarmdError):
 
 
 def single_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error of a task group to report: a deliberate one if there is any."""
+    """The one error of a group to report: a SwarmdError if there is one."""
     error: BaseException = group.subgroup(SwarmdError) or group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

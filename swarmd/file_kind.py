@@ -1,4 +1,4 @@
-"""For error messages: what a file is that a user named where another kind was expected, by its content."""
+"""Recognises by its content a file that a user gave where another kind was expected, for error messages."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ STARTS = {
 
 
 def describe_file(path: Path) -> tuple[str, str]:
-    """What a file is, and the command that takes it, which is empty if swarmd has no use for it.
+    """Describe a file, and name the command that accepts it; empty if none does.
 
     Raises OSError if it cannot be read.
     """

@@ -2,7 +2,7 @@
 
 - `replace_durably` puts a whole file in place or leaves the old one; `sync_*` make other changes durable.
 - A file that a user named, or that others may have put there, is opened only if it is a regular one.
-- `make_write_error` and `remedy` turn an OSError into the error and the fix that users see.
+- `make_write_error` and `advise_on_path_error` turn an OSError into the error and the fix that users see.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from pathlib import Path
 from swarmd.errors import ExitCode, LogWriteFailed, NoSpaceLeft, PathUnusable, SwarmdError
 
 TEMPORARY = ".tmp"  # suffix of files being written
-READ_BYTES_MAX = 1024 * 1024 * 1024  # of what is read whole
+READ_BYTES_MAX = 1024 * 1024 * 1024  # largest file that is read whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM)
 _BLOCKED = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
-_STAND_INS = (  # how a file begins, what it then is, and what to do
+_STAND_INS = (  # first bytes of a file, what it then is, and the fix
     (
         rb"version https://git-lfs",
         "is a pointer of Git LFS, not the file itself",
@@ -38,7 +38,7 @@ _STAND_INS = (  # how a file begins, what it then is, and what to do
 
 
 def make_write_error(error: OSError, path: Path, doing: str) -> LogWriteFailed:
-    """The error to raise for a failed write, sync or rename: NoSpaceLeft or LogWriteFailed."""
+    """Turn a failed write, sync or rename into NoSpaceLeft or LogWriteFailed."""
     if error.errno in _FULL:
         return NoSpaceLeft(f"no space left for {path} ({doing})", "Free space on that file system, then start again")
     missing = f"Name another place, or make the directory {path.parent}" if error.errno == errno.ENOENT else ""
@@ -47,7 +47,7 @@ def make_write_error(error: OSError, path: Path, doing: str) -> LogWriteFailed:
 
 
 def make_path_error(error: Exception) -> SwarmdError | None:
-    """The error that names the file or directory that the system refuses, and the fix; None for other errors."""
+    """Turn an OSError about a path into an error that names the path and the fix; None for other errors."""
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     path = os.fsdecode(error.filename)
@@ -59,7 +59,7 @@ def make_path_error(error: Exception) -> SwarmdError | None:
 
 
 def advise_on_path_error(error: OSError, path: Path) -> str:
-    """What to do about a path that the system refuses, without a full stop; empty if that is not known."""
+    """The fix for a path that the system refuses, without a full stop; empty if unknown."""
     if error.errno in _DENIED:
         return f"Run as the user whose it is, or see that {path} and its directory belong to user {os.geteuid()}"
     if error.errno in _BLOCKED:
@@ -83,7 +83,7 @@ def describe_copy_error(error: OSError) -> str:
 
 @contextlib.contextmanager
 def open_descriptor(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
-    """A descriptor of a file or directory, closed at the end. Raises OSError."""
+    """Open a file or directory, and close the descriptor at the end of the block. Raises OSError."""
     descriptor = os.open(path, flags, mode)
     try:
         yield descriptor
@@ -104,7 +104,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Make a directory durable with all that is in it. Raises OSError."""
+    """Make a directory and everything in it durable. Raises OSError."""
     for place, _, names in os.walk(root):
         for name in names:
             sync_file(Path(place, name))
@@ -132,7 +132,7 @@ def write_all(descriptor: int, content: bytes, offset: int) -> None:
 
 
 def write_durably(path: Path, *parts: bytes) -> None:
-    """As `replace_durably`, for the event log and what lies beside it. Raises NoSpaceLeft or LogWriteFailed."""
+    """Like `replace_durably`, for the event log and the files beside it. Raises NoSpaceLeft or LogWriteFailed."""
     try:
         replace_durably(path, *parts)
     except OSError as error:
@@ -140,9 +140,9 @@ def write_durably(path: Path, *parts: bytes) -> None:
 
 
 def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
-    """Put a whole file in place: temporary file, fsync, rename, fsync of the directory. Raises OSError.
+    """Write a file atomically: temporary file, fsync, rename, fsync of the directory. Raises OSError.
 
-    An earlier file of that name is untouched then, unless only the last step, the sync of the directory, failed.
+    After an error, an earlier file of that name is untouched, unless only the sync of the directory failed.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
@@ -161,23 +161,24 @@ def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def hold_directory_lock(place: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a directory, against other commands that do so. Raises PathUnusable, OSError."""
+    """Hold an exclusive lock on a directory, against other commands that use this function. Raises PathUnusable,
+    OSError."""
     with open_descriptor(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         lock_exclusively(descriptor, place)
         yield
 
 
 def make_directory_atomically(place: Path, make: Callable[[Path], object]) -> bool:
-    """Make a directory whole or not at all. After an interruption it begins again; a second process waits. `make`:
-    fills the directory that it is given, which then becomes `place`. Returns False if it was there. Raises NoSpaceLeft,
-    LogWriteFailed: it cannot be written."""
+    """Make a directory completely or not at all. An interrupted attempt is redone; a second process waits. `make`:
+    fills the directory that it is given, which is then renamed to `place`. Returns False if `place` existed. Raises
+    NoSpaceLeft, LogWriteFailed."""
     around = place.with_name(f".{place.name}.part")
     while not place.is_dir():
         make_directory(around)
         with open_descriptor(around, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-            with contextlib.suppress(OSError):  # no locks there, as on NFS
+            with contextlib.suppress(OSError):  # no locking there, as on NFS
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # The process that held the lock has removed the directory, and another may have made a new one.
+            # The previous holder may have removed the directory, and another process may have made a new one.
             if around.exists() and os.path.samestat(os.fstat(descriptor), around.stat()):
                 return _fill_and_rename(place, around, make)
     return False
@@ -202,7 +203,7 @@ def _fill_and_rename(place: Path, around: Path, make: Callable[[Path], object]) 
 
 
 def lock_exclusively(descriptor: int, place: Path) -> None:
-    """Lock an open file or directory. Without locks, as on some NFS, it does nothing. Raises PathUnusable."""
+    """Lock an open file or directory; a no-op where locks are missing, as on some NFS. Raises PathUnusable."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -213,7 +214,7 @@ def lock_exclusively(descriptor: int, place: Path) -> None:
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove what a failed write has left, if that is possible: not on a disk that has become read-only."""
+    """Remove what a failed write left; ignore failures, as on a disk that has become read-only."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
@@ -222,14 +223,14 @@ def remove_leftover(path: Path) -> None:
 
 
 def open_regular(path: Path) -> FileIO:
-    """A file to read, unbuffered, as `open_regular_descriptor` opens it. Raises OSError."""
+    """Open a regular file for reading, unbuffered, see `open_regular_descriptor`. Raises OSError."""
     return FileIO(open_regular_descriptor(path), "rb")
 
 
 def open_regular_descriptor(path: Path) -> int:
-    """A file opened to read, but no pipe or device, which a reader might wait for without end.
+    """Open a file for reading, but no pipe or device, which could block for ever.
 
-    Raises OSError; its `strerror` says what it is if it is not a regular file.
+    Raises OSError, whose `strerror` says what it is if it is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
@@ -240,7 +241,7 @@ def open_regular_descriptor(path: Path) -> int:
 
 
 def describe_irregular_file(mode: int) -> str:
-    """What a file of this mode is if it is not a regular one, in words."""
+    """Describe what a file that is not regular is, from its mode."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFDIR: "directory"}
     what = kinds.get(stat.S_IFMT(mode), "device")
     return f"it is a {what}, not a regular file"
@@ -268,7 +269,7 @@ def hash_file(path: Path) -> str:
 
 
 def detect_wrong_content(path: Path, start: bytes) -> tuple[str, str] | None:
-    """What a file really is, by its first bytes, and what to do about it; None if it may be what its name says."""
+    """What a file really is, by its first bytes, and the fix; None if it matches its suffix as far as these tell."""
     for pattern, what, fix in _STAND_INS:
         if re.match(pattern, start):
             return f"{path} {what}", fix.format(path.parent)

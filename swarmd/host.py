@@ -1,15 +1,15 @@
-"""What a machine has to allow for a node to run: checked at the start, before workers would fail again and again."""
+"""Limits of a machine that a node needs, checked at the start so that workers do not fail over and over."""
 
 import multiprocessing
 import resource
 
 from swarmd.errors import ConfigError
 
-FILES_MIN = 256  # open files of a process: p2pd has one for each connection
+FILES_MIN = 256  # open files of a process: p2pd needs one for each connection
 
 
 def check_host() -> None:
-    """Raise ConfigError if no node can run: too few open files, or no shared memory for locks between processes."""
+    """Raise ConfigError if a node cannot run: too few open files, or no shared memory for interprocess locks."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < FILES_MIN:
         raise ConfigError(

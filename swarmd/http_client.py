@@ -1,6 +1,7 @@
-"""HTTP requests by aiohttp, with a bound on an answer's size and on its total time.
+"""HTTP requests through aiohttp, with bounds on the answer's size and the total time.
 
-`ask` is for threads without an event loop. Coroutines keep a session of their own, and read answers by `read_start`.
+`send_request` is for threads without an event loop. Coroutines keep their own session and read answers with
+`read_body_start`.
 """
 
 import asyncio
@@ -21,8 +22,6 @@ class HttpFailed(Exception):
 
 
 class HttpRequest(NamedTuple):
-    """One HTTP request: method, URL, body and headers."""
-
     method: str
     url: str
     body: bytes = b""
@@ -40,7 +39,7 @@ async def read_body_start(stream: "StreamReader", bytes_max: int) -> bytes:
 def send_request(
     request: HttpRequest, deadline: float, answer_bytes_max: int, check: Callable[[], None] = lambda: None
 ) -> tuple[int, bytes]:
-    """The status and the body of the answer. Blocks. Redirects are not followed.
+    """Send a request. Returns the status and body of the answer. Blocks. Does not follow redirects.
 
     Args:
         check: called several times a second; what it raises closes the connection and ends the call.
@@ -61,7 +60,7 @@ async def _call_with_checks(call: Coroutine[None, None, T], check: Callable[[], 
 
 
 async def _send_async(request: HttpRequest, left_s: float, bytes_max: int) -> tuple[int, bytes]:
-    import aiohttp  # here, because most importers of this module make no request
+    import aiohttp  # imported here: most importers of this module send no request
 
     try:
         async with (

@@ -1,4 +1,4 @@
-"""Settings of every HTTP server of swarmd: the address that it listens on, who may reach it, its bearer token."""
+"""Settings shared by all HTTP servers: the listening address, who may reach it, the bearer token."""
 
 import asyncio
 import hmac
@@ -11,22 +11,20 @@ from typing import NamedTuple
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
-NETWORK_BITS = 64  # of an IPv6 address; anyone who has one has 2**64 of them
+NETWORK_BITS = 64  # prefix length by which IPv6 clients are counted: one customer has at least a /64
 UNKNOWN = "?"
-PAGE_PORT = 8800  # of a node's page, by default and as an example
+PAGE_PORT = 8800  # default port of a node's page
 TOKEN_CHARS_MIN = 16
 TOKEN = SecretKind("token file", ConfigError, 4096, "Write a random token into it: `openssl rand -hex 32`, mode 0600")
 
 
 class Address(NamedTuple):
-    """Where to listen."""
-
     host: str
     port: int
 
 
 def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
-    """HOST:PORT, given at `key`. Raises ConfigError, with an example that has `port`."""
+    """Parse HOST:PORT, given under `key`. Raises ConfigError; its example uses `port`."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
     if found is not None and int(found[3]) > 65535:
         raise ConfigError(
@@ -39,7 +37,7 @@ def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
 
 
 def check_listen(address: Address, token: str, what: str, option: str = "--token-file FILE") -> None:
-    """Raise ConfigError if others could reach `what` without a token, which `option` sets."""
+    """Raise ConfigError if other machines could reach `what` without a token; `option` is how to set one."""
     if not is_loopback(address.host) and not token:
         raise ConfigError(
             f"{what} would listen on {address.host}, where others can reach it, and asks for no token",
@@ -48,7 +46,7 @@ def check_listen(address: Address, token: str, what: str, option: str = "--token
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
+    """Whether the host is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -72,10 +70,10 @@ def is_ip_or_localhost(host: str) -> bool:
 
 
 def load_token(named: str, root: Path, kind: SecretKind = TOKEN, chars_min: int = TOKEN_CHARS_MIN) -> str:
-    """The bearer token in a file, relative to `root`, or in `credential:NAME`; empty if none is named.
+    """Read the bearer token from a file, relative to `root`, or `credential:NAME`; empty if `named` is empty.
 
     Args:
-        chars_min: 1 for a token that somebody else made.
+        chars_min: 1 for a token that another service issued.
 
     Raises `kind.error` if it cannot be read, others may read it, it is too short, or it is not plain text.
     """
@@ -91,7 +89,7 @@ def load_token(named: str, root: Path, kind: SecretKind = TOKEN, chars_min: int 
 
 
 def bears_token(authorization: str, token: str) -> bool:
-    """Whether an Authorization header carries the token; an empty token admits everybody."""
+    """Whether an Authorization header carries the token; with an empty token everyone is admitted."""
     if not token:
         return True
     scheme, _, given = authorization.partition(" ")
@@ -100,7 +98,7 @@ def bears_token(authorization: str, token: str) -> bool:
 
 
 def client_network_of(host: str) -> str:
-    """The IPv4 address, or the IPv6 network of one customer, for counting connections and requests of one origin."""
+    """The client's IPv4 address or IPv6 /64 network, for limits per client."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -113,7 +111,7 @@ def client_network_of(host: str) -> str:
 
 
 def stop_signal_future() -> asyncio.Future[None]:
-    """A future that is done at the first SIGTERM or SIGINT; the second signal has its usual effect."""
+    """A future that is done at the first SIGTERM or SIGINT; a second signal has its default effect."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[None] = loop.create_future()
 

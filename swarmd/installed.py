@@ -1,7 +1,7 @@
-"""How swarmd was installed, and the command that installs more packages beside it.
+"""How swarmd was installed, and the command that adds packages to the same environment.
 
 swarmd is on no package index: `make dist` builds a wheel (docs/OPERATING.md, Install). The packages of its extras are
-on one, so a fix names these instead of the extra.
+on PyPI, so fixes name these instead of the extra.
 """
 
 import importlib
@@ -16,17 +16,17 @@ from packaging.requirements import Requirement
 from swarmd.errors import ConfigError
 
 DISTRIBUTION = "swarmd"
-WHEEL = "swarmd-*.whl"  # in the user's directory
-TOOLS = {"pipx": "pipx_metadata.json", "uv": "uv-receipt.toml"}  # a file that each leaves in its environments
+WHEEL = "swarmd-*.whl"  # in the user's current directory
+TOOLS = {"pipx": "pipx_metadata.json", "uv": "uv-receipt.toml"}  # tool → a file that marks its environments
 
 
 def detect_install_tool(prefix: Path) -> str:
-    """`pipx` or `uv` if that made the environment, else empty."""
+    """`pipx` or `uv` if it made this environment, else empty."""
     return next((name for name, receipt in TOOLS.items() if (prefix / receipt).is_file()), "")
 
 
 def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
-    """The command that installs packages beside this swarmd."""
+    """The command that installs packages into swarmd's environment."""
     wanted = [f"'{each}'" for each in requirements]
     tool = detect_install_tool(Path(prefix))
     if tool == "pipx":
@@ -37,10 +37,9 @@ def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
 
 
 def extra_command(extra: str) -> str:
-    """The command that installs the packages of an extra."""
     try:
         needs = [Requirement(each) for each in requires(DISTRIBUTION) or []]
-    except PackageNotFoundError:  # from a checkout that was never installed
+    except PackageNotFoundError:  # a checkout that was never installed
         needs = []
     optional = [each for each in needs if each.marker and not each.marker.evaluate({"extra": ""})]
     brought = [each for each in optional if each.marker and each.marker.evaluate({"extra": extra})]

@@ -1,7 +1,7 @@
 """The one way to get a logger: `log = get_logger(__name__)`.
 
-If swarmd has configured logging, a line goes through structlog with its fields. A node may also run inside another
-program, which has not: there a line goes to the standard library's logger of that name.
+If swarmd has configured logging, a line goes through structlog with its fields. Inside another program, which has not,
+it goes to the standard library's logger of that name.
 """
 
 import logging
@@ -19,14 +19,14 @@ def get_logger(name: str) -> Any:
 
 
 def _bind_logger(name: str, logger: Any, processors: Iterable[Processor], context: MutableMapping[str, Any]) -> Any:
-    """What structlog takes for a bound logger's class, and calls for each line."""
+    """Bind a logger when a line is logged; structlog calls this in place of a bound logger's class."""
     if structlog.is_configured():
         return structlog.get_config()["wrapper_class"](logger, processors=processors, context=context)
     return structlog.stdlib.BoundLogger(logging.getLogger(name), _PLAIN, dict(context))
 
 
 def _as_record(logger: Any, method: str, fields: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The message followed by its fields, for the standard library."""
+    """Format message and fields as one text for the standard library."""
     exc_info = fields.pop("exc_info", None)
     message = str(fields.pop("event", ""))
     return (" ".join([message, *(f"{name}={value}" for name, value in fields.items())]),), {"exc_info": exc_info}

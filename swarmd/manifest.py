@@ -1,11 +1,11 @@
 """A swarm's manifest: one signed TOML file with everything that a node must know to join. See docs/SWARMS.md.
 
 - `read_manifest` parses a file strictly and verifies its digest and its signature; `make_config_text` makes a node's
-  configuration of it and of the node's own choices.
-- No key has a default except `recipe.options`, `recipe.revision`, `recipe.lora`, `average_weights_every` and a task's
-  `curriculum`, which came later: a later change of a default would change the meaning of old files.
-- Keys mean the same as in a node's configuration (configs/reference.toml). `recipe` holds those that all nodes must
-  have alike, because they decide what is learnt, or whether nodes can use each other's rollouts.
+  configuration from it and the node's own choices.
+- Only keys that were added later have defaults (`recipe.options`, `recipe.revision`, `recipe.lora`,
+  `average_weights_every`, a task's `curriculum`): changing a default would change the meaning of old files.
+- Keys mean the same as in a node's configuration (configs/reference.toml). `recipe` holds those that must be equal on
+  all nodes, because they decide what is learnt, or whether nodes can use each other's rollouts.
 - Digest and signature are over the canonical form: msgpack with the keys of every map sorted, integers in their
   shortest form, floats of 64 bits. The signature covers everything in the manifest but the signature itself.
 """
@@ -64,8 +64,8 @@ BOOTNODES_MAX = 32
 MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
-# Options of kinds that each node sets for itself: how programs are confined, what they are given, whom a node calls,
-# and what it downloads. A manifest's creator does not decide these. Python that a manifest names is installed by each
+# Options of kinds that each node sets for itself: how programs are confined, their limits, whom a node calls, and what
+# it downloads. The manifest's creator does not decide these. Python packages named by a manifest are installed by each
 # operator, see `swarmd.swarms.packages`.
 OWN_OPTIONS = (
     "sandbox",
@@ -78,19 +78,19 @@ OWN_OPTIONS = (
     "environment",
     "memory_bytes",
 )
-DEPTH_MAX = 8  # tables in tables of a task's settings
-UINT32_MAX = 2**32 - 1  # of the contract's policy
+DEPTH_MAX = 8  # nesting of tables in a task's settings
+UINT32_MAX = 2**32 - 1  # in the contract's policy
 CREATED_AT_MAX = 253_402_300_799  # the last second of the year 9999
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LENGTH_MAX)]
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-SignatureText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){64,1200}\Z")]  # 64 bytes, or with RSA some more
+SignatureText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){64,1200}\Z")]  # 64 bytes; with RSA more
 PolicyNumber = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
-# A model that swarmd ships or downloads, a Hugging Face model id, or a directory that is handed out with the manifest:
-# any other path could be a different model on each machine.
+# A model that swarmd ships or downloads, a Hugging Face model id, or a directory distributed with the manifest: any
+# other path could be a different model on each machine.
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 Model = Annotated[str, msgspec.Meta(pattern=rf"^(?!.*\.(?i:gguf)\Z)(\./{_PART}|{_PART}(/{_PART})?)\Z")]
-HANDED_OUT = "./"  # before the name of such a directory
+HANDED_OUT = "./"  # prefix of such a directory's name
 Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 
 
@@ -98,8 +98,6 @@ Membership = Literal["open", "allow-list", "invitation", "work"]
 
 
 class ManifestTask(Section, frozen=True):
-    """One task of the mixture."""
-
     name: Title
     weight: Positive
     config: dict[str, Any]
@@ -128,9 +126,9 @@ class ManifestRecipe(Section, frozen=True):
     staleness_rounds: Count
     tasks: Annotated[tuple[ManifestTask, ...], msgspec.Meta(max_length=TASKS_MAX)]
     digest: str
-    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; an empty one changes no digest
-    revision: Revision = ""  # of the model; nor does an empty one of these
-    lora: LoraConfig | None = None  # adapters; nor do none
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; not in the digest if empty
+    revision: Revision = ""  # of the model; not in the digest if empty
+    lora: LoraConfig | None = None  # adapters; not in the digest if None
 
 
 class ManifestRounds(Section, frozen=True):
@@ -160,7 +158,7 @@ class ManifestChain(Section, frozen=True):
 
 
 class Signature(Section, frozen=True):
-    """The creator's signature, as `swarmd.dht.identity.identity` has it, in lower-case hex."""
+    """The creator's signature, see `swarmd.dht.identity.identity`, in lower-case hex."""
 
     by: Text  # peer id
     value: SignatureText
@@ -173,16 +171,16 @@ class Manifest(Section, frozen=True):
     id: Name
     name: Title
     created_at: Annotated[int, msgspec.Meta(ge=0, le=CREATED_AT_MAX)]  # POSIX seconds
-    creator: Text  # peer id; also that of the swarm's coordinator node
+    creator: Text  # peer id, also of the swarm's coordinator
     membership: Membership
-    members: Members  # the allow-list of a swarm without a chain; a contract keeps its own
+    members: Members  # allow-list of a swarm without a chain; a contract keeps its own
     bootnodes: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=BOOTNODES_MAX)]
     recipe: ManifestRecipe
     signature: Signature
     rounds: ManifestRounds | None = None
     chain: ManifestChain | None = None
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
-    protocol: AtLeastOne = 1  # version that members speak
+    protocol: AtLeastOne = 1  # version of the protocol that members speak
     average_weights_every: Count = 0  # rounds, unless a node says otherwise; 0: never
 
 
@@ -192,7 +190,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
     Raises ManifestError for what a manifest cannot hold: a GGUF file, or settings that are not plain values.
     """
     training, model = msgspec.structs.asdict(config.training), config.training.model
-    # A directory is named by its last part, under which it is handed out.
+    # A directory is distributed under its last path component.
     shared_model = f"{HANDED_OUT}{Path(model).expanduser().resolve().name}" if is_directory(model) else model
     shared = {name: training[name] for name in ManifestRecipe.__struct_fields__ if name in training}
     swarm = config.swarm
@@ -205,7 +203,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
         "tasks": tasks,
         "options": {name: value for name, value in swarm.options.items() if name not in OWN_OPTIONS},
         "digest": "",
-        "peer_questions": usual_peer_questions(config.training),  # "auto" is for each node to set
+        "peer_questions": usual_peer_questions(config.training),  # "auto" is a choice of each node
         "lora": config.training.lora if config.training.lora.rank else None,
     }
     try:
@@ -222,7 +220,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
 
 
 def check_form(manifest: Manifest) -> None:
-    """Check what the types do not say. Raises ManifestError, which names the key."""
+    """Check what the types cannot express. Raises ManifestError, which names the key."""
     if (manifest.rounds is None) == (manifest.chain is None):
         raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]", _FETCH)
     _check_printable("name", manifest.name)
@@ -249,7 +247,7 @@ def check_form(manifest: Manifest) -> None:
 
 
 def _check_averaging(manifest: Manifest) -> None:
-    """Weights can be averaged only with one architecture, and only with peers that somebody has admitted."""
+    """Check that averaged weights have one architecture and come only from admitted peers. Raises ManifestError."""
     if not manifest.average_weights_every:
         return
     if manifest.recipe.model == AUTO:
@@ -292,7 +290,7 @@ def _check_peers(key: str, peers: tuple[str, ...]) -> None:
 
 
 def check_bootnode(address: str) -> None:
-    """Raise ManifestError unless it is a multiaddr that ends in /p2p/<peer id>."""
+    """Raise ManifestError unless `address` is a multiaddr that ends in /p2p/<peer id>."""
     place, _, peer = address.rpartition("/p2p/")
     _check_printable("bootnodes", address)
     if not is_multiaddr(place) or not is_peer_id(peer):
@@ -333,7 +331,7 @@ def check_recipe(recipe: ManifestRecipe) -> None:
 
 
 def _check_plain(where: str, value: Any, depth: int) -> None:
-    """Check that settings are texts, numbers, truth values, and lists and tables of these: all encode them alike."""
+    """Check that settings consist of texts, numbers, booleans, lists and tables, which all nodes encode alike."""
     if depth == 0:
         raise ManifestError(f"{where}: the settings are nested more than {DEPTH_MAX} deep", "Write them flatter")
     if isinstance(value, dict):
@@ -344,7 +342,7 @@ def _check_plain(where: str, value: Any, depth: int) -> None:
         for inner in value:
             _check_plain(where, inner, depth - 1)
     elif isinstance(value, str):
-        _check_printable(where, value.replace("\n", ""))  # a prompt has lines
+        _check_printable(where, value.replace("\n", ""))  # a prompt may have several lines
     elif isinstance(value, int):
         if not -INTEGER_MAX <= value <= INTEGER_MAX:
             raise ManifestError(f"{where}: {value} has more than 64 bits", "Write a smaller number")
@@ -365,7 +363,6 @@ def recipe_digest(recipe: ManifestRecipe) -> str:
 
 
 def signed_message(manifest: Manifest) -> bytes:
-    """The bytes under the signature."""
     return DOMAIN + _encode_canonical(manifest, "signature")
 
 
@@ -376,7 +373,7 @@ def _encode_canonical(value: msgspec.Struct, left_out: str) -> bytes:
 
 
 def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
-    """The same with a new digest of the recipe and a new signature of the creator.
+    """Recompute the recipe's digest and sign the manifest as its creator.
 
     Raises ManifestError if the identity is not the creator's, or the manifest is malformed.
     """
@@ -391,13 +388,13 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
     sealed = msgspec.structs.replace(sealed, signature=Signature(identity.peer_id, value))
     check_form(sealed)
     try:
-        return msgspec.convert(msgspec.to_builtins(sealed), Manifest)  # only what can be read again is signed
+        return msgspec.convert(msgspec.to_builtins(sealed), Manifest)  # sign only what can be read back
     except msgspec.ValidationError as error:
         raise ManifestError(f"no manifest can say this: {error}", "Choose a value within these bounds") from error
 
 
 def verify(manifest: Manifest) -> None:
-    """Raise ManifestError unless the recipe has its digest, and the creator signed exactly this manifest."""
+    """Raise ManifestError unless the recipe matches its digest and the creator signed this manifest."""
     try:
         check_form(manifest)
     except ManifestError as error:
@@ -415,7 +412,7 @@ LINE_LENGTH = 80  # a longer list has each entry on its own line
 
 
 def add_comment(value: Any, comment: str) -> Item:
-    """A value with a comment behind it, if there is one."""
+    """A TOML item of the value, with a trailing comment unless that is empty."""
     item: Item = tomlkit.item(to_inline_toml(value))
     if comment:
         item.comment(comment)
@@ -423,7 +420,7 @@ def add_comment(value: Any, comment: str) -> Item:
 
 
 def to_inline_toml(value: Any) -> Any:
-    """The same with lists and tables written inside their value."""
+    """Convert a value to TOML, with lists and tables inline."""
     if isinstance(value, dict):
         table: InlineTable = tomlkit.inline_table()
         for key, entry in value.items():
@@ -465,7 +462,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         raw = read_start(path, MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        if found := re.match(r"(https?):/(?!/)", str(path)):  # of a URL, a path has lost a slash
+        if found := re.match(r"(https?):/(?!/)", str(path)):  # as a path, a URL has lost a slash
             url = f"{found[1]}://{str(path)[found.end() :]}"
             fix = f"Fetch it first, for example with `curl -O {url}`, and name the file"
             raise NotFoundError(f"{url} is a URL, and a manifest is a file here", fix) from error
@@ -523,7 +520,7 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def render_manifest(manifest: Manifest) -> str:
-    """The file's text. Raises ManifestError if it would be larger than a reader takes."""
+    """Render the manifest as TOML. Raises ManifestError if readers would refuse it as too large."""
     document = tomlkit.document()
     for line in _HEAD:
         document.add(tomlkit.comment(line))
@@ -550,7 +547,7 @@ def _add_key(place: Any, key: str, value: Any) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write the file at once: a reader sees the old one or the new one.
+    """Write the file atomically.
 
     Raises ManifestError if it would be too large, and PathUnusable.
     """
@@ -561,8 +558,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         raise PathUnusable(error.message, "Make room for it, or its directory writable, and try again") from error
 
 
-AVERAGED_WITH = ("coordinator", "credited")  # training.weights_from if the manifest has weights averaged
-TRAIN_STAGES = 2.0  # a slow node may train for the time of so many stages
+AVERAGED_WITH = ("coordinator", "credited")  # default of training.weights_from if the manifest enables averaging
+TRAIN_STAGES = 2.0  # stage durations that a slow node may spend on training
 
 _NODE_COMMENTS = {  # by dotted key
     "name": "shown to others on the leaderboard",
@@ -593,16 +590,16 @@ _NODE_COMMENTS = {  # by dotted key
 
 
 class NodeChoice(msgspec.Struct, frozen=True):
-    """What a node chooses besides the manifest; keys as in `swarmd.config`."""
+    """A node's own choices for its configuration; keys as in `swarmd.config`."""
 
     peer: str
     name: str = ""
     role: Role = "follower"
     data: str = "."
-    identity: str = ""  # its key file, if it is not in the data directory
+    identity: str = ""  # path of its key file, if outside the data directory
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     announce: tuple[str, ...] = ()
-    bootnodes: tuple[str, ...] = ()  # beyond the manifest's
+    bootnodes: tuple[str, ...] = ()  # in addition to the manifest's
     invitation: str = ""  # if the swarm asks for one
     options: dict[str, Any] = {}  # keys of [swarm.options] that are not in the recipe
     training: dict[str, Any] = {}  # keys of [training] that are not in the recipe
@@ -611,7 +608,7 @@ class NodeChoice(msgspec.Struct, frozen=True):
     keystore: str = "account.json"
     passphrase: str = "account.pass"
     drive: Drive = "policy"
-    signer: str = ""  # the signer proxy's URL, with the organisation and the account that it signs for
+    signer: str = ""  # the signer proxy's URL; with the organisation and the account it signs for
     org: str = ""
     account: str = ""
     token: str = ""
@@ -667,9 +664,9 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
 
 
 def _weights_settings(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
-    """Settings for weights: the coordinator offers its own, and late nodes take them.
+    """Settings for sharing weights: the coordinator offers its own, and nodes that fall behind fetch them.
 
-    If the manifest has weights averaged, all nodes offer theirs, and trust members that have credit.
+    If the manifest enables averaging, all nodes offer their weights, and trust members that have credit.
     """
     if manifest.rounds is None:
         return {}
@@ -720,7 +717,7 @@ def _chain_settings(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
 
 
 def _make_table(name: str, comment: str, content: dict[str, Any], nests: bool = True) -> Any:
-    """A table. Tables in it become tables of their own, and tables in these are written inline."""
+    """A TOML table; its sub-tables get their own headers if `nests`, deeper ones are inline."""
     table = tomlkit.table()
     if comment:
         table.comment(comment)

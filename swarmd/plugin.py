@@ -1,9 +1,9 @@
-"""What the author of a kind of swarm may import, for the kind and its tests.
+"""What authors of a kind of swarm may import, for the kind and its tests.
 
 A kind is a subclass of `Plan` that an installed distribution names in the entry-point group `swarmd.swarms`.
 docs/swarms/writing.md has the rules for its methods and a line for each name here; `swarmd swarm scaffold NAME --kind
-plan` writes a package to start from. These names stay; everything else in `swarmd` is private and may change with any
-version.
+plan` writes a package to start from. These names are stable; everything else in `swarmd` is private and may change with
+any version.
 
 Importing this loads neither torch nor hivemind nor `datasets`: the daemon imports plug-ins, too, to read their
 `stages`.

@@ -21,29 +21,27 @@ from swarmd.files import advise_on_path_error, remove_leftover, sync_directory
 from swarmd.paths import quote_for_shell
 
 CREDENTIAL = "credential:"
-SCRYPT_COST = 17  # log2 of scrypt's n when sealing: 128 MiB and some tenths of a second for each passphrase tried
+SCRYPT_COST = 17  # log2 of scrypt's n when sealing: 128 MiB and some 0.1 s for each passphrase tried
 SEALED_MAGIC = b"swarmd-sealed\x00"
 SEALED_VERSION = 1
 SEALED_HEADER = struct.Struct(f">{len(SEALED_MAGIC)}sBB16s12s")
-COST_MIN, COST_MAX = 10, 18  # when opening: a file cannot ask for more memory than 256 MiB
+COST_MIN, COST_MAX = 10, 18  # accepted when opening: at most 256 MiB of memory
 PASSPHRASE_LENGTH_MIN, PASSPHRASE_LENGTH_MAX = 8, 1024  # characters
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
 class SecretKind(NamedTuple):
-    """A kind of secret, for errors."""
+    """A kind of secret, for error messages."""
 
     noun: str
     error: type[SwarmdError]
-    bytes_max: int  # a larger file is refused unread
-    make: str = ""  # how to get one, for a missing file
+    bytes_max: int  # a larger file is refused
+    make: str = ""  # how to create one, for the error about a missing file
 
 
 class Secret(NamedTuple):
-    """Where a secret is."""
-
     path: Path
-    guarded: bool = False  # by the service manager, through the directory: owner and mode do not matter
+    guarded: bool = False  # the service manager protects it by its directory; owner and mode do not matter
 
 
 def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
@@ -117,9 +115,9 @@ def _make_access_error(kind: SecretKind, message: str, fix: str = "") -> SwarmdE
 
 
 def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
-    """Make a file with mode 0600, durably.
+    """Create a file with mode 0600, durably.
 
-    Raises `kind.error` if it exists, because it is never overwritten, or cannot be written; then nothing is left of it.
+    Raises `kind.error` if it exists (it is never overwritten) or cannot be written; then nothing is left of it.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -148,7 +146,7 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
 
 
 def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:
-    """Encrypt with a passphrase. Raises IdentityDamaged if that is too short or too long."""
+    """Encrypt with a passphrase. Raises IdentityDamaged if the passphrase is too short or too long."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     if not PASSPHRASE_LENGTH_MIN <= len(passphrase) <= PASSPHRASE_LENGTH_MAX:
@@ -164,7 +162,7 @@ def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:
 
 
 def unseal(raw: bytes, passphrase: str, origin: str) -> bytes:
-    """What `seal` encrypted. Raises IdentityDamaged as `read_sealed_header`, IdentityError for another passphrase."""
+    """Decrypt what `seal` made. Raises IdentityDamaged (`read_sealed_header`), IdentityError for a wrong passphrase."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -182,7 +180,8 @@ SEALED_FIX = "Name the file that `swarmd identity backup` wrote; `swarmd restore
 
 
 def read_sealed_header(raw: bytes, origin: str) -> tuple[int, bytes, bytes]:
-    """(cost, salt, nonce), in bounds. Raises IdentityDamaged if `raw` is not sealed, or in another version."""
+    """Parse (cost, salt, nonce). Raises IdentityDamaged if `raw` is not sealed, has another version, or a cost out of
+    bounds."""
     if len(raw) <= SEALED_HEADER.size or not raw.startswith(SEALED_MAGIC):
         raise IdentityDamaged(f"{origin} is not a backup that swarmd sealed", SEALED_FIX)
     _, version, cost, salt, nonce = SEALED_HEADER.unpack_from(raw)

@@ -1,8 +1,8 @@
-"""Untrusted TOML: bounded in size, in nesting and in parts of a name; and the lines of its keys.
+"""Parses untrusted TOML, bounded in size, nesting and parts of a name; finds the lines of keys.
 
-- tomllib keeps each prefix of a dotted name, so that one of 20,000 parts, 40 KB of text, takes 2 GB: `check_names`
-  refuses such names before parsing.
-- tomllib does not say on which line a key stands: `line_of` finds it, for errors.
+- tomllib keeps each prefix of a dotted name, so that one of 20,000 parts, 40 KB of text, takes 2 GB:
+  `check_name_lengths` refuses such names before parsing.
+- tomllib does not report the line of a key: `find_key_lines` finds it, for errors.
 """
 
 import re
@@ -14,16 +14,16 @@ from typing import Any
 from swarmd.files import read_start
 
 TEXT_BYTES_MAX = 2 * 1024 * 1024
-PARTS_MAX = 32  # of a dotted name
+PARTS_MAX = 32  # in a dotted name
 DEPTH_MAX = 64  # of nested tables and arrays
 
-_STRING = r'"(?:[^"\\\n]|\\.)*+'  # this one and the next without their closing quotes
+_STRING = r'"(?:[^"\\\n]|\\.)*+'  # this one and the next match a string without its closing quotes
 _LITERAL = r"'[^'\n]*+"
 _PART = rf"""(?:[\w-]++|{_STRING}"|{_LITERAL}')[ \t]*+\.[ \t]*+"""
 _LONG_STRING = r'"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+"{0,5}'
 _LONG_LITERAL = r"'{3}(?:[^']|'(?!''))*+'{0,5}"
 _OTHER = rf"""{_STRING}"?|{_LITERAL}'?|[\w-]++|#.*+|[^\w"'#-]++"""
-_NAMES = re.compile(  # everything up to a name of too many parts, not counting names in strings
+_NAMES = re.compile(  # matches from the start up to a name of too many parts, skipping strings
     rf"(?:(?!(?:{_PART}){{{PARTS_MAX}}})(?:{_LONG_STRING}|{_LONG_LITERAL}|{_OTHER}))*+", re.ASCII
 )
 
@@ -33,7 +33,7 @@ def read_toml(path: Path) -> str:
     content = read_start(path, TEXT_BYTES_MAX + 1)
     if len(content) > TEXT_BYTES_MAX:
         raise ValueError(f"it has more than {TEXT_BYTES_MAX} bytes")
-    return content.decode("utf-8-sig").replace("\r\n", "\n")  # some editors on Windows write a byte order mark
+    return content.decode("utf-8-sig").replace("\r\n", "\n")  # some Windows editors write a byte order mark
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ SLIPS = {  # frequent mistakes: a pattern for tomllib's message followed by the 
 
 
 def describe_line(text: str, message: str) -> str:
-    """How to correct the line that tomllib's message names; empty if it names none."""
+    """How to correct the line that a tomllib message points to; empty if unknown."""
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
     if "\0" in text:
@@ -96,7 +96,7 @@ def describe_line(text: str, message: str) -> str:
     return f"Mend that line: {line.strip()[:LINE_CHARS_MAX]}{advice}"
 
 
-LINE_CHARS_MAX = 80  # of a line that is shown
+LINE_CHARS_MAX = 80  # of a line quoted in an error
 TABLE = re.compile(r"[ \t]*\[(\[?)([^\]]+)\]")
 KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 UNKNOWN = re.compile(r"unknown key '([^']+)'")
@@ -105,18 +105,18 @@ NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
 
 
 def find_line_of_message(text: str, message: str) -> int:
-    """The line, from 1, of the first of a file's keys that a message names; 0 if it names none.
+    """The line, from 1, of the first key that a message mentions by its dotted name; 0 if it mentions none.
 
-    Keys are named with their tables, as training.steps or swarm.tasks[1].weight.
+    Dotted names are as in training.steps or swarm.tasks[1].weight.
     """
     lines = find_key_lines(text)
     named = UNKNOWN.findall(message) or NAMED.findall(message)
-    keys = [key for name in named for key in (name, ELEMENT.sub("", name))]  # also the array of an element
+    keys = [key for name in named for key in (name, ELEMENT.sub("", name))]  # for an element, also its array
     return next((lines[key] for key in keys if key in lines), 0)
 
 
 def find_key_lines(text: str) -> dict[str, int]:
-    """The line of each key and table, from 1, by dotted name; the first if one occurs twice."""
+    """The line of each key and table, from 1, by dotted name; for repeated keys the first."""
     lines: dict[str, int] = {}
     table, elements = "", Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
@@ -132,5 +132,4 @@ def find_key_lines(text: str) -> dict[str, int]:
 
 
 def strip_quotes(name: str) -> str:
-    """Without quotes."""
     return re.sub(r"[\"']", "", name)

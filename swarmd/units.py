@@ -1,9 +1,9 @@
-"""A node as a systemd service: copies the shipped units to where systemd reads them, and moves the node's data.
+"""A node as a systemd service: installs the shipped units, and moves the node's data to where the service expects them.
 
-- The units are files of this repository: `swarmd.service`, `swarmd@.service`, and those in `configs/systemd`. A copy
-  differs only in the path of swarmd; one for a user's service manager lacks what only root's can do.
-- What differs from node to node is in one drop-in, `10-swarmd.conf`, made from the configuration.
-- A file that is replaced stays beside the new one as `NAME.DATE.kept`.
+- The units are files of this repository: `swarmd.service`, `swarmd@.service`, and those in `configs/systemd`. An
+  installed copy differs only in the path of swarmd; for a user's service manager it lacks settings that need root.
+- Settings of a single node are in one drop-in, `10-swarmd.conf`, made from the configuration.
+- A replaced file is kept beside the new one as `NAME.DATE.kept`.
 - Data are copied completely or not at all, and the old directory is closed: a node cannot be started in two places.
 """
 
@@ -37,14 +37,14 @@ SHIPPED_COMMAND = "/opt/swarmd/bin/swarmd"
 DROP_IN = "10-swarmd.conf"
 HEAD = "# Written by `swarmd service install`; put changes of your own into another drop-in (`systemctl edit`).\n"
 DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-uvm", "kfd", "dri/renderD*")  # accelerators, below /dev
-HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # ProtectHome=yes and PrivateTmp=yes show them empty
-PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@+-]+")  # anything else would mean something in a unit
+HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # empty under ProtectHome=yes, PrivateTmp=yes
+PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@+-]+")  # other characters have a meaning in units
 INSTALL_FIX = (
     "Install swarmd outside home directories, with the system's Python: `sudo sh install.sh --wheel swarmd-*.whl` "
     "(docs/OPERATING.md, Install), then `sudo /opt/swarmd/bin/swarmd service install`; or have a service of your own: "
     "`swarmd service install --user`"
 )
-# Comments, and settings that the service manager of a user cannot carry out.
+# Comments, and settings that a user's service manager cannot apply.
 ROOT_ONLY = re.compile(
     r"^(#|Environment=HOME|(Wants|After|DynamicUser|User|\w+Directory|\w+DirectoryMode|OOMScoreAdjust|LogRateLimit\w+|"
     r"CapabilityBoundingSet|AmbientCapabilities|ProtectSystem|ProtectHome|ProtectControlGroups|ProtectHostname|"
@@ -60,7 +60,7 @@ USER_PATHS = {
 
 
 class ServicePaths(msgspec.Struct, frozen=True):
-    """Where a service's files are. `instance` is empty for the one node of `swarmd.service`."""
+    """The files of a service. `instance` is empty for the single node of `swarmd.service`."""
 
     instance: str = ""
     user: bool = False
@@ -75,13 +75,13 @@ class ServicePaths(msgspec.Struct, frozen=True):
 
     @property
     def templates(self) -> tuple[str, str]:
-        """The files of the node's unit and of the one that reports its failure."""
+        """Names of the node's unit and of the unit that reports its failure."""
         at = "@" if self.instance else ""
         return f"swarmd{at}.service", f"swarmd-failure{at}.service"
 
     @property
     def drop_ins(self) -> tuple[Path, Path]:
-        """The drop-ins of this node for both."""
+        """Paths of this node's drop-ins for both units."""
         names = (name.replace("@", f"@{self.instance}") for name in self.templates)
         node, failure = (self.units / f"{name}.d" / DROP_IN for name in names)
         return node, failure
@@ -92,7 +92,7 @@ class ServicePaths(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> Path:
-        """The node's data. For a user who exists only while the unit runs, systemd keeps them below `private`."""
+        """The data directory. With DynamicUser= systemd keeps it below `private`."""
         named = self.state / f"swarmd{'-' * bool(self.instance)}{self.instance}"
         return named.resolve() if self.user or named.exists() else self.state / "private" / named.name
 
@@ -103,7 +103,7 @@ class ServicePaths(msgspec.Struct, frozen=True):
 
 
 def find_service_paths(instance: str = "", user: bool = False, home: Path | None = None) -> ServicePaths:
-    """The usual place. Raises UnitError for a name that no instance can have, or a user without a home."""
+    """The standard paths. Raises UnitError for an invalid instance name, or a user without a home."""
     if instance and not INSTANCE.fullmatch(instance):
         raise UnitError(
             f"{instance!r} cannot name an instance", "Use 1 to 24 small letters, digits and hyphens between them"
@@ -120,7 +120,7 @@ def find_service_paths(instance: str = "", user: bool = False, home: Path | None
 
 
 def find_service_of_data(data: Path) -> ServicePaths | None:
-    """The configured service whose data are there, if any."""
+    """The configured service that has its data in `data`, if any."""
     named = re.fullmatch(rf"swarmd(?:-({INSTANCE.pattern}))?", data.resolve().name)
     for user in (False, True) if named else ():
         with contextlib.suppress(OSError, UnitError):  # not readable by this user, or a user without a home
@@ -131,7 +131,7 @@ def find_service_of_data(data: Path) -> ServicePaths | None:
 
 
 def list_services_running(config: Path) -> Iterator[ServicePaths]:
-    """Services that are installed and run this configuration."""
+    """Installed services that run this configuration."""
     for user in (False, True):
         for name in ("", config.stem) if INSTANCE.fullmatch(config.stem) else ("",):
             with contextlib.suppress(UnitError):  # this user has no home
@@ -148,9 +148,11 @@ def plan_service_files(
 ) -> dict[Path, str]:
     """The text of each file of a node's service.
 
-    If `gpu` is None, configuration and machine decide whether it needs an accelerator's devices; if `programs` is None,
-    the kind of swarm decides whether it runs programs that models wrote. Raises UnitError if a user's service would
-    need credentials.
+    Args:
+        gpu: whether it needs an accelerator's devices; None: decided from configuration and machine.
+        programs: whether it runs programs that models wrote; None: decided from the kind of swarm.
+
+    Raises UnitError if a user's service would need credentials.
     """
     names = credential_names(config) if config else ()
     if names and place.user:
@@ -186,7 +188,8 @@ def outdated_files(place: ServicePaths, config: Config | None, command: str = ""
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> str:
-    """Write a file with mode 0644 or 0600, and keep the replaced one. Returns what was done. Raises UnitError."""
+    """Write a file with mode 0644 or 0600; a replaced one is kept. Returns a description for the user. Raises
+    UnitError."""
     there = _read_or_empty(path)
     done = "written"
     umask = os.umask(0o022 if mode == 0o644 else 0o077)
@@ -208,9 +211,9 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> str:
 
 
 def config_text(place: ServicePaths, source: Path, config: Config) -> str:
-    """The configuration to copy. Raises UnitError if it holds a secret and anybody can read the copy.
+    """The text of the configuration to install. Raises UnitError if it contains a secret that all users could read.
 
-    The unit's user, who has to read it, exists only while the unit runs.
+    It must be world-readable, since the unit's user exists only while the unit runs.
     """
     held = list_secret_urls(config)
     if held and not place.user:
@@ -224,7 +227,7 @@ def config_text(place: ServicePaths, source: Path, config: Config) -> str:
 
 
 def _read_shipped(name: str) -> str:
-    """A shipped unit or drop-in. Two of them are at the top of the repository, but in a wheel beside the others."""
+    """Read a shipped unit or drop-in. In a checkout two of them are at the top; in a wheel all lie together."""
     configs = configs_directory()
     inside = configs / "systemd" / name
     return (inside if inside.is_file() else configs.parent / name).read_text(encoding="utf-8")
@@ -250,13 +253,13 @@ def _read_or_empty(path: Path) -> str:
 
 
 def credential_names(config: Config) -> tuple[str, ...]:
-    """Names of the credentials that a configuration asks for."""
+    """Names of the systemd credentials that a configuration refers to."""
     texts = (value for _, value in iterate_values(config) if isinstance(value, str) and value.startswith(CREDENTIAL))
     return tuple(dict.fromkeys(text.removeprefix(CREDENTIAL) for text in texts))
 
 
 def device_groups(dev: Path) -> tuple[str, ...]:
-    """Groups that a service must be in to open the accelerator's devices; by number if they have no name here."""
+    """Groups that may open the accelerator's devices, by name, or by number if unnamed here."""
     closed = [path.stat() for path in _accelerators(dev)]
     numbers = {status.st_gid for status in closed if not status.st_mode & stat.S_IWOTH and status.st_gid}
     names = {group.gr_gid: group.gr_name for group in grp.getgrall()}  # a container may lack the host's groups
@@ -268,12 +271,12 @@ def _accelerators(dev: Path) -> list[Path]:
 
 
 def find_command(executable: str = sys.executable, user: bool = False) -> str:
-    """How a unit calls this swarmd. Raises UnitError if a service could not start it."""
+    """The command line with which a unit starts this swarmd. Raises UnitError if a service cannot execute it."""
     interpreter = Path(executable)
     script = interpreter.with_name("swarmd")
     if not PLAIN_PATH.fullmatch(str(script)):
         raise UnitError(f"the path {script} has characters that mean something in a unit", INSTALL_FIX)
-    # What is read at a start: the interpreter, the target of its links, its library, swarmd itself.
+    # What a start reads: the interpreter, the target of its links, its library, swarmd itself.
     library = Path(sys.base_prefix if executable == sys.executable else interpreter.resolve())
     for path in () if user else (interpreter, interpreter.resolve(), library, Path(swarmd.__file__).resolve()):
         if hidden := explain_hidden(path):
@@ -302,7 +305,7 @@ def explain_hidden(path: Path) -> str:
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """A node's data that are to be moved."""
+    """Data of a node to move into a service."""
 
     config: Path
     source: NodeDirectory
@@ -318,11 +321,11 @@ def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
         except SwarmMismatch:
             raise
         except (SwarmdError, OSError):
-            continue  # a log that cannot be read: the start will say so
+            continue  # an unreadable log is reported by the start
 
 
 def find_transfer(config: Path, loaded: Config, place: ServicePaths) -> Transfer | None:
-    """The node's data, if they are not where its service has them; None if there are none.
+    """Plan the move of a node's data to the service's directory; None if the node has no data.
 
     Raises UnitError if the service has another node's data, and IdentityInUse if the node was moved away from there.
     """
@@ -350,7 +353,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def copy_data(transfer: Transfer) -> None:
-    """Copy the data and close the old directory. The copy is root's until systemd gives it to the unit's user.
+    """Copy the data and close the old directory. systemd later hands the copy from root to the unit's user.
 
     Raises UnitError if they cannot be copied, with nothing changed, and LogInUse while the node is running.
     """
@@ -359,22 +362,22 @@ def copy_data(transfer: Transfer) -> None:
     stays = {transfer.config, source.sockets, source.moved}
 
     def list_left_out(directory: str, names: list[str]) -> set[str]:
-        """The configuration, which is copied elsewhere, and sockets."""
+        """For `shutil.copytree`: skip sockets and the configuration, which is installed elsewhere."""
         paths = [Path(directory, name) for name in names]
         return {
             path.name for path in paths if path in stays or not (path.is_file() or path.is_dir() or path.is_symlink())
         }
 
     with contextlib.ExitStack() as stack:
-        if source.events.is_dir():  # no daemon writes the log meanwhile
+        if source.events.is_dir():  # lock the log against a daemon
             stack.callback(os.close, acquire_writer_lock(source.events))
         try:
             target.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            target.parent.mkdir(mode=0o700, exist_ok=True)  # systemd wants /var/lib/private closed
+            target.parent.mkdir(mode=0o700, exist_ok=True)  # systemd requires that only root may enter /var/lib/private
             shutil.copytree(source.root, unfinished, symlinks=True, ignore=list_left_out)
             unfinished.chmod(0o700)
             os.sync()
-            # First the note, then the copy: at no instant can the node be started in both places.
+            # The note precedes the copy: at no instant can the node be started in both places.
             write_note(source.moved, MoveNote(time.time(), to=str(target)))
             try:
                 unfinished.rename(target)

@@ -2,11 +2,11 @@
 
 The page, the signer and the reference server all run on it.
 
-- Idle connections keep nobody out. At the bound, a connection that waits for its client makes room for a new one: among
-  the connections of the address that has most, the one that has waited longest. If all are busy, a few more are
-  accepted for health probes only.
-- A complete request has to arrive within `SILENT_S`, and a client has to go on reading its answer.
-- A server stops in order: it closes its socket, finishes the requests under way within a bound, and returns.
+- Idle connections lock nobody out. At the limit, a new connection replaces one that waits for its client: the
+  longest-waiting connection of the address that has most. If all are busy, a few more are accepted for health probes
+  only.
+- A complete request must arrive within `SILENT_S`, and a client must keep reading its answer.
+- An orderly stop closes the socket, finishes running requests within a bound, and returns.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from swarmd.errors import AddressInUse, SwarmdError
 from swarmd.http_server import Address, bears_token, client_network_of, is_ip_or_localhost
 from swarmd.logger import get_logger
 
-SILENT_S = 10.0  # a connection without a complete request after this time is closed
+SILENT_S = 10.0  # a connection that sends no complete request for this long is closed
 CONNECTIONS_MAX = 256
-RESERVED_MAX = 16  # connections beyond `CONNECTIONS_MAX`, which answer health probes only
+RESERVED_MAX = 16  # connections beyond `CONNECTIONS_MAX`, for health probes only
 HEAD_BYTES_MAX = 16 * 1024  # request line and headers together; more is answered with 400
-UNSENT_BYTES_MAX = 64 * 1024  # of a stream: in this process, and as much again in the kernel
-UNREAD_S = 60.0  # a connection whose client reads nothing of a complete answer for this long is closed
-IDLE_S = 10.0  # of a kept connection, after which it is closed
-STOP_S = 2.0  # longest time for requests under way when the server stops
+UNSENT_BYTES_MAX = 64 * 1024  # of a stream, in this process; the kernel buffers as much again
+UNREAD_S = 60.0  # closed if the client reads nothing of a finished answer for this long
+IDLE_S = 10.0  # a keep-alive connection is closed after this
+STOP_S = 2.0  # time for running requests when the server stops
 BACKLOG = 128
-ABORT = "swarmd.abort"  # key in a request's state: closes its connection at once
-NARROW = "swarmd.narrow"  # likewise: makes the send buffers small, so that a client that does not read is noticed
+ABORT = "swarmd.abort"  # key in a request's state: a callable that closes the connection at once
+NARROW = "swarmd.narrow"  # likewise: shrinks the send buffers, so that a client that does not read is noticed
 RESERVED = "swarmd.reserved"  # likewise: whether the connection is for health probes only
 HEALTH = "/healthz"
 
@@ -53,9 +53,9 @@ log = get_logger(__name__)
 class BoundedProtocol(H11Protocol):
     """One connection.
 
-    A complete request must arrive within `SILENT_S` of the connection's start, or of its first byte after an answer, or
-    the connection is closed. The application bounds the time of its answers. While the end of a complete answer is
-    unread, the client must read something within each `UNREAD_S`.
+    A complete request must arrive within `SILENT_S` of the connection's start or, after an answer, of its first byte.
+    The application bounds the time of its answers. While part of a finished answer is unread, the client must read
+    something within each `UNREAD_S`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class BoundedProtocol(H11Protocol):
         self._reading: asyncio.TimerHandle | None = None
         self.app_state = {**self.app_state, ABORT: self.abort, NARROW: self.shrink_send_buffers, RESERVED: False}
         self.origin = ""
-        self.quiet_since = 0.0  # by the loop's clock: when the last answer ended, or the connection began
+        self.quiet_since = 0.0  # loop time at which the last answer ended, or the connection began
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class BoundedProtocol(H11Protocol):
             self.abort()
 
     def _accept_or_replace(self) -> bool:
-        """Whether the connection is accepted; another one may be closed for it."""
+        """Whether to accept the connection; may close another one to make room."""
         all_of_them = [each for each in self.connections if isinstance(each, BoundedProtocol)]
         others = [each for each in all_of_them if each is not self and each.counts_towards_limit]
         if len(others) < CONNECTIONS_MAX:
@@ -90,14 +90,14 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def is_waiting_for_client(self) -> bool:
-        """Whether the connection waits for its client to send or to read."""
+        """Whether the connection waits for its client to send or read something."""
         idle = not self._is_answering() and self.conn.their_state is h11.IDLE
         sends = self.conn.their_state is h11.SEND_BODY or idle
         return sends or self.transport.get_write_buffer_size() > 0
 
     @property
     def counts_towards_limit(self) -> bool:
-        """Whether it is open, or closing with something still to be written."""
+        """Whether it is open, or closing with data still to be written."""
         return not self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,37 +117,37 @@ class BoundedProtocol(H11Protocol):
         self._check_reading_progress()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer that the bytes are not a request; close the connection if another answer has begun or ended."""
+        """Answer 400 to malformed bytes; just close the connection if another answer has begun or ended."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection without waiting for what is still to be written, even if it is closing already."""
+        """Close the connection at once and drop unwritten data, even if it is closing already."""
         self.transport.abort()
 
     def shrink_send_buffers(self) -> None:
-        """Make the send buffers small from now on."""
+        """Make the send buffers small from now on, so that a client that does not read is noticed."""
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         endpoint = self.transport.get_extra_info("socket")
         if endpoint is not None:
             endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES_MAX)
 
     def _check_reading_progress(self, unread_bytes: int | None = None) -> None:
-        """Check repeatedly that less is left of an answer; closing alone would wait for the client for ever."""
+        """Check periodically that the client reads the rest of an answer; a plain close would wait for it for ever."""
         if self._reading is not None:
             self._reading.cancel()
         left_bytes = self.transport.get_write_buffer_size()
         if self._is_answering():
-            return  # the next answer is on its way, and checks again at its end
+            return  # the next answer is running, and checks again at its end
         if unread_bytes is not None and left_bytes >= unread_bytes:
             self.abort()
         elif left_bytes:
             self._reading = self.loop.call_later(UNREAD_S, self._check_reading_progress, left_bytes)
 
     def _is_request_pending(self) -> bool:
-        """Whether the client has to send the rest of a request, which is not being answered."""
+        """Whether part of a request has arrived and the rest must follow."""
         return not self._is_answering() and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _is_answering(self) -> bool:
@@ -167,14 +167,14 @@ class BoundedProtocol(H11Protocol):
 
 
 def shrink_send_buffers_of(scope: Mapping[str, Any]) -> None:
-    """Notice early that a client does not read; does nothing under another server."""
+    """Shrink a request's send buffers, to notice early that a client does not read; a no-op under another server."""
     call = scope.get("state", {}).get(NARROW)
     if call is not None:
         call()
 
 
 async def close_connection(scope: Mapping[str, Any]) -> None:
-    """Close a request's connection at once, and let its end be noticed; does nothing under another server."""
+    """Close a request's connection at once, and let its handler notice; a no-op under another server."""
     abort = scope.get("state", {}).get(ABORT)
     if abort is not None:
         abort()
@@ -182,7 +182,7 @@ async def close_connection(scope: Mapping[str, Any]) -> None:
 
 
 def bind(address: Address, else_any: bool = False) -> socket.socket:
-    """A listening socket, with `else_any` on any free port if this one is taken. Raises AddressInUse."""
+    """Open a listening socket; with `else_any`, on any free port if this one is taken. Raises AddressInUse."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     endpoint = socket.socket(family, socket.SOCK_STREAM)
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -200,19 +200,19 @@ def bind(address: Address, else_any: bool = False) -> socket.socket:
 
 
 def url_of(endpoint: socket.socket) -> str:
-    """The URL of the server on this machine."""
+    """The server's URL, for clients on this machine."""
     host, port = endpoint.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn with the bounds above, for an application that knows ASGI's lifespan.
+    """uvicorn with the bounds above, for an application that handles ASGI's lifespan.
 
     Args:
         ready: called once requests are answered.
-        end_streams: called when the server begins to stop, to end what would keep it waiting.
-        stop_s: longest time for requests under way then.
+        end_streams: called when the stop begins, to end streams that would delay it.
+        stop_s: longest time for running requests then.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class HttpServer(uvicorn.Server):
                 h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             )
         )
-        # Below that level uvicorn logs each malformed request, with which anyone could fill the log.
+        # At lower levels uvicorn logs each malformed request, with which anyone could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._ready = ready
         self._let_go = end_streams
@@ -259,11 +259,11 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._let_go()
         await super().shutdown(sockets)
-        self._captured_signals.clear()  # it stopped in order; else uvicorn would raise the signal again
+        self._captured_signals.clear()  # an orderly stop: without this, uvicorn would raise the signal again
 
 
 def configure_logging() -> None:
-    """Warnings of this process on stderr, one a line, with their level in front."""
+    """Log this process's warnings to stderr, one a line, prefixed with their level."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
 
@@ -273,16 +273,16 @@ def serve(
     ready: Callable[[], None] = lambda: None,
     end_streams: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Blocks; the socket is closed at the end. For the arguments see `HttpServer`."""
+    """Serve until SIGTERM or SIGINT. Blocks, and closes the socket at the end. Arguments as for `HttpServer`."""
     configure_logging()
     HttpServer(app, ready, end_streams).run([endpoint])
 
 
 @asynccontextmanager
 async def serve_in_background(app: ASGIApp, address: Address, stop_s: float) -> AsyncIterator[str]:
-    """Serve until the block ends; gives the URL, with the port that was chosen. Raises AddressInUse.
+    """Serve until the block ends. Yields the URL, with the port that was chosen. Raises AddressInUse.
 
-    Requests under way may take `stop_s` when the block ends.
+    Running requests get `stop_s` when the block ends.
     """
     endpoint = bind(address)
     url = url_of(endpoint)
@@ -306,7 +306,7 @@ async def serve_in_background(app: ASGIApp, address: Address, stop_s: float) -> 
 
 
 class HttpRefusal(Exception):
-    """An answer other than 2xx: a status, and what its JSON has besides `error`."""
+    """An answer other than 2xx: its status, and further JSON fields besides `error`."""
 
     def __init__(self, status: int, error: str, **more: Any) -> None:
         super().__init__(error)
@@ -315,7 +315,6 @@ class HttpRefusal(Exception):
 
 
 def json_response(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
-    """`content` as JSON."""
     return Response(msgspec.json.encode(content), status, headers, media_type="application/json")
 
 
@@ -326,11 +325,13 @@ def make_json_app(
     *malformed: type[SwarmdError],
     describe: Callable[[int, str], Any] = lambda status, error: error,
 ) -> ASGIApp:
-    """An application whose answers, refusals too, are all JSON.
+    """Make an application that answers everything, refusals included, in JSON.
 
-    `check` raises HttpRefusal for a request that is not allowed; all but GET /healthz are checked. A client that gets
-    429 or 503 may ask again after `retry_s`. The `malformed` errors become 400: the body makes no sense. `describe`
-    makes what stands under `error` of a status and a sentence.
+    Args:
+        check: raises HttpRefusal for a forbidden request; called for all but GET /healthz.
+        retry_s: Retry-After of 429 and 503.
+        malformed: errors that become 400.
+        describe: makes the value of `error` from a status and a sentence.
     """
 
     async def respond_refusal(request: Request, error: Exception) -> Response:
@@ -372,8 +373,8 @@ def make_json_app(
 
 
 def check_program(request: Request, token: str) -> None:
-    """Raise HttpRefusal unless a program with the token asks, not a browser's page; without a token, by our address."""
-    if "origin" in request.headers:  # a page in a browser, which can reach loopback
+    """Raise HttpRefusal for browsers, a wrong token, and if there is no token, for a Host that is a name."""
+    if "origin" in request.headers:  # sent by a page in a browser, which can reach loopback
         raise HttpRefusal(403, "not for browsers")
     if not bears_token(request.headers.get("authorization", ""), token):
         raise HttpRefusal(401, "unauthorized")
@@ -382,12 +383,11 @@ def check_program(request: Request, token: str) -> None:
 
 
 def remote_of(request: Request) -> str:
-    """The address that a request comes from."""
     return request.client.host if request.client is not None else ""
 
 
 async def read_body(request: Request, bytes_max: int, longest_s: float) -> bytes:
-    """The whole body. Raises HttpRefusal: it is longer, does not arrive in time, or breaks off."""
+    """Read the whole body. Raises HttpRefusal if it is too long, late, or cut off."""
     declared = request.headers.get("content-length", "0")
     if declared.isascii() and declared.isdigit() and int(declared[:18]) > bytes_max:
         raise HttpRefusal(413, f"a body may have {bytes_max} bytes")

@@ -39,31 +39,29 @@ HEADER_BYTES_MAX = 64 * 1024
 MEMBERS_MAX = 200_000
 ENDINGS = (".tar.gz", ".tgz", ".tar")
 AGAIN = "Take another copy of it"
-PART = r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}"  # of a member's name
+PART = r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}"  # one component of a member's name
 
-_GZIP = b"\x1f\x8b"  # how a gzipped file begins
-_FOREIGN = "lost+found"  # in an empty file system
+_GZIP = b"\x1f\x8b"  # magic number of gzip
+_FOREIGN = "lost+found"  # the one directory that an empty file system may contain
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 
 M = TypeVar("M", bound="Manifest")
 
 
 class ArchiveMember(msgspec.Struct, frozen=True):
-    """One file of an archive."""
-
     name: str
     size_bytes: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The manifest of an archive. A subclass for each kind says what may be in it."""
+    """The manifest of an archive. Each kind of archive has a subclass that says which members it allows."""
 
     FILE: ClassVar[str]
     NOUN: ClassVar[str]
-    MAKE: ClassVar[str]  # the command that makes one
-    NAMES: ClassVar[re.Pattern[str]]  # of its members
-    BYTES_MAX: ClassVar[int] = 1 << 40  # of all members
+    MAKE: ClassVar[str]  # the command that makes such an archive
+    NAMES: ClassVar[re.Pattern[str]]  # what a member's name may look like
+    BYTES_MAX: ClassVar[int] = 1 << 40  # all members together
 
     format: int
     members: tuple[ArchiveMember, ...]
@@ -89,7 +87,7 @@ class ArchiveWriter:
         self.members: list[ArchiveMember] = []
 
     def add(self, name: str, source: BinaryIO, size_bytes: int) -> None:
-        """Add that many bytes of a file. Raises OSError if it has fewer."""
+        """Add the first `size_bytes` of a file. Raises OSError if it has fewer."""
         info = tarfile.TarInfo(name)
         info.size, info.mode = size_bytes, 0o600
         hashed = _HashingReader(source)
@@ -104,7 +102,7 @@ class ArchiveWriter:
         self.add(name, io.BytesIO(content), len(content))
 
     def finish(self, manifest: Manifest, naming: contextlib.AbstractContextManager[None] | None = None) -> None:
-        """Add the manifest, sync, and give the archive its name; `naming` is entered before that."""
+        """Add the manifest, sync, and rename the archive into place inside the context manager `naming`."""
         self.add_bytes(manifest.FILE, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         self._tar.close()
         self._file.flush()
@@ -117,8 +115,6 @@ class ArchiveWriter:
 
 
 class _HashingReader:
-    """A file, hashed as it is read."""
-
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self.digest = hashlib.sha256()
@@ -145,15 +141,15 @@ def check_target(out: Path) -> None:
 
 @contextlib.contextmanager
 def write_archive(out: Path) -> Iterator[ArchiveWriter]:
-    """Write a new archive, which gets its name when `finish` is called. Raises ArchiveUnwritable if `out` exists, has
-    no directory or another ending, or cannot be written."""
+    """Write a new archive, which `finish` renames to `out`. Raises ArchiveUnwritable if `out` exists or cannot be
+    written, its directory is missing, or its ending is not an archive's."""
     check_target(out)
     scratch = out.with_name(f".{out.name}.tmp")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             files.lock_exclusively(descriptor, out)
-            if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # another process has just given it its name
+            if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # just renamed into place
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             file.truncate()
             try:
@@ -177,10 +173,10 @@ class _ForeignArchive(tarfile.ReadError):
 
 
 class _PlainHeader(tarfile.TarInfo):
-    """The header of a plain file or of its long name: other headers can make `tarfile` read without a bound."""
+    """Accepts headers of plain files and of long names only: others can make `tarfile` read without a bound."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
-        """What `tarfile` calls for every header, for subclasses to override."""
+        """Override the hook that `tarfile` calls for every header."""
         long_name = self.type == tarfile.GNUTYPE_LONGNAME and self.size <= HEADER_BYTES_MAX
         if self.size < 0 or not (long_name or self.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
             raise _ForeignArchive("it has more than plain files, such as a directory, a link or an extended header")
@@ -188,10 +184,10 @@ class _PlainHeader(tarfile.TarInfo):
 
 
 def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M, bytes]:
-    """Read an archive from end to end and compare everything with its manifest. Returns that, and the sealed part.
+    """Read a whole archive and compare every member with the manifest. Returns the manifest and the sealed member.
 
-    It is unpacked to `into`, an empty directory, or only read. Raises NotFoundError; ArchiveError if it is damaged,
-    incomplete or of another kind; OtherVersion; OSError if it cannot be unpacked there.
+    It is unpacked to `into`, an empty directory; None only checks it. Raises NotFoundError; ArchiveError if it is
+    damaged, incomplete or of another kind; OtherVersion; OSError if it cannot be unpacked there.
     """
     try:
         opened = files.open_regular(path)
@@ -254,7 +250,7 @@ def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo, bytes_max: int) ->
 
 
 def _digest_member(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | None) -> str:
-    """The SHA-256 of a member, which is unpacked first if `into` names a place."""
+    """The SHA-256 of a member, which is also unpacked below `into` if that is given."""
     if into is None:
         content = tar.extractfile(info)
         assert content is not None, "plain files have contents"
@@ -266,7 +262,7 @@ def _digest_member(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | Non
 def _decode_manifest(raw: bytes, kind: type[M], path: Path) -> M:
     try:
         version = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"], type=int)
-        if version != FORMAT:  # other fields may differ as well
+        if version != FORMAT:  # checked first: in another format, other fields may differ as well
             raise errors.OtherVersion.from_numbers(f"the {kind.NOUN} {path}", "format", version, FORMAT)
         return msgspec.json.decode(raw, type=kind)
     except (*DECODE_ERRORS, KeyError) as error:
@@ -278,7 +274,7 @@ def _decode_manifest(raw: bytes, kind: type[M], path: Path) -> M:
 
 @contextlib.contextmanager
 def unpack_atomically(root: Path) -> Iterator[Path]:
-    """Give a directory to fill, whose files lie in `root` afterwards; if anything is raised, `root` is as it was.
+    """Yield a directory to fill; at the end its entries move into `root`. If the block raises, `root` is unchanged.
 
     `root` may be a mount point, which cannot be renamed over, so entries move up one by one. Raises ArchiveUnwritable
     if `root` is not empty or cannot be written, NoSpaceLeft, and PathUnusable while another command unpacks there.
@@ -290,7 +286,7 @@ def unpack_atomically(root: Path) -> Iterator[Path]:
         with files.hold_directory_lock(root):
             _refuse_nonempty(root, making)
             try:
-                if making.exists():  # a command that unpacked here was killed
+                if making.exists():  # left by a command that was killed while it unpacked here
                     shutil.rmtree(making)
                 making.mkdir(mode=0o700)
                 files.sync_directory(root)
@@ -325,7 +321,7 @@ def _refuse_nonempty(root: Path, making: Path) -> None:
 
 
 def _remove_unpacked(making: Path, moved: list[Path]) -> None:
-    """Remove what was unpacked; `.restoring` last, because until then no node starts on the rest."""
+    """Remove unpacked files, `.restoring` last: as long as it exists, no node starts on a partly removed directory."""
     for path in moved:
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,15 +1,15 @@
 """Backups of a node: making, checking and restoring them.
 
-- The node may be running. Every file of log, rollouts and checkpoint is opened before the first one is copied, so the
-  node can remove them meanwhile. The last segment is copied up to its last whole commit; the rest is chosen by the
-  state at that commit.
+- The node may be running. All files of the log, rollouts and checkpoint are opened before the first is copied, so the
+  node can remove them meanwhile. The last segment is copied up to its last whole commit, and the state at that commit
+  decides which rollouts are needed.
 - Files in the directory itself are copied unencrypted only if they are known to hold no secret. Keys, passphrases and
   the configuration go into one sealed part, or not at all.
-- A node that moves is stopped, and its directory is closed before the archive has its name: at no instant can it be
-  started in both places.
-- What a node signed after its backup was made is not in the backup. So a restored directory carries a note, and the
-  node that starts on it takes part only from the round after the first one that it sees opening
-  (`swarmd.core.rounds`). Only the backup of a node that moved has no such gap.
+- To move a node, stop it: its directory is closed to further starts before the archive gets its name, so at no instant
+  can the node be started in both places.
+- A backup lacks what the node signed after it was made. So a restored directory carries a note, and the node that
+  starts there takes part only from the round after the first one that it sees opening (`swarmd.core.rounds`). Only the
+  backup of a move has no such gap.
 """
 
 import contextlib
@@ -51,10 +51,10 @@ from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.checkpoint_files import find_newest_complete
 
 SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitations.json"
-PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself without secrets
-NOTES = ("moved.json", "restored.json")  # the manifest has their content
+PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself that hold no secret
+NOTES = ("moved.json", "restored.json")  # not copied: the manifest has their content
 TRIES = 5  # a running node may remove a file that was just listed
-PRIVATE_BYTES_MAX = archive.SEALED_BYTES_MAX // 2  # of all sealed files
+PRIVATE_BYTES_MAX = archive.SEALED_BYTES_MAX // 2  # all sealed files together
 
 _ANY = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
 QUESTIONS = rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl"
@@ -64,13 +64,13 @@ class BackupManifest(archive.Manifest, frozen=True, kw_only=True):
     """The manifest of a backup.
 
     Attributes:
-        from_seq, next_seq: first event in it, and the one that would have followed its last.
-        marks: how far the node had come: when the backup was made, it had signed nothing beyond.
-        checkpoint: name of the one that is in it, empty for none.
+        from_seq, next_seq: the first event in it, and the number after its last.
+        marks: the last stage trained, reward and vote; the node had signed nothing later when the backup was made.
+        checkpoint: name of the checkpoint in it; empty if it has none.
         sealed: whether keys and configuration are in it, encrypted.
         for_move: the node was stopped, and its directory closed to further starts.
-        missing: digests of rollouts in use that were missing.
-        restored: the note of an earlier restore after which the node was not started.
+        missing: digests of rollouts that the state refers to and that were not on disk.
+        restored: note of an earlier restore, if the node was not started since.
     """
 
     FILE: ClassVar[str] = "backup.json"
@@ -98,8 +98,8 @@ class BackupManifest(archive.Manifest, frozen=True, kw_only=True):
 
 
 class BackupPlan(msgspec.Struct, frozen=True):
-    """What to put into a backup: without a passphrase, no keys; `config` if it lies outside the data directory. For a
-    move the node must be stopped, and its directory is closed to further starts."""
+    """What a backup should contain. Without a passphrase it has no keys. `config`: a configuration outside the data
+    directory. `for_move`: the node must be stopped, and its directory is closed to further starts."""
 
     passphrase: str | None
     checkpoint: bool = True
@@ -108,7 +108,7 @@ class BackupPlan(msgspec.Struct, frozen=True):
 
 
 class OpenPart(NamedTuple):
-    """An open file, which can still be read after it was removed, and how many of its bytes are copied."""
+    """An open file and how many of its bytes to copy; it stays readable after the node removes it."""
 
     name: str
     file: BinaryIO
@@ -118,13 +118,13 @@ class OpenPart(NamedTuple):
 def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManifest:
     """Write a backup of the node in `data`.
 
-    Raises ArchiveError, as `writing` or where files change too fast; NotFoundError or LogDamaged without a whole log;
-    and for a move LogInUse while the node runs, IdentityInUse if it has moved already.
+    Raises ArchiveError if the archive cannot be written or files change too fast; NotFoundError or LogDamaged if the
+    log is not whole; and for a move LogInUse while the node runs, IdentityInUse if it has moved already.
     """
     if out.resolve().is_relative_to(data.root.resolve()):
         raise ArchiveUnwritable(f"{out} lies in {data.root}", "Name a new file elsewhere, best on another disk")
     list_segments(data.events)
-    # all segments are open at once, and each run of a node begins one
+    # All segments are open at once, and there is at least one for each start of the node.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -162,7 +162,7 @@ def _mark_as_moved(data: NodeDirectory, moved: directory.MoveNote) -> Iterator[N
 
 
 def _write_members(data: NodeDirectory, packed: archive.ArchiveWriter, plan: BackupPlan) -> BackupManifest:
-    # before the log is read: a start writes the note into the log, then removes it
+    # Read this before the log: a start first writes the note into the log, then removes it.
     restored = directory.read_restore_note(data)
     with contextlib.ExitStack() as stack:
         parts, next_seq = _open_log_files(data.events, stack)
@@ -194,7 +194,7 @@ def _write_members(data: NodeDirectory, packed: archive.ArchiveWriter, plan: Bac
 
 
 def _open_log_files(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
-    """Segments and snapshots, up to the last whole commit; and the seq that follows it."""
+    """Open segments and snapshots, up to the last whole commit. Returns them and the seq after that commit."""
     for _ in range(TRIES):
         # the node may have removed its oldest segment since they were listed
         with contextlib.suppress(FileNotFoundError):
@@ -216,7 +216,7 @@ def _open(name: str, path: Path, stack: contextlib.ExitStack) -> OpenPart:
 
 
 def _find_last_commit(file: FileIO, path: Path) -> tuple[int, int]:
-    """Offset at which the last whole commit of the last segment ends, and the seq that follows."""
+    """Offset at which the last whole commit of the last segment ends, and the seq after it."""
     opening = read_header(file, path)
     end, last = opening.size_bytes, b""
     for offset, payload in read_frames(file, end, opening.seed):
@@ -225,7 +225,7 @@ def _find_last_commit(file: FileIO, path: Path) -> tuple[int, int]:
 
 
 def _state_at(events: Path, next_seq: int) -> State:
-    """The state before an event; a running node may have made a snapshot of a later state meanwhile."""
+    """The state before event `next_seq`. Newer snapshots, which a running node may have just written, are not used."""
     base = base_upto(events, next_seq)
     fold = StateFold(base.state)
     for commit in read_commits(events, base.seq):
@@ -244,12 +244,12 @@ def _open_blobs(blobs: BlobStore, digests: frozenset[str], stack: contextlib.Exi
 
 
 def _open_checkpoint(data: NodeDirectory, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
-    """The newest checkpoint that is whole."""
+    """Open the files of the newest complete checkpoint. Returns its name and the files."""
     for _ in range(TRIES):
         found = find_newest_complete(data.checkpoints)
         if found is None:
             return "", []
-        with contextlib.suppress(FileNotFoundError):  # the trainer has just written a newer one
+        with contextlib.suppress(FileNotFoundError):  # replaced by a newer one that the trainer has just written
             files = sorted(path for path in found.iterdir() if path.is_file())
             return found.name, [_open(f"checkpoints/{found.name}/{path.name}", path, stack) for path in files]
     raise ArchiveError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
@@ -262,7 +262,7 @@ def _add_files(data: NodeDirectory, packed: archive.ArchiveWriter, plan: BackupP
         files[CONFIG] = plan.config
     known = {name: files[name] for name in PUBLIC if name in files}
     known |= find_questions(data.root, [files[name] for name in (CONFIG, SWARM) if name in files])
-    # not the records beside them, which would be published again
+    # Not the signed records beside them: the restored node would publish those again.
     known |= {name: path for name, path in ((PEERS, data.peers), (INVITATIONS, data.invitations)) if path.is_file()}
     for name, path in known.items():
         packed.add_file(name, path)
@@ -281,7 +281,7 @@ def _add_files(data: NodeDirectory, packed: archive.ArchiveWriter, plan: BackupP
 
 
 def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
-    """Read small files. Raises ArchiveError before it reads one if they are too large."""
+    """Read small files into memory. Raises ArchiveError, before it reads any, if they are too large together."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     if sum(sizes.values()) > PRIVATE_BYTES_MAX:
         largest = files[max(sizes, key=lambda name: sizes[name])]
@@ -298,13 +298,13 @@ def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
 
 
 def find_questions(root: Path, texts: list[Path]) -> dict[str, Path]:
-    """Files of questions in the data directory, by name, that a configuration or a swarm's manifest names."""
+    """Question files in the data directory that any of these texts (a configuration, a manifest) names, by name."""
     found = {}
     for text in texts:
         try:
             tables = parse_toml(read_toml(text))
         except (OSError, ValueError):
-            continue  # no node starts with it
+            continue  # a text that does not parse: no node could start with it
         for above in (tables.get("swarm"), tables.get("recipe")):
             options = above.get("options") if isinstance(above, dict) else None
             value = questions_file_of(options) if isinstance(options, dict) else ""
@@ -318,8 +318,8 @@ MOVED_S_MAX = 24 * 3600.0  # an older backup of a move is treated as an ordinary
 
 
 def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
-    """Read a backup from end to end and compare everything with its manifest; with a passphrase also what is sealed.
-    Raises NotFoundError, ArchiveError where it is damaged, OtherVersion, IdentityError for a wrong passphrase."""
+    """Read a whole backup and compare everything with its manifest; with a passphrase, also open the sealed part.
+    Raises NotFoundError, ArchiveError if it is damaged, OtherVersion, IdentityError for a wrong passphrase."""
     manifest, sealed = archive.read_archive(path, BackupManifest)
     if manifest.sealed and passphrase is not None:
         open_sealed(sealed, manifest, passphrase)
@@ -329,15 +329,15 @@ def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
 def restore_backup(
     path: Path, root: Path, passphrase: str | None, moved: bool = False, from_round: int = 0
 ) -> tuple[BackupManifest, VerifyResult]:
-    """Make the data directory `root` from a backup, and replay its log. If anything fails, `root` is as it was.
+    """Make the data directory `root` from a backup, and replay its log. If anything fails, `root` is unchanged.
 
     Args:
         passphrase: opens the sealed part; None leaves keys and configuration out.
         moved: the node was stopped for good when the backup was made, and continues here.
-        from_round: first round that the node may take part in or open, if later than the rounds that it will hear of.
+        from_round: earliest round that the node may take part in or open; a later round that it hears of prevails.
 
-    Raises ArchiveError as `check_backup` and `unpack_atomically`, or if the backup is not one of a move; NoSpaceLeft;
-    and OtherVersion, LogDamaged or ReplayDifference where the log in it does not replay here.
+    Raises ArchiveError as `check_backup` and `unpack_atomically`, or if `moved` and this is not the backup of a move;
+    NoSpaceLeft; and OtherVersion, LogDamaged or ReplayDifference if its log does not replay here.
     """
     with archive.unpack_atomically(root) as making:
         data = NodeDirectory(making)
@@ -353,7 +353,7 @@ def restore_backup(
 
 
 def _write_restore_note(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round: int) -> None:
-    """Write the note for the next start: about this restore, or an earlier one after which the node was not started."""
+    """Write the restore note for the next start. An older note stays in force if the node was not started since."""
     earlier = manifest.restored
     if moved:
         if earlier is not None:
@@ -365,7 +365,7 @@ def _write_restore_note(data: NodeDirectory, manifest: BackupManifest, moved: bo
 
 
 def _check_move(path: Path, manifest: BackupManifest) -> None:
-    """Raise ArchiveError unless the node may continue as if nothing had happened."""
+    """Raise ArchiveError unless this is a recent backup of a move, so that the node may continue without a gap."""
     if not manifest.for_move:
         fix = "Restore it without --moved; or stop the node and use `swarmd backup --for-move`"
         raise ArchiveError(f"{path} was made of a node that may have kept running", fix)
@@ -375,7 +375,7 @@ def _check_move(path: Path, manifest: BackupManifest) -> None:
 
 
 def _check_log(data: NodeDirectory, manifest: BackupManifest) -> VerifyResult:
-    """Replay the log, and check that it is the one that the manifest describes."""
+    """Replay the log and check that it is the one the manifest describes."""
     if manifest.layout != directory.LAYOUT:
         raise OtherVersion.from_numbers("the backup", "layout", manifest.layout, directory.LAYOUT)
     verified = verify_log(data.events)

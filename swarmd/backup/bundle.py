@@ -36,8 +36,6 @@ Report = Callable[[str], None]
 
 
 class BundleManifest(Manifest, frozen=True, kw_only=True):
-    """The manifest of a bundle."""
-
     FILE: ClassVar[str] = "bundle.json"
     NOUN: ClassVar[str] = "support bundle"
     MAKE: ClassVar[str] = "swarmd bundle"
@@ -51,9 +49,9 @@ class BundleManifest(Manifest, frozen=True, kw_only=True):
     peer: str
     swarm: str
     rules: int
-    first_seq: int  # of its part of the log; the snapshot before it stands for earlier events
+    first_seq: int  # first event in it; its oldest snapshot stands for those before
     next_seq: int  # the number after its last event
-    state_sha256: str  # of the folded state, encoded as in a snapshot
+    state_sha256: str  # of the folded state, in a snapshot's encoding
     notes: tuple[str, ...] = ()  # what is missing, and why
 
 
@@ -117,8 +115,8 @@ def write_bundle(
 
 
 def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> BundleManifest:
-    """Unpack a bundle into a new directory, check every digest, fold its log and compare the state. Raises
-    ArchiveError, also if the log folds to another state here than where it was made; and as `verify`."""
+    """Unpack a bundle into a new directory, check every digest, and fold its log. Raises ArchiveError, also if the
+    folded state differs from the one where the bundle was made; and whatever `verify_log` raises."""
     with unpack_atomically(into) as making:
         report("unpacking it")
         manifest, _ = read_archive(file, BundleManifest, making)
@@ -136,7 +134,8 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
 
 
 def select_log_files(log: Path, bytes_max: int) -> tuple[list[Path], list[Path]]:
-    """Segments and snapshots: all if they fit, else from the oldest snapshot on with which they fit, or the newest."""
+    """Choose segments and snapshots to copy: all if they fit into `bytes_max`, else those from the oldest snapshot that
+    fits, or from the newest if none does."""
     segments, snapshots = list_segments(log), list_snapshots(log)
     part = (segments, snapshots)
     for index, path in enumerate(snapshots):
@@ -166,7 +165,6 @@ def _copy(segments: list[Path], snapshots: list[Path], to: Path) -> None:
 
 
 def state_digest(state: State) -> str:
-    """SHA-256 of a state, lower-case hex."""
     return hashlib.sha256(encode_state(state)).hexdigest()
 
 

@@ -1,12 +1,13 @@
-"""A fork: a node of another identity that begins with another's log up to an event, and what it had trained by then.
+"""Forks: a node with a new identity that starts from another node's log up to an event, and its checkpoint at that
+event.
 
-- The first node's directory is only read, and it may be running. Nothing that signs, opens or admits is copied: keys,
-  accounts, passphrases, tokens, invitations.
-- Its segments are copied byte for byte, the last of them up to the commit with the event. Then comes a segment of the
-  new node, which names the first one (`forked_from`) and holds one event, `NodeForked`. From there on the log is the
-  new node's alone: the first identity is refused it. Snapshots are caches, and are written again under the new name.
-- The stage in hand is left: its rollouts and its report are the first node's. So no rollouts are needed, and what the
-  fork begins with is the checkpoint of the last stage that was trained up to the event. Without that it is refused.
+- The parent's directory is only read, and the parent may be running. Nothing that signs, opens or admits is copied:
+  keys, accounts, passphrases, tokens, invitations.
+- The parent's segments are copied byte for byte, the last of them up to the commit with the event. Then comes a segment
+  of the new node, which names the parent (`forked_from`) and holds one event, `NodeForked`. From there on only the new
+  identity may append to the log. Snapshots are caches, and are written again under the new name.
+- The stage in progress is dropped: its rollouts and report belong to the parent. So no rollouts are copied, and the
+  fork starts from the checkpoint of the last stage trained up to the event; without that checkpoint it is refused.
 """
 
 import os
@@ -38,7 +39,7 @@ from swarmd.files import open_regular
 from swarmd.paths import CONFIG, NodeDirectory
 from swarmd.training.checkpoint_files import list_checkpoints
 
-# Of a configuration, what is the first node's own: its keys and accounts, its places, and to whom it reports.
+# Settings that belong to the parent: keys and accounts, addresses, and where it reports. A fork gets none of them.
 OWN = (
     "chain",
     "web",
@@ -51,17 +52,15 @@ OWN = (
     "dht.listen",
     "dht.announce",
 )
-ALONE = ("swarm.coordinator", "dht.bootstrap")  # of a swarm whose rounds a contract keeps: the fork opens its own
+ALONE = ("swarm.coordinator", "dht.bootstrap")  # also dropped if a contract keeps the rounds: the fork opens its own
 
 
 class Forked(msgspec.Struct, frozen=True):
-    """What was made."""
-
     peer: str
     parent: str
-    event: int  # the last one that is the parent's
-    checkpoint: str  # name of the one that it begins with; empty if nothing was trained
-    left_out: tuple[str, ...]  # keys and tables of the configuration
+    event: int  # the last one taken from the parent
+    checkpoint: str  # name of the one it starts from; empty if nothing was trained
+    left_out: tuple[str, ...]  # keys and tables of the parent's configuration that were dropped
     role: str
 
 
@@ -69,13 +68,13 @@ def fork_node(data: NodeDirectory, config: Path, root: Path, at: int | None = No
     """Make the directory `root` of a new node from the log of another.
 
     Args:
-        data: of the first node.
-        config: the settings of the new one, less `OWN`.
+        data: the parent's directory.
+        config: a configuration file; the fork gets a copy without the settings in `OWN`.
         at: the last event to keep, with the rest of its commit; by default the newest.
-        round: in place of it, the event with which the first node had trained this round.
+        round: instead of `at`: keep the log up to the event with which the parent had trained this round.
 
-    Raises NotFoundError if that event or its checkpoint is gone, ConfigError, PathUnusable, LogDamaged, and as
-    `unpack_atomically` for a directory that is not empty or cannot be written.
+    Raises NotFoundError if that event or its checkpoint is gone, ConfigError, PathUnusable, LogDamaged, and whatever
+    `unpack_atomically` raises for a directory that is not empty or cannot be written.
     """
     if root.resolve().is_relative_to(data.root.resolve()):
         raise PathUnusable(f"{root} lies in {data.root}, which is only read", "Name a new directory elsewhere")
@@ -103,7 +102,7 @@ def fork_node(data: NodeDirectory, config: Path, root: Path, at: int | None = No
 
 
 def find_round(events: Path, round: int) -> int:
-    """The event with which the node had trained the last stage of a round. Raises NotFoundError."""
+    """The event at which the node finished training a round. Raises NotFoundError."""
     base = next(bases_where(events, lambda state: state.done < (round, 0)))
     found = None
     for commit in read_commits(events, base.seq):
@@ -122,8 +121,8 @@ def find_round(events: Path, round: int) -> int:
 
 
 def find_cut(events: Path, at: int | None) -> tuple[LogPosition, tuple[int, int]]:
-    """Where the commit with an event ends, and the last round and stage trained by then: `State.done`. Of the state
-    nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged."""
+    """Where the commit with event `at` ends, and the last (round, stage) trained by then. Only `State.done` is needed,
+    so it reads events without folding them. Raises NotFoundError, LogDamaged."""
     end = end_seq_of_log(events)
     at = end - 1 if at is None else at
     if not 0 <= at < end:
@@ -133,7 +132,7 @@ def find_cut(events: Path, at: int | None) -> tuple[LogPosition, tuple[int, int]
     with LogReader(events, min(base.seq, at)) as reader:
         for commit in reader.read():
             if commit.seq > at or base.seq > at + 1:
-                break  # the log begins behind the event
+                break  # the log begins after the event
             trained = [(event.round, event.stage) for event in commit.events if isinstance(event, StageTrained)]
             done = max([done, *trained])
             if commit.end_seq > at and reader.position is not None:
@@ -143,7 +142,7 @@ def find_cut(events: Path, at: int | None) -> tuple[LogPosition, tuple[int, int]
 
 
 def find_checkpoint(data: NodeDirectory, done: tuple[int, int], place: LogPosition) -> Path | None:
-    """The checkpoint of the last stage that was trained; None if none was. Raises NotFoundError if it is gone."""
+    """The checkpoint of the last stage that was trained; None if none was. Raises NotFoundError if it was removed."""
     round, stage = done
     if round < 0:
         return None
@@ -175,20 +174,21 @@ def copy_log(source: Path, target: Path, place: LogPosition, parent: str, peer: 
             snapshot = read_snapshot(path, parent)
             write_snapshot(target, Snapshot(peer, snapshot.run, snapshot.seq, snapshot.rules, snapshot.state))
     segment = SegmentWriter.create(target, header)
-    forked = NodeForked(parent, __version__)  # which causes no command
+    forked = NodeForked(parent, __version__)  # this event causes no command
     segment.append(encode_commit(Commit(place.seq, time.time(), RULES, (forked,), NO_COMMANDS)))
     segment.seal()
 
 
 def adapt_config(path: Path) -> tuple[str, Config, tuple[str, ...]]:
-    """The new node's configuration as TOML and as read, and what of the given one was left out. Raises ConfigError."""
+    """Derive the fork's configuration. Returns it as TOML and parsed, and the keys that were dropped. Raises
+    ConfigError."""
     tables = tomlkit.parse(read_config_text(path)).unwrap()
     left_out = [key for key in OWN if _drop(tables, key)]
     if "chain" in left_out:
         left_out += [key for key in ALONE if _drop(tables, key)]
         tables["role"] = "coordinator"
     if tables.get("role") == "coordinator":
-        _drop(tables, ALONE[0])  # it is the new node itself
+        _drop(tables, ALONE[0])  # the coordinator is the new node itself
     tables["data"] = "."
     text = tomlkit.dumps(tables)
     try:
@@ -199,7 +199,7 @@ def adapt_config(path: Path) -> tuple[str, Config, tuple[str, ...]]:
 
 
 def _drop(tables: MutableMapping[str, Any], key: str) -> bool:
-    """Remove a key or a table, named with the tables around it. Returns whether it was there."""
+    """Remove a key or table by its dotted name. Returns whether it was there."""
     *around, name = key.split(".")
     for each in around:
         tables = tables.get(each, {})

@@ -1,8 +1,8 @@
-"""The command line: which verbs there are, how one is run, and how errors are shown.
+"""The command line: its commands, how one is run, and how errors are shown.
 
-- Each verb has a module, which is imported only when the verb is used, so that `swarmd --help` stays quick. No help
-  loads torch, hivemind or web3.
-- Every error on purpose is two lines on stderr, what is wrong and what to do, and the exit code of its class.
+- Each command has a module, which is imported only when the command is used, so that `swarmd --help` stays quick. No
+  help text loads torch, hivemind or web3.
+- A deliberate error is two lines on stderr, what is wrong and what to do, and the exit code of its class.
 - A wrong command line is explained with what was given and the form that the command takes.
 """
 
@@ -24,12 +24,12 @@ from typer.main import get_command
 from swarmd import __version__
 from swarmd.errors import ExitCode, SwarmdError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a write for which there is no room
-KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno values of a write on a full disk
+KEY = re.compile(r"[0-9a-fA-F]{64}")  # a private key in hex
 
 
 class CommandHelp(NamedTuple):
-    """A line of help, and a complete command line as an example. The verb's code is in the module of its name, or in
+    """Help text of a command, with an example command line. The code is in the module of the command's name, or in
     `module`: a function of its name, or a Typer called `app`."""
 
     summary: str
@@ -125,7 +125,7 @@ VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()
 
 
 def load_command(name: str) -> Any:
-    """The Typer command of a verb; imports the verb's module."""
+    """Import a command's module and return its Typer command."""
     verb, function = VERBS[name], name.replace("-", "_")
     module = import_module(f"swarmd.cli.{verb.module or function}")
     target = getattr(module, function, None) or module.app
@@ -141,8 +141,8 @@ def load_command(name: str) -> Any:
 
 
 def allow_unreadable_paths(command: Any) -> None:
-    """Let the verb itself report a file or directory that may not be read, with the reason: the parser of the command
-    line would call it a wrong argument."""
+    """Let the command itself report an unreadable path, with the reason; the parser would only call it a wrong
+    argument."""
     for inner in getattr(command, "commands", {}).values():
         allow_unreadable_paths(inner)
     for parameter in command.params:
@@ -150,7 +150,7 @@ def allow_unreadable_paths(command: Any) -> None:
 
 
 class LazyCommandGroup(TyperGroup):
-    """Holds a summary of each verb, and loads the command of the verb that is called."""
+    """A group that knows a summary of each command, and imports a command when it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in VERBS:
@@ -158,7 +158,8 @@ class LazyCommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The summary for this command's own help, the whole command for `typer swarmd.cli utils docs`."""
+        """Return a placeholder with the summary for this group's help, the real command for `typer swarmd.cli utils
+        docs`."""
         if ctx.command is not self and cmd_name in VERBS:
             return load_command(cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -188,7 +189,7 @@ def root(
     """Declares the options of swarmd itself; their callbacks do the work."""
 
 
-# For the help alone: `LazyCommandGroup` replaces each of them before any call.
+# Placeholders for the help; `LazyCommandGroup` replaces them before any call.
 for _group, _verbs in GROUPS.items():
     for _name, _verb in _verbs.items():
         app.command(_name, help=_verb.summary, rich_help_panel=_group)(lambda: None)
@@ -206,23 +207,23 @@ def run_command(args: Sequence[str]) -> int:
         return report_usage(error)
     except (typer.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has ended, as `head` does: stop writing, quietly
+    except BrokenPipeError:  # the reader of our output has ended, as `head` does: stop quietly
         discard_output(sys.stdout)
-        return ExitCode.FAILURE  # the code that Typer has for it
+        return ExitCode.FAILURE  # the exit code that Typer uses for this
     except Exception as error:
         return report_unexpected(error)
     return outcome if isinstance(outcome, int) else ExitCode.OK
 
 
 def report_error(message: str, fix: str = "") -> None:
-    """Print what is wrong and, if it is known, what to do: a line each."""
+    """Print what is wrong and, if known, the fix, on a line each."""
     print_error_line(f"error: {message}")
     if fix:
         print_error_line(f"fix: {fix}")
 
 
 def print_error_line(line: str) -> None:
-    """Print on stderr. If nobody reads that any more, the exit code still says how the command ended."""
+    """Print on stderr; ignore a closed stream, since the exit code still tells how the command ended."""
     try:
         print(line, file=sys.stderr)
     except OSError:
@@ -230,7 +231,7 @@ def print_error_line(line: str) -> None:
 
 
 def report_unexpected(error: Exception) -> int:
-    """Name a file or directory that the system refuses in one line; show anything else with its traceback."""
+    """Report an OSError about a path in one line; show anything else with its traceback. Returns the exit code."""
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
         discard_output(sys.stdout)
         report_error(
@@ -251,12 +252,12 @@ def report_unexpected(error: Exception) -> int:
 
 
 def report_usage(error: typer.TyperException) -> int:
-    """Explain a wrong command line."""
+    """Explain a wrong command line. Returns the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print_error_line(error.format_message())
     else:
         message, fix = explain_usage(error)
-        report_error(KEY.sub("[redacted]", message), fix)  # keys are not taken as arguments, but people try
+        report_error(KEY.sub("[redacted]", message), fix)  # keys are not accepted as arguments, but people try
     return ExitCode.USAGE
 
 
@@ -269,7 +270,7 @@ MEANT = {
     "train": "local",
     "up": "local",
     "verify": "replay --verify",
-}  # verbs of other programs, and what does the same here
+}  # other programs' command names and what to use here
 
 WANTED = {
     "int_parsing": "a whole number",
@@ -278,11 +279,11 @@ WANTED = {
     "greater_than": "more than {gt:g}",
     "less_than_equal": "{le:g} or less",
     "less_than": "less than {lt:g}",
-}  # by pydantic's type of an error, with its context
+}  # by pydantic's error type, formatted with its context
 
 
 def explain_usage(error: Any) -> tuple[str, str]:
-    """What is wrong, and what to do about it."""
+    """What is wrong with a command line, and the fix."""
     message = str(error.format_message()).rstrip(".")
     context = getattr(error, "ctx", None)
     if context is None:
@@ -318,7 +319,7 @@ def explain_usage(error: Any) -> tuple[str, str]:
 
 
 def _explain_bad_value(error: Any, message: str) -> tuple[str, str]:
-    """Explain a value that an option or argument does not take."""
+    """Explain an invalid value of an option or argument."""
     found = error.__cause__.errors()[0]
     name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.name.upper()
     source = error.ctx and error.ctx.get_parameter_source(error.param.name)
@@ -333,7 +334,7 @@ def _explain_bad_value(error: Any, message: str) -> tuple[str, str]:
 
 
 def command_usage(context: Any, optional: bool = False) -> str:
-    """The command with its required arguments and options; with `optional`, with the other arguments too."""
+    """The command with its required arguments and options; with `optional`, also the optional arguments."""
     parts = [context.command_path]
     for each in context.command.params:
         word = each.metavar or (each.name or "").upper()
@@ -350,23 +351,22 @@ def _option_usage(option: Any) -> str:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Discard what the stream still holds, which Python would write at its end, and all that follows."""
+    """Discard the stream's buffer, which Python would flush at exit, and all later output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def replace_closed_streams() -> None:
-    """Replace closed standard streams, as `<&-` makes them, by empty ones: else the next file that is opened would get
-    the number of one, and be read or printed into."""
+    """Open /dev/null for closed standard streams (`<&-`): else the next opened file would get a stream's descriptor,
+    and be read or printed into."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
+            descriptor = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, that of the stream
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
 
 def main() -> None:
-    """Entry point of the `swarmd` script."""
     replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # terminals that lack a letter, paths that are not text
+        sys.stdout.reconfigure(errors="backslashreplace")  # terminals that lack a character, undecodable paths
     sys.exit(run_command(sys.argv[1:]))

@@ -48,7 +48,7 @@ def import_key(path: File, passphrase_file: NewPassphrase = None) -> None:
 
     refuse_existing(path, "a keystore")
     key = _read_private_key()
-    keystore.account_from_key(key)  # before a passphrase is made for it
+    keystore.account_from_key(key)  # validates the key before asking for a passphrase
     typer.echo(keystore.import_key(path, key, _read_or_create_passphrase(passphrase_file)).address)
 
 

@@ -1,5 +1,5 @@
-"""`swarmd backup` makes or checks a backup of a node, `swarmd restore` makes a node's directory from one, and
-`swarmd fork` a node of another identity from a node's log."""
+"""`swarmd backup` makes or checks a backup of a node, `swarmd restore` restores a node's directory from one, and
+`swarmd fork` makes a node with a new identity from another's log."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class BackupGroup(TyperGroup):
-    """`swarmd backup DIR OUT` is `swarmd backup make DIR OUT`."""
+    """Makes `swarmd backup DIR OUT` mean `swarmd backup make DIR OUT`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
@@ -75,7 +75,7 @@ def make(
 
 
 def _parse_backup_arguments(places: list[Path], config: Path | None) -> tuple[options.LocatedNode, Path]:
-    """The node that is meant, and the file to write. Raises ConfigError, NeverStarted, NotFoundError."""
+    """Parse the node and the output file from the arguments. Raises ConfigError, NeverStarted, NotFoundError."""
     if len(places) > 2:
         raise ConfigError(
             f"`swarmd backup` takes one node and one file, not {' '.join(map(str, places))}",

@@ -1,9 +1,9 @@
-"""`swarmd bundle`: an archive for people who are asked for help, without secrets, that can be replayed elsewhere.
+"""`swarmd bundle`: a support archive without secrets, whose log can be replayed elsewhere.
 
-- Beside the log lie status, stories, findings, configuration and journal. What cannot be made is left out, and a note
-  in the archive says why.
-- Every file is searched for the node's secrets before it is written, and what looks like one is covered.
-- Opening a bundle folds its log, which must give the state that it gave where the bundle was made.
+- It has the log, status, stories, findings, configuration and journal. A part that cannot be made is left out, and a
+  note in the archive says why.
+- Every file is searched for the node's secrets before it is written, and anything that looks like one is redacted.
+- Opening a bundle folds its log, which must give the same state as where the bundle was made.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
 JOURNAL_BYTES_MAX = 16 * MIB
 JOURNAL_S = 30.0
-CREDENTIALS = "CREDENTIALS_DIRECTORY"  # as systemd.exec(5) has it
+CREDENTIALS = "CREDENTIALS_DIRECTORY"  # environment variable, see systemd.exec(5)
 UNCONFIGURED = "the configuration is not in it, and secrets that it names were not looked for: give it with --config"
 
 
@@ -78,7 +78,7 @@ def bundle(
 
 @contextlib.contextmanager
 def _use_service_credentials(config: Path | None) -> Iterator[None]:
-    """Read a service's credentials from beside its configuration: systemd passes them to the service alone."""
+    """Read a service's credentials from the directory of its configuration; systemd passes them only to the service."""
     kept = config.parent / "credentials" if config is not None else None
     if kept is None or not kept.is_dir() or CREDENTIALS in os.environ:
         yield
@@ -137,13 +137,13 @@ def _collect_texts(
 
 
 def _render_config(config: Config, cover: Redactor) -> bytes:
-    """What is in force, with what looks like a secret covered."""
+    """The effective configuration, with secrets redacted."""
     plain = cover.redact_known(msgspec.to_builtins(config))
     return json.dumps({name: redact_field(name, value) for name, value in plain.items()}, indent=1).encode()
 
 
 def _list_files(place: Path) -> bytes:
-    """Names, sizes, modes and ages of all files: no contents. A node that runs may remove some meanwhile."""
+    """Names, sizes, modes and ages of all files, without contents. A running node may remove some meanwhile."""
     rows: list[tuple[str, int, str, int]] = []
     for directory, inner, names in os.walk(place):
         for path in (Path(directory, name) for name in (*inner, *names)):
@@ -154,7 +154,7 @@ def _list_files(place: Path) -> bytes:
 
 
 def _run_doctor(place: Path, config: Path | None) -> bytes:
-    """What doctor finds offline, in a process of its own, so that it cannot block this one."""
+    """Doctor's offline findings, from a child process, so that a hang cannot block this one."""
     of = ["--config", str(config), "--data", str(place)] if config is not None else [str(place)]
     call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
     done = subprocess.run(call, capture_output=True, timeout=120, check=False)
@@ -164,7 +164,7 @@ def _run_doctor(place: Path, config: Path | None) -> bytes:
 
 
 def _read_journal(unit: str, cover: Redactor) -> bytes:
-    """The newest lines of the unit, each without what is or looks like a secret."""
+    """The newest journal lines of the unit, with secrets redacted."""
     call = ["journalctl", "--no-pager", "--output=short-iso", f"--unit={unit}", f"--lines={JOURNAL_LINES_MAX}"]
     done = subprocess.run(call, capture_output=True, timeout=JOURNAL_S, check=False)
     text = done.stdout[-JOURNAL_BYTES_MAX:].decode("utf-8", "replace")
@@ -172,7 +172,7 @@ def _read_journal(unit: str, cover: Redactor) -> bytes:
 
 
 def _find_passphrases(place: Path) -> frozenset[str]:
-    """The account's passphrase, if it lies in the data directory; keys are encrypted or binary."""
+    """The account's passphrase, if it lies in the data directory. Keys need no search: they are encrypted or binary."""
     try:
         text = NodeDirectory(place).passphrase.read_text().strip()
     except (OSError, UnicodeDecodeError):

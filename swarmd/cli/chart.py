@@ -43,7 +43,7 @@ def find_chart(charts: Charts, name: str) -> AnyChart:
 
 
 def chart_states(state: State) -> dict[str, str]:
-    """Chart name → its state; a follower has no coordinator's chart."""
+    """Each chart's current state, by chart name; a follower has no coordinator chart."""
     states: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination:
         states["coordinator"] = state.coordination.chart
@@ -53,7 +53,7 @@ def chart_states(state: State) -> dict[str, str]:
 
 
 def to_mermaid(chart: AnyChart, current: str | None = None) -> str:
-    """The chart as a mermaid state diagram, the `current` state coloured."""
+    """Render the chart as a mermaid state diagram, with the `current` state coloured."""
     from transitions.extensions import HierarchicalGraphMachine
 
     class DrawnMachine(HierarchicalGraphMachine):
@@ -74,7 +74,6 @@ def to_mermaid(chart: AnyChart, current: str | None = None) -> str:
 
 
 def charts_table(charts: Charts, current: dict[str, str]) -> Table:
-    """One row per chart."""
     table = Table("chart", "states", "transitions", *(["now"] if current else []), box=None)
     for name in NAMES:
         chart = find_chart(charts, name)
@@ -84,7 +83,7 @@ def charts_table(charts: Charts, current: dict[str, str]) -> Table:
 
 
 def transitions_table(chart: AnyChart, current: str | None) -> Table:
-    """For each leaf state, what leads where; the current state is marked."""
+    """The outgoing transitions of each leaf state; the current state is marked."""
     table = Table("", "state", "trigger", "to", "why", box=None, title=chart.name, title_justify="left")
     for state in chart.states:
         moves = [(trigger, to) for (source, trigger), to in chart.table.items() if source == state]

@@ -1,4 +1,4 @@
-"""`swarmd chat`: talk with a model, or with what a node has learnt; and how `chat` and `model serve` find a model."""
+"""`swarmd chat`: chat with a model, or a node's newest checkpoint; also loads models for `model serve`."""
 
 import contextlib
 import sys
@@ -32,17 +32,17 @@ Threads = Annotated[int, typer.Option("--threads", min=0, help="torch's threads;
 
 
 def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, threads: int) -> "Decoder":
-    """Load a model, or the newest checkpoint of a node, as the node's configuration says where no option does.
+    """Load a model, or a node's newest checkpoint; options override the node's configuration.
 
     Raises:
         NotFoundError: the directory is neither a model's nor a node's.
         ModelError: there is no such model or no checkpoint, or it cannot be loaded.
-        ConfigError: the node's configuration cannot be used, there is no such device, or a package is missing.
+        ConfigError: the node's configuration is invalid, there is no such device, or a package is missing.
     """
     place = Path(directory).expanduser()
     is_model = any((place / name).is_file() for name in (CONFIG, ADAPTERS))
     if place.is_dir() and not is_model:
-        require_node(locate_node(place))  # at once, before torch is loaded
+        require_node(locate_node(place))  # fails before the slow import of torch
     silence_libraries()
     from swarmd.training.serving.decoder import Decoder
     from swarmd.training.serving.loading import ChosenModel, choose_checkpoint, choose_directory, load_chosen
@@ -63,12 +63,12 @@ def load_decoder(directory: str, device: Device | None, dtype: Dtype | None, thr
 
 
 def name_model(directory: str) -> str:
-    """What a model is called: the last part of its directory or id."""
+    """A model's name: the last part of its directory or id."""
     return Path(directory).expanduser().resolve().name
 
 
 class Drawing(NamedTuple):
-    """How answers are drawn."""
+    """Sampling settings."""
 
     temperature: float
     tokens_max: int
@@ -133,11 +133,11 @@ def _read_lines(prompt: str) -> Iterator[str]:
 
 
 class ConversationTooLong(ConfigError):
-    """The model does not read that many tokens."""
+    """The conversation exceeds the model's context."""
 
 
 class Conversation:
-    """What was said, and the model that answers. Raises ConversationTooLong, ModelUnfit, GenerationFailed."""
+    """The messages so far, and the model that answers. Raises ConversationTooLong, ModelUnfit, GenerationFailed."""
 
     def __init__(self, decoder: "Decoder", system: str, drawing: Drawing) -> None:
         self._decoder = decoder
@@ -146,11 +146,12 @@ class Conversation:
         self._messages = list(self._begin)
 
     def reset(self) -> None:
-        """Forget what was said, but not the system's message."""
+        """Forget all messages except the system message."""
         self._messages = list(self._begin)
 
     def answer(self, text: str) -> None:
-        """Print the answer to a message while it is drawn. Ctrl-C ends it; what was written of it stays said."""
+        """Print the answer to a message as it is generated. Ctrl-C stops it, and the part so far stays in the
+        conversation."""
         from swarmd.training.serving.decoder import GenerationRequest
         from swarmd.training.serving.loading import encode_chat
 
@@ -182,7 +183,7 @@ class Conversation:
                 shown = len(completion.text)
         except KeyboardInterrupt:
             completion.cancelled = True
-            decoder.step()  # it leaves the batch
+            decoder.step()  # removes it from the batch
         typer.echo()
         if completion.failure and not completion.cancelled:
             raise GenerationFailed(f"no answer could be drawn: {completion.failure}", "Try a shorter conversation")

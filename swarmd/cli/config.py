@@ -64,7 +64,7 @@ def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; withou
 
 
 def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
-    """All keys as TOML, tables last, each commented with `origin` if `given` has it, else as a default."""
+    """All keys as TOML, tables last. Values in `given` are commented with `origin`, the others as defaults."""
     document, cover = tomlkit.document(), Redactor(secrets_outside_files(config, {}))
     _fill_table(document, config, given, origin, cover)
     return tomlkit.dumps(document)

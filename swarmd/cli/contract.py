@@ -1,8 +1,8 @@
-"""How commands reach a swarm's contract: through which endpoints, with which account; and how one is created.
+"""How commands reach a swarm's contract, with which endpoints and account, and how one is created.
 
-- Every endpoint must be of the chain that the manifest names. What costs real coins is asked about first.
-- Creating a contract takes several transactions. A journal beside the manifest has those that were sent, so that the
-  same command goes on after it was interrupted, and sends nothing twice.
+- Every endpoint must serve the chain that the manifest names. Commands ask before they spend real coins.
+- Creating a contract takes several transactions. A journal beside the manifest records those that were sent, so that
+  the same command resumes after an interruption and sends nothing twice.
 """
 
 import sys
@@ -40,13 +40,11 @@ if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
 
-CALL_S = 15.0  # every call to an endpoint ends within this
-LOCAL_CHAINS = (1337, 31337)  # of development nodes; their coins are worth nothing
+CALL_S = 15.0  # timeout of each call to an endpoint
+LOCAL_CHAINS = (1337, 31337)  # chain ids of development nodes, whose coins are worthless
 
 
 class ConnectedChain(NamedTuple):
-    """A chain that answers."""
-
     rpc: RpcPool
     chain_id: int
     genesis: str
@@ -61,8 +59,8 @@ async def connect_chain(
     urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
 ) -> AsyncIterator[ConnectedChain]:
     """Connect to the chain behind endpoints. `fees`: given if something is to be signed; then an endpoint whose newest
-    block has no base fee counts as failed, unless `fees` says that the chain has none. Raises ChainMismatch: it is not
-    the chain `chain_id`; ChainError: no endpoint answers."""
+    block has no base fee counts as failed, unless `fees.legacy` is set. Raises ChainMismatch if it is not the chain
+    `chain_id`; ChainError if no endpoint answers."""
     for url in urls:
         check_endpoint_url(url)
     found = chain_id or await read_chain_id(urls)
@@ -78,7 +76,7 @@ async def connect_chain(
 
 
 def confirm_chain(reached: ConnectedChain, url: str, what: str, yes: bool) -> None:
-    """Show the chain, and ask before anything is paid for, unless it is a local one."""
+    """Show the chain and, unless it is a local one, ask before anything is paid for."""
     typer.echo(f"chain: {reached.chain_id} at {url_without_secrets(url)}")
     if reached.is_local or yes:
         return
@@ -94,7 +92,7 @@ class SwarmTarget(NamedTuple):
 
     path: Path
     manifest: Manifest
-    config: Config | None  # of the creator's own node, when the manifest lies in its directory
+    config: Config | None  # configuration beside the manifest, if it is the creator's own node
 
     @property
     def node_directory(self) -> NodeDirectory:
@@ -102,7 +100,7 @@ class SwarmTarget(NamedTuple):
 
     @property
     def manifest_chain(self) -> ManifestChain:
-        """Raises ConfigError if the swarm has none."""
+        """Raise ConfigError if the swarm has no chain."""
         if self.manifest.chain is None:
             raise ConfigError(
                 f"the swarm {self.manifest.id} has no chain: its coordinator opens and closes the rounds",
@@ -111,7 +109,8 @@ class SwarmTarget(NamedTuple):
         return self.manifest.chain
 
     def endpoint_urls(self, given: Sequence[str]) -> list[str]:
-        """Endpoints that were given, else of the node beside the manifest, else of the manifest. Raises ConfigError."""
+        """The given endpoints, or else those of the node beside the manifest, or else the manifest's. Raises
+        ConfigError."""
         if given:
             return list(given)
         if self.config is not None and self.config.chain is not None:
@@ -123,7 +122,7 @@ class SwarmTarget(NamedTuple):
         return list(self.manifest_chain.rpc)
 
     def open_account(self, keystore: Path | None, passphrase: Path | None) -> "LocalAccount":
-        """The account that pays: the one given, else that of the node beside the manifest. Raises KeystoreError."""
+        """The paying account: the given one, or else that of the node beside the manifest. Raises KeystoreError."""
         if keystore is not None:
             return open_keystore(keystore, passphrase)
         if self.config is None or self.config.chain is None:
@@ -143,7 +142,8 @@ def find_target(path: Path) -> SwarmTarget:
 
 
 async def check_contract(rpc: RpcPool, chain: ManifestChain, stages: int) -> CoordinatorContract:
-    """The swarm's contract. Raises ChainMismatch when there is none, or rounds there have other stages."""
+    """Verify the swarm's contract. Raises ChainMismatch if there is none, or its rounds have another number of
+    stages."""
     coordinator = CoordinatorContract(rpc, chain.contract, chain.from_block)
     await coordinator.check_contract()
     counted = await coordinator.stage_count()
@@ -158,19 +158,19 @@ async def check_contract(rpc: RpcPool, chain: ManifestChain, stages: int) -> Coo
 def open_transactions(
     reached: ConnectedChain, key: "LocalAccount", fees: FeesConfig, journal: OrderJournal | None = None
 ) -> OperatorTransactions:
-    """Transactions of an account, reported on stdout. Raises ChainMismatch if the journal is of another one."""
+    """An account's transactions, reported on stdout. Raises ChainMismatch if the journal belongs to another account."""
     journal = journal or OrderJournal()
     journal.bind_to_account(reached.chain_id, reached.genesis, str(key.address))
     return OperatorTransactions(reached.rpc, key, fees, journal, typer.echo)
 
 
-PEER_GAS = 50_000  # for each peer on the allow-list, a little more than measured
-SETTLE_LOOKS = 450  # at most, for the blocks on top of the contract's
-SETTLE_LOOK_S = 2.0  # between two looks
+PEER_GAS = 50_000  # for each peer on the allow-list, slightly above the measured value
+SETTLE_LOOKS = 450  # polls while waiting for confirmation
+SETTLE_LOOK_S = 2.0  # between polls
 
 
 class CreatedContract(NamedTuple):
-    """A contract that nodes can rely on, and the chain it is on."""
+    """A confirmed contract and its chain."""
 
     chain_id: int
     deployed: Deployment
@@ -179,9 +179,9 @@ class CreatedContract(NamedTuple):
 async def create_contract(
     plan: DeploymentPlan, paid_by: PayerOptions, key: "LocalAccount", journal_file: Path, depth: int, yes: bool
 ) -> CreatedContract:
-    """Create a swarm's contract, or go on where an earlier run ended, as its journal says. `depth`: blocks that have to
-    lie on top of it, on a chain that is not local. `yes`: do not ask before anything is paid for. Raises ChainError: it
-    cannot be paid for or was not mined, or as `swarmd.chain.operator.deploy_coordinator` raises."""
+    """Create a swarm's contract, or resume from the journal of an earlier run. `depth`: blocks required on top of it,
+    on a chain that is not local. `yes`: do not ask before paying. Raises ChainError if it cannot be paid for or was not
+    mined, and whatever `swarmd.chain.operator.deploy_coordinator` raises."""
     journal = OrderJournal(journal_file)
     begun = journal.record is not None and bool(journal.record.steps)
     async with connect_chain(paid_by.rpc, fees=paid_by.fees) as reached:
@@ -199,7 +199,7 @@ async def create_contract(
 
 
 async def _check_balance(transactions: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
-    """See that the account can pay for all steps before the first one. Raises ChainError."""
+    """Check before the first step that the account can pay for all of them. Raises ChainError."""
     price = await quote_gas_price(transactions.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
     balance_wei = await transactions.chain.balance_wei(transactions.account)
@@ -217,7 +217,8 @@ async def _check_balance(transactions: OperatorTransactions, plan: DeploymentPla
 async def _wait_for_depth(
     transactions: OperatorTransactions, plan: DeploymentPlan, deployed: Deployment, depth: int
 ) -> Deployment:
-    """Wait until the contract is as deep as nodes require; a reorganisation may have moved it to another block."""
+    """Wait until the contract is as deep as nodes require. Returns its block, which a reorganisation may have
+    changed."""
     last = max(receipt.block for receipt in deployed.receipts)
     blocks = RpcBlockReader(transactions.rpc, deployed.contract, 1)
     typer.echo(f"waiting for {depth} blocks on top of block {last}")

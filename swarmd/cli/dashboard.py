@@ -1,6 +1,6 @@
-"""`swarmd dashboard`: the page and the HTTP interface of a node, from its log, whether its daemon runs or not.
+"""`swarmd dashboard`: a node's page and HTTP API, served from its log, whether or not its daemon runs.
 
-The same page shows an archived log (`swarmd replay --web`), or a swarm that is observed in the DHT without a node.
+The same page shows an archived log (`swarmd replay --web`), or a swarm observed in the DHT without a node.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ADDRESS = re.compile(r"https?://\S+|[^/\s]+:\d{1,5}")
 
 
 class PageOptions(NamedTuple):
-    """Where a page is served, and to whom."""
+    """Where a page is served, and who may see it."""
 
     listen: str = LISTEN
     token: str = ""
     hosts: tuple[str, ...] = ()
     open_page: bool = False
-    else_any: bool = False  # if the port is taken, listen on any
+    else_any: bool = False  # use any free port if the requested one is taken
 
 
 def dashboard(
@@ -89,7 +89,7 @@ def dashboard(
     contract, if it has one. With several nodes, as in `swarmd dashboard alice bob 192.168.1.7:8800`, one page shows all
     in rows: health, earnings, what wants attention, and links to their own pages.
     """
-    given = str(token_file.absolute()) if token_file is not None else ""  # a path is relative to where it is given
+    given = str(token_file.absolute()) if token_file is not None else ""  # relative to the working directory
     if swarm is not None:
         if places or config is not None:
             raise ConfigError("--manifest observes the DHT, not a node", "Give no directory and no --config with it")
@@ -114,12 +114,12 @@ def dashboard(
 
 
 def is_address(place: str) -> bool:
-    """Whether this is HOST:PORT or a URL, and no directory."""
+    """Whether `place` is HOST:PORT or a URL, and not a directory."""
     return bool(ADDRESS.fullmatch(place)) and not Path(place).exists()
 
 
 def serve_nodes(places: Sequence[str], page: PageOptions) -> None:
-    """Serve one page of several nodes until stopped.
+    """Serve one page for several nodes until stopped.
 
     Raises:
         NotFoundError: a directory is not a node's.
@@ -137,7 +137,7 @@ def serve_nodes(places: Sequence[str], page: PageOptions) -> None:
 
 
 def open_node(place: str, token: str) -> LocalNode | RemoteNode:
-    """A node of the page of several, by its directory or by the address of its own page. Raises NotFoundError."""
+    """Open a node for the page of several, by its directory or its own page's address. Raises NotFoundError."""
     from swarmd.web.nodes import LocalNode, RemoteNode
 
     if is_address(place):
@@ -152,7 +152,7 @@ def open_node(place: str, token: str) -> LocalNode | RemoteNode:
 
 
 def find_usable_config(found: Path | None) -> Config | None:
-    """A node's own configuration, if it can be read; without it, the page shows the log all the same."""
+    """A node's configuration, or None if it is invalid: the page can show the log without it."""
     try:
         return load_config(found) if found is not None else None
     except SwarmdError:
@@ -161,8 +161,8 @@ def find_usable_config(found: Path | None) -> Config | None:
 
 def serve_log(root: Path, page: PageOptions, config: Config | None = None, archive: Path | None = None) -> None:
     """Serve the page of a data directory's log, in this process, until stopped. `archive`: a log that does not grow,
-    shown in place of the directory's own; the daemon is not asked. Raises ConfigError: the address is not one, or other
-    machines could reach it without a token; AddressInUse: it cannot be listened on."""
+    shown instead; the daemon is not asked then. Raises ConfigError if the address is invalid, or other machines could
+    reach it without a token; AddressInUse."""
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
     from swarmd.web.moments import add_covered_secrets
@@ -176,8 +176,8 @@ def serve_log(root: Path, page: PageOptions, config: Config | None = None, archi
 
 
 def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str], page: PageOptions) -> None:
-    """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped. Raises
-    ManifestError, ConfigError as `open_observer`, AddressInUse."""
+    """Serve a swarm's page, from the DHT and its contract, in this process, until stopped. Raises ManifestError,
+    ConfigError as `open_observer`, AddressInUse."""
 
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
@@ -189,7 +189,7 @@ def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str],
 
 
 def prepare_page_access(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
-    """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
+    """Make the access rules and the listening socket. Raises ConfigError, AddressInUse."""
     from swarmd.uvicorn_server import bind
     from swarmd.web.guard import AccessRules
 

@@ -1,4 +1,4 @@
-"""Makes the directory of a node: identity, account and configuration, each made once and never overwritten."""
+"""Creates a node's directory: identity, account and configuration, each made once and never overwritten."""
 
 import os
 from collections.abc import Iterator
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 
 
 class OwnAccount(NamedTuple):
-    """An account whose key this node has."""
+    """An account whose key this node holds."""
 
     key: "LocalAccount"
-    keystore: str  # as the configuration names the files
+    keystore: str  # paths as written in the configuration
     passphrase: str
 
 
 def default_passphrase_path(keystore: Path) -> Path:
-    """Where the passphrase of a keystore is, if no file is named."""
     return keystore.with_suffix(".pass")
 
 
 def open_keystore(keystore: Path, passphrase: Path | None) -> "LocalAccount":
-    """The account in a keystore; its passphrase is in a file. Raises KeystoreError."""
+    """Open a keystore with its passphrase file. Raises KeystoreError."""
     from swarmd.chain.keystore import load_passphrase, read_keystore
 
     if not keystore.exists():
@@ -45,7 +44,7 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> "LocalAccount":
 
 
 def write_private_if_absent(path: Path, text: str) -> None:
-    """Put a private file in place, whole and durably, or leave what is there. Raises PathUnusable."""
+    """Write a private file atomically unless it exists. Raises PathUnusable."""
     try:
         replace_durably(path, text.encode(), mode=0o600)
     except OSError as error:
@@ -54,21 +53,21 @@ def write_private_if_absent(path: Path, text: str) -> None:
 
 
 class NodeCreator:
-    """Makes the files of a node, and prints a line for each: made, or kept. `data` is relative to `root`."""
+    """Creates the files of a node, and prints for each whether it was made or kept. `data` is relative to `root`."""
 
     def __init__(self, root: Path, data: str = ".") -> None:
         self.home, self.data = NodeDirectory(root), NodeDirectory(root / data)
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Make the directories, and keep other commands out until done. Raises PathUnusable."""
+        """Make the directories, and lock out other commands meanwhile. Raises PathUnusable."""
         self.home.create()
         self.data.create()
         with hold_directory_lock(self.home.root):
             yield
 
     def make_identity(self, given: Path | None = None) -> Identity:
-        """The identity that was given or is there, else a new one."""
+        """The given or existing identity, or else a new one."""
         path = given or self.data.identity
         if given is not None or path.exists():
             identity = load_identity(path)
@@ -79,7 +78,7 @@ class NodeCreator:
         return fresh
 
     def make_account(self, given: Path | None, passphrase: Path | None) -> OwnAccount:
-        """The account that was given or is there, else a new one with a random passphrase. Raises KeystoreError."""
+        """The given or existing account, or else a new one with a random passphrase. Raises KeystoreError."""
         from swarmd.chain.keystore import create_keystore, create_passphrase, load_passphrase
 
         keystore = given or self.data.keystore
@@ -95,12 +94,12 @@ class NodeCreator:
         return OwnAccount(key, *names)
 
     def relative_name(self, path: Path) -> str:
-        """How the configuration names a file: relative to the data directory if it lies there."""
+        """A path as written in the configuration: relative to the data directory if it lies there."""
         whole, data = path.resolve(), self.data.root.resolve()
         return str(whole.relative_to(data) if whole.is_relative_to(data) else whole)
 
     def store_endpoints(self, urls: list[str]) -> tuple[str, ...]:
-        """Endpoints for the configuration; URLs that may hold a key go into a private file of their own."""
+        """Endpoints for the configuration. URLs that may contain a key go into a private file."""
         from swarmd.chain.endpoints import url_without_secrets
 
         if all(url_without_secrets(url) == url.rstrip("/") for url in urls):
@@ -109,7 +108,7 @@ class NodeCreator:
         return (f"file:{self.data.endpoints.name}",)
 
     def write_private_file(self, path: Path, text: str) -> bool:
-        """Make a private file; one that exists is kept. True when it was made. Raises PathUnusable."""
+        """Write a private file unless it exists. Returns whether it was written. Raises PathUnusable."""
         if os.path.lexists(path):
             typer.echo(f"{path}: exists, kept as it is")
             return False
@@ -118,8 +117,8 @@ class NodeCreator:
         return True
 
     def read_existing_config(self, asked: SwarmIdentity) -> Config | None:
-        """The configuration that is there, which stays in force with the kind that it names; None without one. Raises
-        SwarmMismatch: it, or the log of its node, belongs to another swarm; LogDamaged: the log cannot be read."""
+        """The existing configuration, which stays in force; None without one. Raises SwarmMismatch if it, or the node's
+        log, belongs to another swarm; LogDamaged if the log cannot be read."""
         config = load_config(self.home.config) if self.home.config.exists() else None
         data = NodeDirectory(self.home.root / config.data) if config else self.data
         if config is None:

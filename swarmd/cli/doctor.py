@@ -1,6 +1,6 @@
-"""`swarmd doctor`: what is wrong with a node or its machine, before it costs a round.
+"""`swarmd doctor`: finds what is wrong with a node or its machine before it costs a round.
 
-The checks are in swarmd.doctor; here is what is examined, how the findings are printed, and the exit code.
+The checks are in swarmd.doctor; this module selects what to examine, prints the findings and sets the exit code.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from swarmd.errors import NotFoundError
 from swarmd.paths import CONFIG
 
 COLOURS: dict[Severity, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
-RUNNING_SHOWN = 3  # names of checks under way that are shown
+RUNNING_SHOWN = 3  # running checks named in the progress line
 
 
 def doctor(
@@ -47,7 +47,7 @@ def doctor(
     if data is None and config is not None:
         data = directory
     elif data is None and holds_log(place) and (place / CONFIG).is_file():
-        data = place  # the configuration in it does not say where its data lie
+        data = place  # overrides the data directory named in the configuration
     subject = Subject(find_config(directory, config), data, offline)
     report = run_checks_with_progress(subject, checks, quiet=as_json)
     if as_json:
@@ -58,8 +58,8 @@ def doctor(
 
 
 def find_config(directory: Path | None, config: Path | None) -> Path | None:
-    """The configuration that is meant; None if nothing was named and there is none here. Raises NotFoundError if what
-    was named is not there, or has no configuration."""
+    """The configuration to examine; None if none was named and the default place has none. Raises NotFoundError if the
+    named file or directory is missing, or has no configuration."""
     if config is not None and not config.is_file():
         raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
     if directory is None and config is None and not (resolve_directory(None) / CONFIG).is_file():
@@ -68,7 +68,7 @@ def find_config(directory: Path | None, config: Path | None) -> Path | None:
 
 
 def run_checks_with_progress(subject: Subject, checks: Sequence[Check], quiet: bool = False) -> DoctorReport:
-    """Make the checks; on a terminal, say on stderr which are under way."""
+    """Run the checks; on a terminal, show the running ones on stderr."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         return asyncio.run(examine(subject, checks))
@@ -84,7 +84,7 @@ def run_checks_with_progress(subject: Subject, checks: Sequence[Check], quiet: b
 
 
 def print_report(report: DoctorReport, brief: bool = False) -> None:
-    """The findings for people, the worst first; `brief` leaves out what is well and what was left out."""
+    """Print the findings, worst first; `brief` leaves out passed and skipped checks."""
     console = Console(highlight=False, soft_wrap=True)
     for finding in report.findings:
         if not (brief and finding.severity == "ok"):

@@ -1,7 +1,6 @@
-"""`swarmd explain`: the story of a round, or of rounds that were skipped, in sentences, from the event log alone.
+"""`swarmd explain`: tells, from the event log alone, how a round went, or why rounds were skipped.
 
-- A round of a long log is told from the nearest point before it at which the node had just joined a stage, so that
-  little is read.
+- In a long log, the fold starts from a snapshot before the round, or from an earlier one if it needs more events.
 - `--evidence` shows peers that signed two different records for one stage, and checks the signatures offline.
 """
 
@@ -29,7 +28,7 @@ from swarmd.observe.control import ask_status
 from swarmd.observe.story import Story, StoryTeller, highest_known_round
 from swarmd.paths import NodeDirectory, quote_for_shell
 
-ANSWER_S = 2.0  # longest wait for a daemon
+ANSWER_S = 2.0  # timeout of a daemon's answer
 
 
 def explain(
@@ -68,7 +67,6 @@ def explain(
 
 
 def _unknown_round_error(directory: Path, round_: int) -> ConfigError:
-    """The error for a round that the node has not heard of."""
     last = highest_known_round(load_state(find_segment_directory(directory))[0])
     known = f"its rounds go up to {last}" if last >= 0 else "no round has opened yet"
     fix = f"`swarmd explain {quote_for_shell(directory)}` tells of the newest; `swarmd status` says where the swarm is"
@@ -76,7 +74,7 @@ def _unknown_round_error(directory: Path, round_: int) -> ConfigError:
 
 
 def parse_directory_and_round(words: list[str], config: Path | None) -> tuple[Path, int | None]:
-    """The directory and the round that are meant. Raises ConfigError."""
+    """Parse directory and round from the arguments. Raises ConfigError."""
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
     example = "For example: swarmd explain data 12"
@@ -90,12 +88,12 @@ def parse_directory_and_round(words: list[str], config: Path | None) -> tuple[Pa
 
 
 def has_daemon(directory: Path) -> bool:
-    """Whether a daemon runs on a data directory, or its events directory, even if it is too busy to answer."""
+    """Whether a daemon runs on a data directory or its events directory, even one too busy to answer."""
     return ask_status(NodeDirectory(find_segment_directory(directory).parent).control, ANSWER_S).is_running
 
 
 def story_of_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
-    """The story of one round; `now` is in POSIX seconds, if a daemon runs."""
+    """The story of one round. `now`: POSIX seconds if a daemon runs, else None."""
     log = find_segment_directory(directory)
     teller = StoryTeller(round_)
     for base in bases_where(log, lambda state: highest_known_round(state) < round_ - 1):
@@ -110,7 +108,7 @@ def story_of_round(directory: Path, round_: int, now: float | None = None) -> li
 
 
 def latest_stories(directory: Path, now: float | None = None) -> list[Story]:
-    """The last rounds that were skipped, if any were, and the round that the node is at or trained last."""
+    """The stories of the last skipped rounds, if any, and of the current or last trained round."""
     state, _ = load_state(find_segment_directory(directory))
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, highest_known_round(state)))
@@ -136,7 +134,7 @@ SHOWN = ("round", "stage", "reward", "digest", "size_bytes", "groups", "opened_a
 
 
 class EvidenceItem(msgspec.Struct, frozen=True):
-    """One piece of evidence."""
+    """Two contradicting records of one peer, as logged."""
 
     seq: int
     at: float
@@ -144,13 +142,13 @@ class EvidenceItem(msgspec.Struct, frozen=True):
     peer: str
     round: int
     stage: int
-    problem: str  # why it proves nothing; empty if anybody can see that `peer` signed both
-    records: tuple[dict[str, str | int | float | bool], ...]  # what each of the two says
+    problem: str  # why it proves nothing; empty if it proves that `peer` signed both
+    records: tuple[dict[str, str | int | float | bool], ...]  # content of each record
     signed: tuple[str, ...]  # in base64: the msgpack arrays [owner, payload, expiration, signature]
 
 
 def print_evidence(directory: Path, as_json: bool) -> int:
-    """Print all evidence in a node's log. Returns 1 if a piece of it proves nothing."""
+    """Print all evidence in a node's log. Returns 1 if any of it proves nothing."""
     log = find_segment_directory(directory)
     exhibits = [
         make_evidence_item(event, seq, commit.at)
@@ -169,7 +167,7 @@ def print_evidence(directory: Path, as_json: bool) -> int:
 
 
 def make_evidence_item(event: Equivocated, seq: int, at: float) -> EvidenceItem:
-    """What an event's two records say, and whether they prove what it says of them."""
+    """Decode an event's two records, and check whether they prove equivocation."""
     said = (event.kind, event.peer, event.round, event.stage)
     signed = tuple(base64.b64encode(each).decode() for each in (event.first, event.second))
     try:
@@ -188,7 +186,6 @@ def make_evidence_item(event: Equivocated, seq: int, at: float) -> EvidenceItem:
 
 
 def describe_evidence_item(exhibit: EvidenceItem) -> str:
-    """A piece of evidence for a person."""
     proved = f"it proves nothing: {exhibit.problem}" if exhibit.problem else "both signatures are genuine"
     head = f"{exhibit.peer}: two records of kind {exhibit.kind}, round {exhibit.round} stage {exhibit.stage}"
     lines = [f"{head} (event {exhibit.seq}, {utc(exhibit.at, '%H:%M:%S')}); {proved}"]

@@ -1,10 +1,10 @@
-"""Files that a manifest names without holding them, questions and a model: how they get to nodes that join.
+"""Files that a manifest refers to without containing them, questions and a model: how they get to nodes that join.
 
-- A manifest has the questions' file name and the digest of its rows, and of a model directory `./NAME` and the digest
-  of its weights. Both are handed out beside the manifest, and nobody trains on others.
-- A model of the Hub is named with its commit, so that all nodes begin alike.
-- If the file of questions was made of a data set on the Hub, the manifest names that too, and whoever joins may load it
-  from there.
+- A manifest has the question file's name and the digest of its rows; for a model directory, `./NAME` and the digest of
+  its weights. Both files are distributed together with the manifest, and nodes train on no others.
+- A model of the Hub is named with its commit, so that all nodes start from the same weights.
+- If the question file was made from a data set on the Hub, the manifest names that too, so that joining nodes can make
+  it themselves.
 """
 
 import shutil
@@ -39,12 +39,12 @@ from swarmd.training.models.source import (
 
 # --- questions ---
 
-WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are not files
+WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are not file names
 
 
 def options_for_manifest(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
-    """The options as a manifest has them: the file's name, the digest of its rows, and the data set that it was made of
-    if that is on the Hub. Raises SwarmError."""
+    """Convert options for a manifest: the file's name, the digest of its rows, and its data set if that is on the Hub.
+    Raises SwarmError."""
     name = questions_file_of(options)
     if not name:
         _refuse_other_files(options.get("data"), home)
@@ -57,23 +57,23 @@ def options_for_manifest(options: Mapping[str, Any], home: Path) -> dict[str, An
     source = str(options.get("dataset", ""))
     if is_hub_id(source) and not (home / source).exists():
         return shared
-    source_keys = DatasetSource.__struct_fields__  # which lead nowhere elsewhere
+    source_keys = DatasetSource.__struct_fields__  # a local path is useless on other machines
     return {key: value for key, value in shared.items() if key not in source_keys}
 
 
 def print_untried_reason(reason: str) -> None:
-    """Print the reason for which `check_questions` did not try right answers, if there is one."""
+    """Print why `check_questions` did not try right answers, if it gave a reason."""
     if reason:
         typer.echo(f"note: whether right answers are paid was not tried: {reason}")
 
 
 def _refuse_other_files(named: object, home: Path) -> None:
-    """Raise SwarmError for a file or directory that would not be handed out, or that `join` would refuse."""
+    """Raise SwarmError for a file or directory that could not be distributed, or that `join` would refuse."""
     if not isinstance(named, str) or not named or named in WORDS:
         return
     try:
         is_file, is_directory = (home / named).is_file(), (home / named).is_dir()
-    except OSError as error:  # the name is one that no file can have, or the place may not be read
+    except OSError as error:  # an invalid file name, or no permission
         raise SwarmError(
             f"swarm.options.data cannot be resolved: {error}", "Name a file beside the configuration"
         ) from error
@@ -90,7 +90,7 @@ def _refuse_other_files(named: object, home: Path) -> None:
 
 
 def _make_questions_file(home: Path, name: str, options: Mapping[str, Any]) -> None:
-    """Make the file from the data set that the options name, if they name one and the file is not there."""
+    """Make the question file from the data set in the options, if they name one and the file is missing."""
     if options.get("dataset"):
         write_questions_file(home, name, read_dataset_source(options), str(options.get("digest", "")))
 
@@ -98,16 +98,16 @@ def _make_questions_file(home: Path, name: str, options: Mapping[str, Any]) -> N
 def find_questions(
     options: Mapping[str, Any], manifest: Path, data: Path, download_bytes: int = DOWNLOAD_BYTES_MAX
 ) -> Path | None:
-    """Find the file of questions that a manifest's options name: in the data directory, or beside the manifest.
+    """Find the question file that a manifest's options name: in the data directory, or beside the manifest.
 
-    If it is in neither and was made of a data set on the Hub, it is made again, from at most `download_bytes`.
+    If it is in neither and was made from a data set on the Hub, it is made again, from at most `download_bytes`.
 
     Returns:
         None if the options name no file.
 
     Raises:
-        ManifestError: it is not there, or the options name something else than a file.
-        SwarmError: its rows are others than the swarm's, or it may not be downloaded.
+        ManifestError: it is missing, or the options do not name a plain file.
+        SwarmError: its rows have another digest, or it may not be downloaded.
     """
     name, digest = questions_file_of(options), str(options.get("digest", ""))
     if _is_unsafe_path(options.get("data")) or (name and not digest):
@@ -130,7 +130,7 @@ def find_questions(
 
 
 def refuse_missing_files(recipe: ManifestRecipe, manifest: Path, data: Path) -> None:
-    """Raise ManifestError for several files that a manifest names and that lie nowhere: all of them at once."""
+    """If several files that a manifest names are missing, raise one ManifestError that lists them all."""
     names = [recipe.model.removeprefix(HANDED_OUT)] if recipe.model.startswith(HANDED_OUT) else []
     if not recipe.options.get("dataset"):
         names += [name for name in [questions_file_of(recipe.options)] if name]
@@ -148,18 +148,18 @@ def _missing_files_error(names: list[str], manifest: Path) -> ManifestError:
 
 
 def _is_unsafe_path(named: object) -> bool:
-    """Whether an option `data` is a path out of the data directory or a hidden file, or holds line breaks that would
-    look like swarmd's own words in an error."""
+    """Whether a `data` option leads out of the data directory, is a hidden file, or contains line breaks, which could
+    imitate swarmd's own messages."""
     if not isinstance(named, str) or not named:
         return False
     return Path(named).name != named or named[0] in ".~" or not named.isprintable()
 
 
 def overwrite_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
-    """Copy the file that a configuration's options name into another data directory, over one that is there; and beside
-    it the modules of its functions that lie beside the configuration.
+    """Copy the question file that a configuration's options name into another data directory, overwriting one there,
+    together with its functions' modules that lie beside the configuration.
 
-    Raises SwarmError if it is missing or not sound.
+    Raises SwarmError if it is missing or malformed.
     """
     name = questions_file_of(options)
     _make_questions_file(home, name, options)
@@ -172,16 +172,16 @@ def overwrite_questions(home: Path, options: Mapping[str, Any], data: Path) -> N
 
 
 def _copy_atomically(source: Path, target: Path) -> None:
-    """Copy a file so that nobody sees an incomplete one."""
+    """Copy a file so that readers never see a partial copy."""
     fresh = target.with_name(f".{target.name}.new")
     shutil.copyfile(source, fresh)
     fresh.replace(target)
 
 
 def copy_file(source: Path, data: Path) -> None:
-    """Copy a file of questions, or the creator's own module, into a data directory, unless it is there already.
+    """Copy a question file, or the creator's module, into a data directory, unless it is there already.
 
-    Raises SwarmError if another one is.
+    Raises SwarmError if a different file of that name is there.
     """
     target = data / source.name
     if target.exists():
@@ -197,7 +197,7 @@ def copy_file(source: Path, data: Path) -> None:
 
 
 def check_trainable(training: TrainingConfig, swarm: SwarmConfig) -> None:
-    """Check that a trainer can load a model that is on this machine. Loads torch, unless it is one of swarmd's own.
+    """Check that a trainer can load a model of this machine. Loads torch, unless it is one of swarmd's own models.
 
     Raises ModelError and ConfigError as `swarmd.training.models.model.check_loadable`.
     """
@@ -211,8 +211,8 @@ def check_trainable(training: TrainingConfig, swarm: SwarmConfig) -> None:
 
 
 def pin_model(training: TrainingConfig) -> TrainingConfig:
-    """The settings with the model as a manifest can name it, and its revision. Raises ManifestError: none can;
-    ModelError: it is not there or cannot be trained; ConfigError: the revision does not go with it."""
+    """The settings with model and revision as a manifest names them. Raises ManifestError if it cannot name the model;
+    ModelError if it is missing or cannot be trained; ConfigError if the revision does not fit it."""
     if training.model == AUTO:
         return training
     if is_gguf(training.model):
@@ -243,15 +243,15 @@ def pin_model(training: TrainingConfig) -> TrainingConfig:
 
 
 def _with_revision(training: TrainingConfig, commit: str) -> TrainingConfig:
-    """The settings with the commit as revision if none is given; a colocated vLLM takes only the model's name."""
+    """Use the commit as revision if none is given; a colocated vLLM takes only the model's name."""
     if training.revision or training.vllm.mode == "colocate":
         return training
     return msgspec.structs.replace(training, revision=commit)
 
 
 def find_manifest_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
-    """Find the model of a manifest in the data directory or beside the manifest. Returns its path, or its name if it is
-    not handed out. Raises ManifestError: it is handed out, and in neither place."""
+    """Find a manifest's model in the data directory or beside the manifest. Returns its path, or its name if it is not
+    distributed with the manifest. Raises ManifestError if it should be there and is not."""
     if not recipe.model.startswith(HANDED_OUT):
         return recipe.model
     name = recipe.model.removeprefix(HANDED_OUT)

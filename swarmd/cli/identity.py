@@ -1,6 +1,6 @@
-"""`swarmd identity`: make, show, back up, restore and check a node's key, or import one of RL Swarm.
+"""`swarmd identity`: make, show, back up, restore and check a node's key, or import one from RL Swarm.
 
-A key file is never overwritten. A backup is sealed with a passphrase, and notes how far the node had come, so that a
+A key file is never overwritten. A backup is sealed with a passphrase, and records how far the node had come, so that a
 restore can warn: a node that signs a round twice loses its place.
 """
 
@@ -28,7 +28,7 @@ from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, SwarmdE
 from swarmd.files import advise_on_path_error, read_start
 from swarmd.paths import NodeDirectory, quote_for_shell
 
-NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
+NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in RL Swarm, old and new
 NAME_FILE_BYTES_MAX = 1 << 18
 
 app = typer.Typer(
@@ -56,7 +56,7 @@ def show(path: File, as_json: options.PrintJson = False) -> None:
 
 
 def _load_identity(path: Path) -> Identity:
-    """As `load_identity`, but first say so if the file is not a key: then its mode does not matter."""
+    """Like `load_identity`, but report first if the file is not a key at all: then its mode does not matter."""
     with suppress(OSError):
         parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
     return load_identity(path)
@@ -170,8 +170,8 @@ def import_key(
 
 
 def _read_rl_swarm_words(source: Path, names: Path | None) -> Words | None:
-    """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it. Raises IdentityError
-    for a named file that does not hold them, NotFoundError if it is not there."""
+    """Read RL Swarm's word lists; None if no file was named and RL Swarm's usual place has none. Raises IdentityError
+    for a named file without them, NotFoundError if it is missing."""
     for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
         try:
             words = read_words(read_start(file, NAME_FILE_BYTES_MAX).decode(errors="replace"))
@@ -213,7 +213,8 @@ def _read_rl_swarm_key(path: Path) -> bytes:
 
 
 def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupProgress | None:
-    """How far the node has come. A log beside the key that cannot be read is only warned of: the key is backed up."""
+    """The node's progress for a backup. If the log beside the key is unreadable, it only warns: the key is still backed
+    up."""
     if data is not None:
         marks = read_progress(NodeDirectory(data), peer)
         if marks is None:
@@ -232,7 +233,7 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupProgres
 
 
 def restore_warnings(opened: Backup, logged: BackupProgress | None) -> list[str]:
-    """Warnings for a node with a restored identity; `logged` is how far the log in its directory goes."""
+    """Warnings after a restore; `logged` is the progress according to the log in the directory."""
     lines = [
         f"the node that used this identity last {_describe_progress(opened.marks)} when the backup was made "
         f"({options.utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
@@ -252,7 +253,7 @@ def _describe_progress(marks: BackupProgress | None) -> str:
 
 
 def examine_key(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
-    """What `check` prints. Raises SwarmdError for anything that is wrong."""
+    """Examine a key for `swarmd identity check`. Raises SwarmdError for any fault."""
     identity = _load_identity(path)
     status = path.stat()
     report: dict[str, Any] = {

@@ -1,11 +1,12 @@
-"""`swarmd init`: asks what a node is to be, and makes it. Each answer can be given as an option or a variable.
+"""`swarmd init`: an interactive set-up of a node. Each answer can also be given as an option or an environment
+variable.
 
-- `swarmd swarm new` and `swarmd join` make the node. Nothing that exists is changed, and no secret is taken from the
-  command line.
+- `swarmd swarm new` and `swarmd join` create the node. Nothing that exists is changed, and secrets are never taken from
+  the command line.
 - A new swarm starts from a shipped configuration: a kind, and a model that fits this machine.
-- With the kind `file` the questions are the creator's own, and the model can be. If their answers are numbers, they are
-  compared with the last number of a completion, else with what stands between answer tags.
-- What the answers make is checked in memory first, so that a wrong one leaves nothing behind.
+- With the kind `file` the creator brings the questions, and possibly the model. Numeric answers are compared with the
+  last number of a completion, others with the text between answer tags.
+- The resulting configuration is checked in memory first, so that a wrong answer leaves nothing behind.
 """
 
 import os
@@ -45,23 +46,23 @@ from swarmd.swarms.truths import check_questions
 from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.source import AUTO
 
-SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
+SMALL = "embedded"  # profile of a shipped model, which every kind has
 OTHERS = ("coordinator", "follower")
 
 
 class ProfileFit(NamedTuple):
-    """A shipped configuration to start from, and the memory that training its model takes here. `path` is None for the
-    kind's defaults. Of a pool `model` is the largest that fits, else the smallest."""
+    """A shipped configuration, and the memory that training its model takes here. `path` is None for the kind's
+    defaults. `model`: for a pool, the largest that fits, or else the smallest."""
 
     name: str
     path: Path | None
     model: str
-    need: int = 0  # bytes
+    need: int = 0  # bytes of memory
     why: str = ""  # why it does not fit; empty if it does
 
 
 def list_profiles(kind: str) -> dict[str, Path | None]:
-    """The shipped configurations of a kind by name, first the one with a shipped model."""
+    """A kind's shipped configurations by name; first the one with a shipped model."""
     home = configs_directory() / kind
     base = home / "coordinator.toml"
     others = sorted(path for path in home.glob("*.toml") if path.stem not in OTHERS and SMALL not in path.stem)
@@ -73,7 +74,7 @@ def read_profile_training(path: Path | None) -> TrainingConfig:
 
 
 def estimate_profile_fit(name: str, path: Path | None, device: Device | None) -> ProfileFit:
-    """Weigh a profile's model as `swarmd model fit` does, on this device in place of the profile's."""
+    """Estimate the memory of a profile's model, as `swarmd model fit` does, on `device` instead of the profile's."""
     training = read_profile_training(path)
     pool = training.pool if training.model == AUTO else (training.model,)
     training = msgspec.structs.replace(training, device=device or training.device, pool=pool)
@@ -86,7 +87,8 @@ def estimate_profile_fit(name: str, path: Path | None, device: Device | None) ->
 
 
 def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
-    """The profile of that name or size in billions; `auto`: the largest that fits. Raises ConfigError for none."""
+    """The profile of that name or size in billions; `auto`: the largest that fits. Raises ConfigError if there is
+    none."""
     if wanted == "auto":
         return max((each for each in weighed if not each.why), key=lambda each: each.need, default=weighed[0])
     meant = [each for each in weighed if wanted in (each.name, each.model) or each.name.endswith(f"-{wanted}b")]
@@ -105,12 +107,12 @@ def select_profile(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
 def make_base_config_text(
     kind: str, weighing: ProfileFit, questions: "OwnQuestions | None" = None, **changes: Any
 ) -> str:
-    """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool. The changes
-    are to further keys of [training]; `questions` take the place of the kind's."""
+    """A coordinator's configuration for a new swarm: the profile's, with one model in place of a pool. `changes`:
+    further keys of [training]; `questions` replace the kind's."""
     path = weighing.path
     document = tomlkit.parse(read_config_text(path)) if path else tomlkit.document()
     document["role"] = "coordinator"
-    document.pop("name", None)  # of the node that the profile was written for
+    document.pop("name", None)  # belongs to the node that the profile was written for
     swarm: Any = document.setdefault("swarm", tomlkit.table())
     swarm.pop("coordinator", None)
     swarm.update({"id": "swarm", "kind": kind})
@@ -127,7 +129,8 @@ def make_base_config_text(
     return tomlkit.dumps(document)
 
 
-# Where a completion has its answer, with the settings of the kind `file`; the first that pays right answers is offered.
+# Possible forms of an answer, with their settings of the kind `file`; the first form that rewards right answers is
+# offered.
 ANSWERS: dict[str, dict[str, Any]] = {
     "last-number": {"answer": "last-number", "rewards": [{"name": "numeric", "weight": 1.0}]},
     "tags": {"answer": "tags"},
@@ -135,19 +138,19 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "last-line": {"answer": "last-line"},
     "whole": {"answer": "whole"},
 }
-# For a pretrained model; the settings in configs/file are those of a tiny one.
+# settings for a pretrained model; those in configs/file suit a tiny one
 PRETRAINED = {"steps": 4, "completion_tokens": 256, "learning_rate": 1e-6}
 
 
 class OwnQuestions(NamedTuple):
-    """A file of questions, and where completions have their answers, a key of `ANSWERS`."""
+    """A question file, and the form of its answers, a key of `ANSWERS`."""
 
     file: Path
     answer: str
 
 
 def list_answer_forms(questions: Path) -> tuple[str, ...]:
-    """Keys of `ANSWERS`, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
+    """Keys of `ANSWERS` that suit the file, most likely first. Raises NotFoundError, ConfigError, SwarmError."""
     if not questions.is_file():
         fix = 'Name yours with --questions: one {"prompt": "...", "answer": "..."} a line'
         raise NotFoundError(f"there is no file of questions {questions}", fix)
@@ -170,7 +173,7 @@ def list_answer_forms(questions: Path) -> tuple[str, ...]:
 
 DEVICES: tuple[Device, ...] = get_args(Device)
 OWN, JOIN = "new", "join"
-FILE = "file"  # the kind whose questions lie in a file of the creator's own
+FILE = "file"  # the kind with the creator's own question file
 TOKEN = re.compile(r"[!-~]{8,512}")
 TOKEN_FIX = "Make one that may write at huggingface.co/settings/tokens"
 TOKEN_NAME = "hub.token"  # in the data directory
@@ -178,7 +181,7 @@ Word = TypeVar("Word", bound=str)
 
 
 class Prompter:
-    """Asks questions at a terminal; `silent` (--yes) takes every default."""
+    """Asks questions on a terminal; `silent` (--yes) takes every default."""
 
     def __init__(self, silent: bool, terminal: bool) -> None:
         self.silent = silent
@@ -189,14 +192,14 @@ class Prompter:
         return self._terminal and not self.silent
 
     def ask(self, question: str, default: str, flag: str) -> str:
-        """The answer. Raises ConfigError if there is no terminal, and defaults are not to be taken."""
+        """Ask for a text. Raises ConfigError if there is no terminal and `silent` is not set."""
         if self.silent:
             return default
         self.require_terminal(flag)
         return str(typer.prompt(question, default=default, show_default=bool(default)))
 
     def choose(self, question: str, choices: tuple[Word, ...], flag: str) -> Word:
-        """One of the choices, the first by default."""
+        """Ask for one of the choices; the first is the default."""
         if self.silent:
             return choices[0]
         while True:
@@ -213,7 +216,7 @@ class Prompter:
 
 @dataclass
 class Answers:
-    """The answers so far; None has not been given."""
+    """Answers so far; None means not given yet."""
 
     root: Path
     manifest: Path | None
@@ -232,7 +235,7 @@ class Answers:
     web: str | None
 
     def ask_missing(self, asker: Prompter) -> None:
-        """Ask for the rest. Raises ConfigError for answers that do not go together, NotFoundError."""
+        """Ask for missing answers. Raises ConfigError for contradicting answers, NotFoundError."""
         self._choose_swarm(asker)
         if self.manifest is None:
             self._ask_new_swarm(asker)
@@ -275,7 +278,7 @@ class Answers:
             self.rpc = [url] if url else []
 
     def _ask_questions_file(self, asker: Prompter) -> None:
-        """Ask for what the kind `file` needs."""
+        """Ask for the answers that only the kind `file` needs."""
         asked = 'Your questions, a file with one {"prompt": "...", "answer": "..."} a line'
         self.questions = self.questions or Path(asker.ask(asked, "questions.jsonl", "--questions"))
         places = list_answer_forms(self.questions)
@@ -308,7 +311,8 @@ class Answers:
             )
 
     def read_hub_token(self, asker: Prompter) -> str:
-        """The Hub's token: from a private file, HF_TOKEN or an answer; empty without --hub-repo. Raises ConfigError."""
+        """Read the Hub token from a private file, HF_TOKEN or an answer; empty without --hub-repo. Raises
+        ConfigError."""
         if not self.hub_repo:
             return ""
         if self.hub_token_file is not None:
@@ -323,7 +327,7 @@ class Answers:
         return token
 
     def config_amendments(self) -> dict[str, Any]:
-        """Keys of the configuration that `join` and `swarm new` have no option for."""
+        """Configuration keys that `join` and `swarm new` have no option for."""
         found: dict[str, Any] = {}
         if self.name and (self.manifest is not None or self.name != CREATOR):
             found["name"] = self.name
@@ -418,7 +422,7 @@ def init(
 
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
-    """Raise SwarmMismatch if the node that is there does not belong to the swarm that was asked for."""
+    """Raise SwarmMismatch if the existing node belongs to another swarm than the requested one."""
     there = load_config(root / CONFIG)
     asked = swarm_of_config(there)
     if manifest is not None:
@@ -429,7 +433,7 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
 
 
 def _make_node(answers: Answers, asker: Prompter) -> None:
-    """Ask what was not given, then make the node with `join` or `swarm new`."""
+    """Ask for missing answers, then create the node with `join` or `swarm new`."""
     answers.ask_missing(asker)
     token = answers.read_hub_token(asker)
     if answers.manifest is not None:
@@ -452,8 +456,8 @@ def _make_node(answers: Answers, asker: Prompter) -> None:
 
 
 def _validate_join_config(answers: Answers, path: Path) -> None:
-    """Make the configuration of a node that joins, in memory: once the node is there, the next run would keep a wrong
-    one as it is. Raises ConfigError, ManifestError."""
+    """Build a joining node's configuration in memory, since once written, a wrong one would be kept by the next run.
+    Raises ConfigError, ManifestError."""
     manifest = read_manifest(path)
     rpc = tuple(answers.rpc or (manifest.chain.rpc if manifest.chain else ()))
     text = make_config_text(manifest, NodeChoice(generate_identity().peer_id, rpc=rpc))
@@ -461,7 +465,7 @@ def _validate_join_config(answers: Answers, path: Path) -> None:
 
 
 def _make_new_swarm(answers: Answers, asker: Prompter) -> None:
-    """Make a swarm from a shipped configuration, with one model in place of a pool."""
+    """Create a swarm from a shipped configuration, with one model in place of a pool."""
     kind = answers.kind or "digits"
     chosen = choose_fitting_profile(answers, kind, asker)
     changes: dict[str, Any] = {"device": answers.device or "auto"}
@@ -483,7 +487,7 @@ def _make_new_swarm(answers: Answers, asker: Prompter) -> None:
 
 
 def choose_fitting_profile(answers: Answers, kind: str, asker: Prompter) -> ProfileFit:
-    """The profile to start from: the one that was asked for, if it fits this machine. Raises ConfigError."""
+    """The requested profile, if it fits this machine, or one that the user chooses. Raises ConfigError."""
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.is_interactive else SMALL)
     if wanted == SMALL:
@@ -503,7 +507,7 @@ def choose_fitting_profile(answers: Answers, kind: str, asker: Prompter) -> Prof
 
 
 def _write_hub_token(answers: Answers, token: str) -> None:
-    """Write the token into a private file in the data directory; one that is there is kept."""
+    """Write the token into a private file in the data directory; an existing one is kept."""
     path = answers.root / TOKEN_NAME
     if path.exists():
         typer.echo(f"{path}: exists, kept as it is")
@@ -513,7 +517,7 @@ def _write_hub_token(answers: Answers, token: str) -> None:
 
 
 def amend_config_text(text: str, amendments: dict[str, Any], path: Path) -> str:
-    """A configuration's text with keys set; its comments stay. Raises ConfigError for a wrong value."""
+    """Set keys in a configuration's text, keeping its comments. Raises ConfigError for an invalid value."""
     document = tomlkit.parse(text)
     for dotted, value in amendments.items():
         set_dotted_key(document, dotted, value)
@@ -523,11 +527,11 @@ def amend_config_text(text: str, amendments: dict[str, Any], path: Path) -> str:
 
 
 def check_new_node(root: Path, examine: bool) -> int:
-    """Check the configuration, examine the node without the network, and say what comes next."""
+    """Check the configuration, run doctor offline, and print the next steps. Returns the exit code."""
     from swarmd.doctor.checks import CHECKS
 
     path, code = root / CONFIG, 0
-    check(path, elsewhere=True)  # the doctor says what is to be downloaded
+    check(path, elsewhere=True)  # doctor reports what must be downloaded
     if examine:
         report = run_checks_with_progress(Subject(path, offline=True), CHECKS)
         typer.echo("")

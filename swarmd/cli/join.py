@@ -1,10 +1,10 @@
-"""`swarmd join`: from a manifest to a node that is ready to run.
+"""`swarmd join`: makes a node that is ready to run, from a manifest.
 
-- Nothing that exists is changed. If there is a configuration, it stays in force, and its identity and account are used;
-  options that it overrules are named.
+- Nothing that exists is changed. An existing configuration stays in force with its identity and account, and options
+  that it overrules are named.
 - The manifest, and all files that it names, are checked before anything is made.
 - On a chain, the contract must be the one that the manifest describes. The node is registered at once if its account
-  can pay, else it registers by itself when it runs.
+  can pay, else it registers itself when it runs.
 """
 
 import contextlib
@@ -51,12 +51,10 @@ LISTEN = "/ip4/0.0.0.0/tcp/0"
 
 
 class JoinOptions(NamedTuple):
-    """The options of one call."""
-
     path: Path
     name: str
     identity: Path | None
-    listen: tuple[str, ...]  # empty: LISTEN
+    listen: tuple[str, ...]  # empty: `LISTEN`
     announce: tuple[str, ...]
     data: str
     paid_by: PayerOptions
@@ -64,8 +62,8 @@ class JoinOptions(NamedTuple):
     org: str
     signer_account: str
     token: str
-    questions: Path | None  # file that the recipe trains on, wherever it lies
-    model: str  # that the recipe names, or where its directory lies
+    questions: Path | None  # path of the recipe's question file
+    model: str  # the recipe's model: a name, or the path of its directory
     invitation: str
 
 
@@ -168,7 +166,7 @@ def _make_swarm_config(manifest: Manifest) -> SwarmConfig:
 
 
 def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, existing: Config | None) -> None:
-    known = node.data.root / existing.dht.identity if existing else None  # as a configuration made earlier has it
+    known = node.data.root / existing.dht.identity if existing else None  # key file named by an existing configuration
     identity = node.make_identity(known if known is not None and known.exists() else options.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(
@@ -205,7 +203,7 @@ def _make_node(node: NodeCreator, manifest: Manifest, options: JoinOptions, exis
 
 
 def _copy_manifest(node: NodeCreator, manifest: Manifest) -> None:
-    """Keep the manifest beside the configuration, for `swarmd doctor` to compare; one that is there stays."""
+    """Copy the manifest beside the configuration, where `swarmd doctor` compares them; an existing copy is kept."""
     path = node.home.manifest
     if not path.exists():
         write_manifest(path, manifest)
@@ -218,7 +216,7 @@ def _copy_manifest(node: NodeCreator, manifest: Manifest) -> None:
 
 
 def _warn_of_averaged_peers(node: NodeCreator, config: Config) -> None:
-    """Name the peers whose weights go into this node's model."""
+    """Print the peers whose weights this node averages with its own."""
     training = config.training
     if training.average_weights_every:
         trusted = ", ".join(training.weights_from)
@@ -231,12 +229,11 @@ def _warn_of_averaged_peers(node: NodeCreator, config: Config) -> None:
 
 
 def _choose_node_name(peer: str, options: JoinOptions) -> str:
-    """The node's name: the one given, else the one that an identity from RL Swarm has there. Prints both.
+    """Choose the node's name: the given one, or else the RL Swarm name of an imported identity. Prints both.
 
-    RL Swarm makes its names from words that swarmd does not ship, so they are known only if `swarmd identity import`
-    noted them.
+    RL Swarm's word lists are not shipped, so its name is known only if `swarmd identity import` recorded it.
     """
-    if not peer.startswith("Qm"):  # only ids of RSA keys, which RL Swarm has, begin like this
+    if not peer.startswith("Qm"):  # RL Swarm's RSA keys give ids that start like this
         return options.name
     there = read_rl_swarm_name(options.identity, peer) if options.identity else ""
     name, own = options.name or there, animal_name(peer)
@@ -253,8 +250,8 @@ def _choose_node_name(peer: str, options: JoinOptions) -> str:
 def _check_invitation(
     node: NodeCreator, manifest: Manifest, options: JoinOptions, peer: str, existing: Config | None
 ) -> None:
-    """Check the invitation, if there is one, else say how to get it; if the configuration is kept, say where it goes.
-    Raises ConfigError if the invitation is not for this peer."""
+    """Check the invitation; without one, say how to get it, and if the configuration is kept, where to put it. Raises
+    ConfigError if the invitation is for another peer."""
     known = existing.dht.invitation if existing else options.invitation
     if options.invitation:
         require_invitation(invitation_from_text(options.invitation), manifest.id, manifest.creator, peer)
@@ -278,7 +275,7 @@ def _print_allow_list_note(options: JoinOptions, peer: str) -> None:
 async def _join_chain(
     node: NodeCreator, manifest: Manifest, options: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
-    """Check the contract, make the account, register; returns the choice with what was found."""
+    """Check the contract, make the account, and register. Returns the choice with the settings found."""
     from swarmd.chain.endpoints import read_endpoint_urls
     from swarmd.chain.keystore import load_account
     from swarmd.cli.contract import check_contract, connect_chain
@@ -295,7 +292,7 @@ async def _join_chain(
         if not allowed:
             _print_allow_list_note(options, choice.peer)
         bootnodes = []
-        for address in (await coordinator.bootnodes())[:BOOTNODES_MAX]:  # a contract takes any text
+        for address in (await coordinator.bootnodes())[:BOOTNODES_MAX]:  # a contract accepts any text
             try:
                 check_bootnode(address)
                 bootnodes.append(address)
@@ -305,7 +302,7 @@ async def _join_chain(
         registered_to = await coordinator.account_of_peer(choice.peer)
         if options.signer or (known is not None and known.sender != "wallet"):
             return _join_through_proxy(node, options, choice, registered_to)
-        if known is not None:  # a configuration made earlier names the account
+        if known is not None:  # the existing configuration names the account
             account = OwnAccount(load_account(known, node.data), known.keystore, known.passphrase)
             typer.echo(f"account: {account.key.address}, kept from {known.keystore}")
         else:
@@ -347,7 +344,7 @@ async def _register(
     allowed: bool,
     fees: FeesConfig,
 ) -> None:
-    """Register the peer to the account now if it can pay; the node does so by itself later."""
+    """Register the peer now if the account can pay; otherwise the node registers itself later."""
     from swarmd.chain.contract import encode_call
     from swarmd.cli.contract import open_transactions
 

@@ -1,10 +1,10 @@
-"""`swarmd leaderboard`: a swarm's standings, added up again from the contract's events or the members' signed reports.
+"""`swarmd leaderboard`: a swarm's standings, recomputed from the contract's events or the members' signed reports.
 
 - Without a chain, a coordinator's log is folded, and each leaderboard is verified against the reports in it. Another
-  node's directory has the leaderboard that it read last, unverified.
-- With a chain, the contract's events are added up, from a node's log or an endpoint; the latter's sums are compared
-  with the contract's own.
-- Sums over a log are kept beside it (swarmd.eventlog.summaries), so that the next call reads only what is new.
+  node's directory only has the leaderboard that it read last, unverified.
+- With a chain, the contract's events are summed, from a node's log or an endpoint; the latter's sums are compared with
+  the contract's own.
+- Sums over a log are cached beside it (swarmd.eventlog.summaries), so that the next call reads only what is new.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,24 +37,24 @@ from swarmd.observe.layers import escape_control_characters
 from swarmd.observe.words import count_noun
 from swarmd.paths import NodeDirectory
 
-BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
+BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # version includes RULES, because it folds states
 CHAIN = SummaryKind("chain", 2, needs_state=False)
 
 
 class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
-    """All leaderboards of a coordinator's log, verified: the last one, and what was wrong in any."""
+    """All leaderboards in a coordinator's log, verified: the last one, and the problems of all."""
 
     swarm: str = ""
-    round: int = -1  # of the last one; -1 before any
-    standings: tuple[Standing, ...] = ()  # likewise
-    rounds: int = 0  # how many there were
-    reports: int = 0  # signed ones, in all of them
-    problems: tuple[str, ...] = ()  # what is wrong, a sentence each
-    partial: int = 0  # rounds that are not added up, since not all their reports fitted into the record
+    round: int = -1  # round of the last leaderboard; -1 for none
+    standings: tuple[Standing, ...] = ()  # of the last leaderboard
+    rounds: int = 0  # number of leaderboards
+    reports: int = 0  # signed reports in all of them
+    problems: tuple[str, ...] = ()  # one sentence each
+    partial: int = 0  # rounds not summed, because not all their reports fitted into the record
 
 
 class _LeaderboardsSnapshot(msgspec.Struct, array_like=True):
-    """`LeaderboardSummary` as it is kept on disk: `state` is encoded, `counted` are the sums of the reports."""
+    """On-disk form of `LeaderboardSummary`. `state`: encoded; `counted`: sums over the reports."""
 
     state: bytes
     counted: tuple[Standing, ...]
@@ -62,7 +62,7 @@ class _LeaderboardsSnapshot(msgspec.Struct, array_like=True):
 
 
 class LeaderboardSummary:
-    """Folds a coordinator's log and verifies each leaderboard that it led to."""
+    """Folds a coordinator's log and verifies each leaderboard that it produced."""
 
     def __init__(self) -> None:
         self._fold = StateFold()
@@ -104,23 +104,21 @@ class LeaderboardSummary:
 
     @property
     def is_coordinator(self) -> bool:
-        """Whether the node is its swarm's coordinator."""
         return self._fold.state.coordination is not None
 
     @property
     def swarm_id(self) -> str:
-        """The swarm's id; empty before the node has started."""
+        """The swarm's id; empty if the node never started."""
         settings = self._fold.state.settings
         return settings.swarm if settings else ""
 
     def boards(self) -> VerifiedBoards:
-        """What was found so far."""
         return msgspec.structs.replace(self._boards, problems=tuple(self._check.problems), partial=self._check.partial)
 
 
 def read_boards(directory: Path) -> VerifiedBoards:
-    """The leaderboards of a coordinator's log, verified; for another node, the one that it read last, with `rounds` 0.
-    Raises NotFoundError: there are none; LogDamaged: the log cannot be read."""
+    """The verified leaderboards of a coordinator's log; for another node, the last one it read, with `rounds` 0. Raises
+    NotFoundError if there are none; LogDamaged."""
     log = find_segment_directory(directory)
     gathering = LeaderboardSummary()
     update_summary(log, BOARDS, gathering)
@@ -139,7 +137,7 @@ def read_boards(directory: Path) -> VerifiedBoards:
 
 
 class ChainSnapshot(msgspec.Struct, array_like=True):
-    """What a log says of its chain: `head` is the newest block that was read, -1 for none."""
+    """On-disk form of `ChainSummary`. `head`: the newest block read, -1 for none."""
 
     chained: bool = False
     up: ChainUp | None = None
@@ -148,7 +146,7 @@ class ChainSnapshot(msgspec.Struct, array_like=True):
 
 
 class ChainSummary:
-    """Adds up a contract's events, block by block; `found` says whether there is a chain, and how far it was read."""
+    """Sums a contract's events block by block; `found`: whether the log has a chain, and how far it was read."""
 
     def __init__(self) -> None:
         self.found = ChainSnapshot()
@@ -177,8 +175,8 @@ class ChainSummary:
             found.chained = found.chained or of_chain
 
 
-COLUMNS_MAX = 4096  # of a printed table
-CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
+COLUMNS_MAX = 4096  # width of a printed table
+CHARACTERS_SHOWN_MAX = 256  # of a peer id; a valid one has about 52
 
 
 class ChainBoard(msgspec.Struct, frozen=True):
@@ -186,8 +184,8 @@ class ChainBoard(msgspec.Struct, frozen=True):
 
     contract: str
     chain_id: int
-    block: int  # the newest that was read
-    confirmed_block: int  # the newest that counts as confirmed
+    block: int  # newest block read
+    confirmed_block: int  # newest confirmed block
     standings: tuple[PeerStanding, ...]  # ranked
     confirmed: dict[str, PeerStanding]
     notes: tuple[str, ...] = ()
@@ -195,8 +193,8 @@ class ChainBoard(msgspec.Struct, frozen=True):
 
 
 def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
-    """The standings in a node's log; None for a node without a chain. Raises NotFoundError: the node has not reached
-    the chain yet; LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another."""
+    """The standings in a node's log; None for a node without a chain. Raises NotFoundError if the node has not reached
+    the chain yet; LogDamaged; ChainError if its blocks do not follow one another."""
     log = find_segment_directory(directory)
     read = ChainSummary()
     update_summary(log, CHAIN, read)
@@ -219,8 +217,8 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
 
 
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
-    """The standings read from the chain, compared with the contract's own sums. Raises ConfigError: an URL, address or
-    block is wrong; ChainMismatch: there is no contract; ChainError: no endpoint answers."""
+    """The standings read from the chain, compared with the contract's own sums. Raises ConfigError for a wrong URL,
+    address or block; ChainMismatch if there is no contract; ChainError if no endpoint answers."""
     from swarmd.chain.coordinator import read_onchain_standings
     from swarmd.chain.endpoints import read_endpoint_urls
 
@@ -251,7 +249,7 @@ def _make_board(
 
 
 def to_json_dict(board: ChainBoard, top: int) -> dict[str, Any]:
-    """The standings for JSON; rewards are decimal strings, since they can have more than 256 bits."""
+    """Standings for JSON; rewards are decimal strings, since they can exceed 256 bits."""
 
     def row_to_dict(row: PeerStanding) -> dict[str, Any]:
         return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
@@ -275,9 +273,9 @@ def _confirmed_standing(board: ChainBoard, row: PeerStanding) -> PeerStanding:
 
 
 def print_standings(title: str, columns: Sequence[str], names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with nothing cut: figures first, so that a terminal which is too narrow wraps only the names.
-    `columns`: headings of figures. `names`: headings of what may come from untrusted peers and be long. `rows`: the
-    cells of all columns, figures first."""
+    """Print a table without truncation: figures first, so that a narrow terminal wraps only the names. `columns`:
+    headings of figures. `names`: headings of columns that may hold long, untrusted text. `rows`: all cells, figures
+    first."""
     table = Table(title=title, title_justify="left", box=None)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -291,12 +289,12 @@ def print_standings(title: str, columns: Sequence[str], names: Sequence[str], ro
 
 
 def printable_text(text: str) -> Text:
-    """Text from outside: whole, on one line, and unable to command the terminal."""
+    """Untrusted text on one line, with control characters made harmless."""
     cut = text[:CHARACTERS_SHOWN_MAX]
     return Text(escape_control_characters(cut) + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
 
 
-DEPTH = 2  # as chain.depth where a configuration says nothing
+DEPTH = 2  # default of chain.depth
 TOP_MAX = 10_000
 
 
@@ -334,7 +332,7 @@ def leaderboard(
 
 
 def show_board(board: ChainBoard, top: int, as_json: bool) -> int:
-    """Print standings out of the chain. Returns the exit code."""
+    """Print a chain's standings. Returns the exit code."""
     if as_json:
         typer.echo(msgspec.json.format(to_json(to_json_dict(board, top)), indent=2))
     else:
@@ -347,7 +345,7 @@ def show_board(board: ChainBoard, top: int, as_json: bool) -> int:
 
 
 def print_board(board: ChainBoard, top: int) -> None:
-    """Print the standings in a contract; rewards that are not confirmed yet stand beside the sum."""
+    """Print a contract's standings, with unconfirmed rewards beside the sum."""
     listed = board.standings[:top]
     pending = any(_confirmed_standing(board, row).reward != row.reward for row in listed)
     rows = []
@@ -363,11 +361,11 @@ def print_board(board: ChainBoard, top: int) -> None:
     )
 
 
-NOT_ADMITTED = " (not admitted)"  # the peer has neither worked nor been invited
+NOT_ADMITTED = " (not admitted)"  # the peer has neither a proof of work nor an invitation
 
 
 def show_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
-    """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
+    """Print the standings of a swarm without a chain, and their problems. Returns the exit code."""
     if order in ("wins", "votes"):
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
     boards = read_boards(directory)

@@ -1,6 +1,6 @@
-"""`swarmd local`: a swarm of real nodes on this machine, with a live table and the rewards at the end.
+"""`swarmd local`: a swarm of real nodes on this machine, with a live table, and the rewards at the end.
 
-The nodes are daemons as anywhere (swarmd.cli.local_swarm); here is what is shown, and how all of it ends.
+swarmd.cli.local_swarm runs the nodes' daemons; this module shows them and ends the run.
 """
 
 import io
@@ -30,8 +30,8 @@ from swarmd.observe.words import count_noun
 from swarmd.worker.runtime import TimeSource
 
 REFRESH_S = 0.5
-SILENT_S = 4.0  # longest silence if there is no terminal
-LAGGARDS_S = 60.0  # that the others have once one node has heard that the rounds are over
+SILENT_S = 4.0  # print a line at least this often without a terminal
+LAGGARDS_S = 60.0  # time for the other nodes to finish after the first has
 PICTURE_COLUMNS = 84
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -68,12 +68,12 @@ def local(
             raise ConfigError(f"--set: {unknown[0]}", unknown[1])
     if steps is not None:
         chosen["training.steps"] = steps
-    if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over
+    if svg is not None and not svg.absolute().parent.is_dir():  # fail now rather than after the last round
         raise PathUnusable(f"{svg} cannot be written: there is no directory {svg.parent}", "Name another file")
     swarm = local_swarm.LocalSwarm(directory, nodes)
     with lock_directory(
         directory
-    ):  # until its nodes have ended: another call would write their files, or end their workers
+    ):  # held until the nodes have ended: another call would overwrite their files, or kill their workers
         swarm.refuse_running()
         swarm.prepare_nodes(rounds, chosen, trained)
         _run_swarm(swarm, rounds, directory, svg)
@@ -81,7 +81,7 @@ def local(
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Make a directory and keep other calls out of it; if it stays empty, remove it again. Raises PathUnusable."""
+    """Make a directory and lock it against other calls; remove it if it stays empty. Raises PathUnusable."""
     if directory.is_file():
         raise PathUnusable(
             f"{directory} is a file, not a directory",
@@ -94,12 +94,12 @@ def lock_directory(directory: Path) -> Iterator[None]:
             yield
     finally:
         if made:
-            with suppress(OSError):  # there is something in it
+            with suppress(OSError):  # it is not empty
                 directory.rmdir()
 
 
 def _run_swarm(swarm: local_swarm.LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
-    """Run the nodes until the rounds are over or a signal comes, and report. Raises LocalSwarmFailed."""
+    """Run the nodes until the last round or a signal, and print a report. Raises LocalSwarmFailed."""
     console = Console()
     with catch_stop_signals() as ending:
         try:
@@ -119,14 +119,14 @@ def _run_swarm(swarm: local_swarm.LocalSwarm, rounds: int, directory: Path, svg:
 
 
 class StopSignal(threading.Event):
-    """Is set by the signal that asks for the end; `signal` is the number of that signal, 0 before."""
+    """Set by a signal to stop; `signal` is its number, 0 before."""
 
     signal = 0
 
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopSignal]:
-    """Note signals that ask for the end instead of dying of them."""
+    """Record signals to stop instead of dying from them."""
     ending = StopSignal()
 
     def record_signal(number: int, _: object) -> None:
@@ -142,8 +142,8 @@ def catch_stop_signals() -> Iterator[StopSignal]:
 
 
 def watch(swarm: local_swarm.LocalSwarm, ending: StopSignal, console: Console) -> RenderableType:
-    """Show the nodes and keep them up, until the rounds are over, no round can come, or a signal asks for the end.
-    Returns the last live table that showed a node at work."""
+    """Show the nodes and restart ended ones, until the last round, no round can come, or a signal. Returns the last
+    live table that showed a node at work."""
     begun = time.monotonic()
     over_at = 0.0
     at_work: RenderableType = ""
@@ -164,7 +164,7 @@ def watch(swarm: local_swarm.LocalSwarm, ending: StopSignal, console: Console) -
 
 @contextmanager
 def open_row_display(console: Console) -> Iterator[Show]:
-    """Show rows: as a live table on a terminal, elsewhere as a line for each change, and for all after a silence."""
+    """Show rows: in a live table on a terminal, elsewhere a line for each change, and for all nodes after a silence."""
     if not console.is_terminal:
         yield make_line_printer(console)
         return
@@ -177,7 +177,7 @@ def open_row_display(console: Console) -> Iterator[Show]:
 
 
 def make_title(swarm: local_swarm.LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str:
-    """How many rounds are done, of how many, and for how long it has run."""
+    """Title of the live table: rounds done, of how many, and elapsed time."""
     done = max((row.round for row in rows if row.round is not None), default=0)
     of = f" of {swarm.rounds_max}" if swarm.rounds_max else ""
     rounds = f"{done}{of} rounds" if of else count_noun(done, "round")
@@ -185,7 +185,7 @@ def make_title(swarm: local_swarm.LocalSwarm, rows: tuple[NodeRow, ...], elapsed
 
 
 def make_line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
-    """Print a node's line if something other than its progress has changed; after a silence, how far all are."""
+    """Print a line when a node changes in more than progress; after a silence, print every node's progress."""
     shown: dict[str, str] = {}
     said_at = clock()
 
@@ -204,14 +204,14 @@ def make_line_printer(console: Console, clock: TimeSource = time.monotonic) -> S
 
 
 def print_report(swarm: local_swarm.LocalSwarm, directory: Path, console: Console) -> None:
-    """Print what the nodes' event logs say of all rounds so far, and which commands show more."""
+    """Print the results of all rounds so far from the nodes' logs, and commands that show more."""
     for table in make_result_tables(swarm):
         console.print(table)
     for place in swarm.places:
         for skip in local_swarm.read_training_history(place.events).skips:
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
         learning = read_status(place).learning if place.events.exists() else None
-        if learning is not None and learning.cause not in (None, "right"):  # healthy it is not: no daemon runs any more
+        if learning is not None and learning.cause not in (None, "right"):  # never healthy: no daemon runs any more
             console.print(f"{place.name}: {learning.state}: {learning.reason}", markup=False)
     first = shlex.quote(str(directory / swarm.places[0].name))
     for line in (
@@ -226,13 +226,13 @@ def print_report(swarm: local_swarm.LocalSwarm, directory: Path, console: Consol
 
 
 def make_result_tables(swarm: local_swarm.LocalSwarm) -> list[RenderableType]:
-    """Rewards and held-out accuracy of all rounds so far; nothing before the first round has ended."""
+    """Tables of rewards and held-out accuracy of all rounds so far; empty before the first."""
     histories = swarm.histories()
     return [*rewards_tables(histories), held_out_table(histories)] if any(histories.values()) else []
 
 
 def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
-    """Draw what the terminal showed as an SVG, without the fonts that rich would have a browser fetch."""
+    """Save the terminal's output as an SVG, without rich's links to web fonts."""
     console = Console(width=PICTURE_COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
     for picture in pictures:
         console.print(picture)
@@ -242,7 +242,7 @@ def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
 
 
 def swarmd_command() -> str:
-    """How to call swarmd from this directory, for lines that can be pasted."""
+    """The command that runs swarmd from this directory, for pasting."""
     if shutil.which("swarmd"):
         return "swarmd"
     script = Path(sys.argv[0])
@@ -254,8 +254,8 @@ def swarmd_command() -> str:
 def check_exits(
     ended_early: tuple[local_swarm.DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]
 ) -> None:
-    """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process. A node that is asked
-    before Python has loaded it dies of SIGTERM; it has begun nothing."""
+    """Raise LocalSwarmFailed unless all nodes stopped on request, with code 0, and left no process. A node killed by
+    SIGTERM while Python was still starting is fine."""
     for daemon in ended_early:
         name, said = daemon.place.name, "\n  ".join(daemon.last_errors())
         raise LocalSwarmFailed(

@@ -1,10 +1,10 @@
-"""A swarm of real nodes on this machine: laid out, started, watched, and stopped with nothing left behind.
+"""A swarm of real nodes on this machine: set up, started, watched, and stopped with nothing left behind.
 
 `swarmd local` and the end-to-end tests run it.
 
-- Each node has a directory, and a configuration that is filled in from a template of configs/ or from the user's own.
-- Each daemon is a child process. At the end all are asked to stop and waited for together; then what is left is killed.
-- A daemon that ends by itself is started again while that may help, as systemd would do, and the others go on.
+- Each node has a directory, and a configuration made from a template of configs/ or from the user's own.
+- Each daemon is a child process. At the end all are asked to stop and waited for together; the rest is killed.
+- A daemon that ends by itself is restarted under the same conditions as by systemd; the others go on.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from swarmd.training.models.source import is_directory, require_model
 LOOPBACK = "127.0.0.1"
 DATA = Config(SwarmConfig("any")).data
 COORDINATOR, FOLLOWER = "coordinator.toml", "follower.toml"
-NODES_MAX = 64  # more than one machine can train
+NODES_MAX = 64  # beyond what one machine can train
 ALONE: dict[str, Any] = {
     "data": ".",
     "dht.announce": [],
@@ -81,20 +81,20 @@ def prepare_nodes(
     """Make missing directories and identities, and write every node's configuration.
 
     Args:
-        places: of the nodes, the coordinator's first.
+        places: node directories, the coordinator's first.
         rounds: to run on top of those already run; 0 for no end.
         settings: values for every node by dotted key, e.g. {"training.steps": 5}.
-        swarm: what is trained: a kind, or the path of a node's configuration; empty for the digits.
+        swarm: a kind, or the path of a node's configuration; empty for the digits.
 
     Returns:
-        Rounds in all, as the coordinator will count them; 0 for no end.
+        Total rounds, as the coordinator will count them; 0 for no end.
 
     Raises:
         ConfigError: a setting is unknown or wrong, or there is no configuration of this kind.
-        SwarmError: there is no such kind, it has other stages, or its questions are not there.
-        ModelError: its model is not there.
-        IdentityError: an identity that exists cannot be read.
-        SwarmMismatch: nodes of another swarm live there; nothing was written.
+        SwarmError: there is no such kind, it has another number of stages, or its questions are missing.
+        ModelError: its model is missing.
+        IdentityError: an existing identity cannot be read.
+        SwarmMismatch: the directories belong to another swarm; nothing was written.
         LogDamaged: a node's log cannot be read.
     """
     source = find_config_source(swarm)
@@ -117,12 +117,12 @@ def prepare_nodes(
 
 
 def _refuse_other_swarm(places: tuple[LocalNode, ...], source: "ConfigSource", settings: dict[str, Any]) -> None:
-    """Raise SwarmMismatch if a node of another swarm is in one of the places, before anything is written."""
+    """Raise SwarmMismatch, before anything is written, if a directory has a node of another swarm."""
     template, base = source.coordinator, source.local_settings(True)
     try:
         asked = swarm_of_config(parse_config(fill_template(template, base | settings), "--set"))
     except ConfigError as error:
-        parse_config(fill_template(template, base), str(template))  # or the file is wrong by itself
+        parse_config(fill_template(template, base), str(template))  # reports errors of the template itself first
         raise ConfigError(re.sub("^--set, line [0-9]+", "--set", error.message), error.fix) from None
     home, here = places[0].root.parent, Path.cwd()
     fresh = home.with_name(f"{home.name}-{asked.id}")
@@ -132,7 +132,7 @@ def _refuse_other_swarm(places: tuple[LocalNode, ...], source: "ConfigSource", s
 
 
 def get_or_make_peer_id(place: LocalNode) -> str:
-    """The node's peer id; a new node's identity is made here."""
+    """The node's peer id; makes a new node's identity."""
     place.create()
     if place.identity.exists():
         return read_identity(place.identity).peer_id
@@ -147,10 +147,10 @@ def count_closed_rounds(place: LocalNode) -> int:
 
 
 def choose_port(place: LocalNode) -> int:
-    """The port of the run before if it is free, so that followers find the coordinator again; else any free one."""
+    """The port of the previous run if it is free, so that followers find the coordinator again; else any free one."""
     listen = ""
     if place.config.exists():
-        with contextlib.suppress(ValueError):  # it is written again in any case
+        with contextlib.suppress(ValueError):  # an invalid file is overwritten anyway
             listen = str(parse_toml(read_toml(place.config)).get("dht", {}).get("listen", ""))
     kept = re.search(r"/tcp/(\d+)", listen)
     if kept and int(kept[1]) and can_listen_at(f"/ip4/{LOOPBACK}/tcp/{kept[1]}"):
@@ -161,14 +161,14 @@ def choose_port(place: LocalNode) -> int:
 
 
 class ConfigSource(NamedTuple):
-    """The templates of the nodes' configurations."""
+    """The templates for the nodes' configurations."""
 
     coordinator: Path
     follower: Path
-    local: bool = False  # they were written for a local swarm
+    local: bool = False  # the template was written for a local swarm
 
     def local_settings(self, coordinates: bool) -> dict[str, Any]:
-        """Settings that make a template's node one of a local swarm; None takes a key away."""
+        """Settings that turn a template's node into one of a local swarm; None removes a key."""
         if self.local:
             return {}
         role = {"role": "coordinator", "swarm.coordinator": None, "dht.bootstrap": None}
@@ -176,7 +176,7 @@ class ConfigSource(NamedTuple):
 
 
 def find_config_source(swarm: str) -> ConfigSource:
-    """The templates of a kind, or the user's own. Raises ConfigError, NotFoundError, SwarmError."""
+    """The templates of a kind, or the user's configuration. Raises ConfigError, NotFoundError, SwarmError."""
     configs = configs_directory()
     if swarm in ("", "digits"):
         return ConfigSource(configs / "local" / COORDINATOR, configs / "local" / FOLLOWER, local=True)
@@ -197,11 +197,11 @@ def find_config_source(swarm: str) -> ConfigSource:
 
 
 def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSource) -> Config:
-    """Write a node's configuration and check it; comments stay. Raises ConfigError, SwarmError."""
+    """Write a node's configuration, keeping comments, and check it. Raises ConfigError, SwarmError."""
     template = source.coordinator if place.coordinates else source.follower
     place.config.write_text(fill_template(template, values), encoding="utf-8")
     config = load_config(place.config)
-    if is_directory(config.training.model):  # a path that holds wherever the node is started from
+    if is_directory(config.training.model):  # make it absolute, so that it holds in every working directory
         named = {**values, "training.model": str(Path(config.training.model).expanduser().resolve())}
         place.config.write_text(fill_template(template, named), encoding="utf-8")
         config = load_config(place.config)
@@ -210,13 +210,13 @@ def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSour
     if questions and not Path(questions).is_absolute():
         home = template.parent / parse_toml(read_config_text(template)).get("data", DATA)
         overwrite_questions(home, config.swarm.options, place.root)
-        if place.coordinates:  # all have the same
+        if place.coordinates:  # checked once: all nodes have the same questions
             check_questions(config.swarm, config.training, place.root)
     return config
 
 
 def fill_template(template: Path, values: Mapping[str, Any]) -> str:
-    """A configuration's text with values by dotted key put in; comments stay. Raises ConfigError."""
+    """Set values by dotted key in a configuration's text, keeping comments. Raises ConfigError."""
     document = tomlkit.parse(read_config_text(template))
     for dotted, value in values.items():
         set_dotted_key(document, dotted, value)
@@ -224,7 +224,7 @@ def fill_template(template: Path, values: Mapping[str, Any]) -> str:
 
 
 def set_dotted_key(document: Any, dotted: str, value: Any) -> None:
-    """Set a key by its dotted name in a TOML document, or take it away with None. Raises ConfigError."""
+    """Set a dotted key in a TOML document, or remove it with None. Raises ConfigError."""
     *tables, key = dotted.split(".")
     table = document
     for name in tables:
@@ -238,7 +238,7 @@ def set_dotted_key(document: Any, dotted: str, value: Any) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Parse KEY=VALUE; the value is TOML, or a string without quotes. Raises ConfigError."""
+    """Parse KEY=VALUE; the value is TOML, or an unquoted string. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"the setting {text!r} is not KEY=VALUE", "Write for example training.steps=5")
@@ -248,24 +248,24 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-OUTPUT_BYTES_MAX = 8 * 1024 * 1024  # a longer daemon.log is set aside as daemon.log.1 when the node starts
+OUTPUT_BYTES_MAX = 8 * 1024 * 1024  # a longer daemon.log becomes daemon.log.1 at the next start
 TAIL_BYTES = 16 * 1024
 KILLED_S = 5.0  # longest wait for a killed daemon to be gone
 RESTART = Backoff(1.0, 30.0)
 RESTARTS_MAX = 4  # in a row
-STEADY_S = 300.0  # after which a daemon has all its restarts again
+STEADY_S = 300.0  # a daemon that ran this long has all its restarts again
 
 
 class DaemonProcess:
-    """`swarmd run` of one node, in a session of its own, so that Ctrl-C at a terminal does not reach it."""
+    """`swarmd run` of one node, in its own session, so that a terminal's Ctrl-C does not reach it."""
 
     def __init__(self, place: LocalNode) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
-        self._started_at = 0.0  # of `time.monotonic`, as `_restart_at`
+        self._started_at = 0.0  # by `time.monotonic`, as is `_restart_at`
         self._restart_at: float | None = None  # None while it runs, or stays down
-        self._ends = 0  # in a row, unasked
-        self.stays_down = False  # it ended and is not started again
+        self._ends = 0  # unexpected exits in a row
+        self.stays_down = False  # it ended and will not be restarted
 
     @property
     def command(self) -> list[str]:
@@ -278,7 +278,7 @@ class DaemonProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs or was never started; negative the signal that ended it."""
+        """None while it runs or was never started; negative: the signal that ended it."""
         return self._process.poll() if self._process else None
 
     @property
@@ -286,7 +286,7 @@ class DaemonProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the daemon; what it prints goes to the end of its daemon.log."""
+        """Start the daemon; its output is appended to daemon.log."""
         output = self.place.output
         if output.exists() and output.stat().st_size > OUTPUT_BYTES_MAX:
             output.replace(output.with_suffix(".log.1"))
@@ -302,7 +302,7 @@ class DaemonProcess:
             )
 
     def restart_if_ended(self) -> str:
-        """Start it again, after a pause, if it has ended by itself. Returns a line about that, or nothing."""
+        """Restart the daemon, after a pause, if it has ended by itself. Returns a line about that, or ""."""
         if self.exit_code is None or self.stays_down:
             return ""
         now, name = time.monotonic(), self.place.name
@@ -322,13 +322,12 @@ class DaemonProcess:
         return f"{name} {describe_exit(self.exit_code)}; it is started again in {pause_s:.0f} s"
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it still runs."""
         if self.is_running and self._process:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     def wait_for_exit(self, longest_s: float) -> bool:
-        """Wait for its end. False if it still runs after `longest_s`."""
+        """Wait until it ends. Returns False if it still runs after `longest_s`."""
         if self._process is None:
             return True
         try:
@@ -338,13 +337,12 @@ class DaemonProcess:
         return True
 
     def last_errors(self) -> list[str]:
-        """The last errors that the daemon printed, or the end of what it printed if there are none."""
+        """The last errors in the daemon's output, or its last lines if there are none."""
         lines = self.last_output_lines(ERRORS_WITHIN)
         errors = [line for line in lines if re.search(r"\[(error|critical)\s*\]|\"level\":\"(error|critical)\"", line)]
         return (errors or lines)[-ERRORS_SHOWN:]
 
     def last_output_lines(self, count: int = 8) -> list[str]:
-        """The end of what the daemon printed."""
         try:
             with self.place.output.open("rb") as output:
                 output.seek(max(0, os.fstat(output.fileno()).st_size - TAIL_BYTES))
@@ -354,19 +352,19 @@ class DaemonProcess:
 
 
 def restart_may_help(exit_code: int) -> bool:
-    """Whether the systemd unit would start such a daemon again: not if it was asked to end, or cannot run."""
+    """Whether the systemd unit would restart such a daemon: not if it was stopped on request, or cannot run."""
     return exit_code not in (ExitCode.OK, -signal.SIGTERM) and (exit_code < 64 or exit_code == ExitCode.IN_USE)
 
 
 def describe_exit(exit_code: int) -> str:
-    """How a process ended, for a sentence that begins with its name."""
+    """How a process ended, to follow its name in a sentence."""
     if exit_code < 0:
         return f"was killed by {signal.Signals(-exit_code).name}"
     return f"ended with exit code {exit_code}"
 
 
 def stop_daemons(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
-    """Ask all to end, wait for all together, and kill what is left; `exit_code` then says how each ended."""
+    """Stop all daemons, wait for them together, and kill the rest; `exit_code` then says how each ended."""
     until = time.monotonic() + longest_s
     for daemon in daemons:
         daemon.send_signal(signal.SIGTERM)
@@ -377,10 +375,10 @@ def stop_daemons(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
         daemon.wait_for_exit(KILLED_S)
 
 
-ASK_S = 1.0  # longest wait for one node's status
-STOP_S = 30.0  # longest orderly stop of all nodes; beyond it they are killed
-ERRORS_WITHIN, ERRORS_SHOWN = 40, 2  # lines of a daemon's output that are searched, and those of them that are shown
-NOTE_AFTER_S = 30.0  # a layer that is unhealthy for longer is mentioned
+ASK_S = 1.0  # timeout of one node's status
+STOP_S = 30.0  # for an orderly stop of all nodes, then they are killed
+ERRORS_WITHIN, ERRORS_SHOWN = 40, 2  # last lines searched for errors, and errors shown
+NOTE_AFTER_S = 30.0  # a layer unhealthy for longer is reported
 
 
 class LocalSwarm:
@@ -393,7 +391,7 @@ class LocalSwarm:
         self._seen: dict[int, Status] = {}
 
     def prepare_nodes(self, rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = "") -> int:
-        """Write the configurations; arguments and errors as of `swarmd.cli.local_swarm.prepare_nodes`."""
+        """Write the configurations; arguments and errors as for the function `prepare_nodes`."""
         self.rounds_max = prepare_nodes(self.places, rounds, settings, swarm)
         return self.rounds_max
 
@@ -404,7 +402,7 @@ class LocalSwarm:
             daemon.start()
 
     def refuse_running(self) -> None:
-        """Raise LocalSwarmFailed if a node runs already: then its configuration must not change."""
+        """Raise LocalSwarmFailed if a node runs already: its configuration must not change then."""
         for daemon in self.daemons:
             status = ask_status(daemon.place.control, ASK_S).status
             if status is not None:
@@ -422,22 +420,22 @@ class LocalSwarm:
         return status
 
     def rows(self) -> tuple[NodeRow, ...]:
-        """Every node as the live table shows it."""
+        """Rows of the live table, one for each node."""
         return tuple(self._row(daemon) for daemon in self.daemons)
 
     def _row(self, daemon: DaemonProcess) -> NodeRow:
         place = daemon.place
         if daemon.exit_code is not None:
-            self._seen.pop(place.number, None)  # it does not hold for the next run
+            self._seen.pop(place.number, None)  # forget the previous run's status
             return NodeRow(place.name, "exited", note=describe_exit(daemon.exit_code))
         answered = self.status(place.number)
         known = answered or self._seen.get(place.number)
-        if known is None or known.round.state == "stopped":  # it answers before its first commit
+        if known is None or known.round.state == "stopped":  # a daemon may answer before its first commit
             return NodeRow(place.name, "starting")
         return make_node_row(place.name, known, "" if answered else "does not answer")
 
     def restart_ended_nodes(self) -> list[str]:
-        """Start nodes again that have ended by themselves. Returns a line about each."""
+        """Restart nodes that have ended by themselves. Returns a line about each."""
         return [said for daemon in self.daemons if (said := daemon.restart_if_ended())]
 
     @property
@@ -447,12 +445,12 @@ class LocalSwarm:
 
     @property
     def can_continue(self) -> bool:
-        """Whether rounds can still come: the coordinator runs, or will be started again."""
+        """Whether more rounds can come: the coordinator runs, or will be restarted."""
         return not self.daemons[0].stays_down
 
     @property
     def are_rounds_over(self) -> tuple[bool, ...]:
-        """For each node that does not stay down, whether its last status says that the rounds are over."""
+        """For each node that is not down for good, whether its last status says that the rounds are over."""
         seen = [self._seen.get(daemon.place.number) for daemon in self.daemons if not daemon.stays_down]
         return tuple(
             status is not None
@@ -462,7 +460,7 @@ class LocalSwarm:
         )
 
     def wait_until(self, condition: Callable[[], bool], within_s: float, what: str, every_s: float = 0.1) -> None:
-        """Wait until `condition` holds. Raises LocalSwarmFailed after `within_s`; `what` says what was waited for."""
+        """Poll until `condition` holds. Raises LocalSwarmFailed after `within_s`, naming `what`."""
         until, never = time.monotonic() + within_s, threading.Event()
         while not condition():
             if time.monotonic() > until:
@@ -471,7 +469,7 @@ class LocalSwarm:
             never.wait(every_s)
 
     def stop(self, within_s: float = STOP_S) -> dict[str, int]:
-        """End all nodes and what they started. Returns exit codes by name of those started, negative for a signal."""
+        """Stop all nodes and their children. Returns exit codes by node name, negative for a signal."""
         stop_daemons(self.daemons, within_s)
         for daemon in self.daemons:
             if daemon.exit_code is not None and daemon.exit_code < 0:
@@ -479,7 +477,7 @@ class LocalSwarm:
         return {daemon.place.name: code for daemon in self.daemons if (code := daemon.exit_code) is not None}
 
     def find_leftover_pids(self) -> list[int]:
-        """Pids of workers, and of what they started, that still run (Linux)."""
+        """Pids of workers and their children that still run (Linux)."""
         return [pid for daemon in self.daemons for pid in find_leftovers(self._node_tag(daemon))]
 
     def _node_tag(self, daemon: DaemonProcess) -> str:
@@ -514,14 +512,14 @@ def make_node_row(name: str, status: Status, note: str = "") -> NodeRow:
 
 
 def _describe_pause(status: Status) -> str:
-    """Why a trainer without a command has none."""
+    """Why a trainer has no command to work on."""
     if status.training.state != "idle":
         return status.training.state
     return status.round.reason if status.training.healthy else status.training.reason
 
 
 def _describe_trouble(status: Status) -> str:
-    """The first layer that has been unhealthy for a while, or at once that a stage failed."""
+    """The first layer that has been unhealthy for a while; a failed stage counts at once."""
     for name, layer in status.layers.items():
         failed = name == "training" and layer.state == "idle"
         if name != "process" and not layer.healthy and (failed or layer.age_s > NOTE_AFTER_S):
@@ -530,7 +528,7 @@ def _describe_trouble(status: Status) -> str:
 
 
 def read_training_history(events: Path) -> TrainingHistory:
-    """A node's training as its event log has it; empty if there is no log yet."""
+    """A node's training history; empty if there is no log yet."""
     try:
         return history.read_history(events)
     except NotFoundError:
@@ -538,12 +536,12 @@ def read_training_history(events: Path) -> TrainingHistory:
 
 
 def read_history(events: Path) -> tuple[TrainedRound, ...]:
-    """Reward and held-out accuracy by round, as the event log has them."""
+    """Reward and held-out accuracy of each round, from a node's log."""
     told = read_training_history(events)
     rewards: dict[int, list[tuple[int, float]]] = {}
     for each in told.stages:
         rewards.setdefault(each.round, []).append((each.stage, each.reward))
-    before = iter([told.held_out_before])  # for the first round
+    before = iter([told.held_out_before])  # accuracy before the first round
     return tuple(
         TrainedRound(row.round, row.reward, row.held_out, next(before, None), tuple(rewards[row.round]))
         for row in told.rounds

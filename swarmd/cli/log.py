@@ -97,7 +97,7 @@ def compact_log(
 
 
 def _wait_for_poll() -> bool:
-    """Wait before looking again; Ctrl-C ends it."""
+    """Wait before the next poll. Ctrl-C interrupts the wait."""
     sys.stdout.flush()
     threading.Event().wait(FOLLOW_S)
     return True

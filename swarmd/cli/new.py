@@ -1,8 +1,8 @@
-"""`swarmd swarm new`: a new swarm, on the DHT alone or with a contract: its first node, and its manifest.
+"""`swarmd swarm new`: creates a swarm, on the DHT alone or with a contract: its first node and its manifest.
 
-- Manifest and configuration are made with a throw-away key first, so that what cannot be made leaves nothing on disk
-  and costs nothing on a chain.
-- A call that was interrupted is taken up by the same call. A manifest that is there is never changed.
+- Manifest and configuration are first made with a throw-away key, so that an error leaves nothing on disk and costs
+  nothing on a chain.
+- After an interruption the same call resumes. An existing manifest is never changed.
 """
 
 import hashlib
@@ -49,15 +49,15 @@ from swarmd.swarms.registry import check_kind, fill_in_default_tasks, find_kind,
 from swarmd.swarms.truths import check_questions
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
-STAGE_S = 300  # of a new swarm, unless --stage-seconds or the configuration says otherwise
+STAGE_S = 300  # default stage length of a new swarm
 DEFAULT_STAGES = SwarmConfig("any").stages
 DEPTH = 2
 DEPTH_MAX = 10_000  # blocks
 ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
 LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
 SLUG_LENGTH = 40
-SHARDS: ChainShards = 16  # of a large swarm on a chain, if its recipe has no number: for about 1,000 members
-CREATOR = "creator"  # the first node's name, if it has no other
+SHARDS: ChainShards = 16  # default for a large swarm on a chain: for about 1,000 members
+CREATOR = "creator"  # default name of the first node
 
 
 RecipeFile = Annotated[
@@ -101,11 +101,9 @@ StageSeconds = Annotated[
 
 
 class NewSwarmOptions(NamedTuple):
-    """The options of one call."""
-
     name: str
-    base: Config  # whose recipe and coordinator's settings are taken
-    files: tuple[Path, ...]  # that the recipe trains on, and modules of its functions
+    base: Config  # supplies recipe and coordinator settings
+    files: tuple[Path, ...]  # question file and modules that the recipe uses
     listen: tuple[str, ...]
     announce: tuple[str, ...]
     bootnodes: tuple[str, ...]
@@ -184,12 +182,13 @@ def new(
 
 
 def default_stage_seconds(base: Config) -> int:
-    """A stage's length for a swarm like this: half of what a slow node may train."""
+    """A stage's default length for this swarm: half of what a slow node may train."""
     return max(STAGE_S, int(base.round.train_s / TRAIN_STAGES), int(base.coordinator.stage_s))
 
 
 def _read_base_config(path: Path | None, stages: int | None) -> tuple[Config, tuple[Path, ...]]:
-    """The configuration to start from, with the stages of its kind, and the files that it names: questions, modules."""
+    """The configuration to start from, with its kind's number of stages, and the files that it names: questions,
+    modules."""
     base = load_config(path) if path else Config(SwarmConfig("swarm"), role="coordinator")
     kind, swarm = find_kind(base.swarm.kind), base.swarm
     if stages not in (None, kind.stages):
@@ -232,8 +231,8 @@ def _check(options: NewSwarmOptions) -> None:
 
 
 def _validate_files(node: NodeCreator, options: NewSwarmOptions) -> None:
-    """Make manifest and configuration with a throw-away key, unless they are there, before anything is on disk or paid
-    for. Raises ConfigError, ManifestError."""
+    """Make missing manifest and configuration with a throw-away key, before anything is written or paid for. Raises
+    ConfigError, ManifestError."""
     if node.home.manifest.exists():
         return
     identity, recipe = generate_identity(), recipe_of(options.base)
@@ -247,8 +246,8 @@ def _validate_files(node: NodeCreator, options: NewSwarmOptions) -> None:
 
 
 def _requested_swarm(node: NodeCreator, options: NewSwarmOptions, manifest: Manifest | None) -> SwarmIdentity:
-    """The swarm to make or to go on with. Raises SwarmMismatch if the directory holds the manifest of another."""
-    # Whose node is in the directory; the manifest there may be of a swarm that it joined.
+    """The swarm to create or to resume. Raises SwarmMismatch if the directory has another swarm's manifest."""
+    # Peer id of the node in the directory; its manifest may be of a swarm that it joined.
     peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
     if not peer and node.data.identity.exists():
         peer = load_identity(node.data.identity).peer_id
@@ -285,7 +284,7 @@ def _make_swarm(node: NodeCreator, options: NewSwarmOptions) -> Manifest:
 def _create_contract(
     node: NodeCreator, options: NewSwarmOptions, manifest: Manifest, account: OwnAccount
 ) -> ManifestChain:
-    """The contract of a new swarm, as its manifest names it. Raises ChainError."""
+    """Create the contract; returns its manifest section. Raises ChainError."""
     from swarmd.chain.operator import DeploymentPlan
     from swarmd.chain.ports import RoundPolicy
     from swarmd.cli.contract import create_contract
@@ -312,7 +311,7 @@ def _create_contract(
 
 
 def _public_endpoints(options: NewSwarmOptions) -> tuple[str, ...]:
-    """Endpoints for the manifest, which everybody may read: none whose URL may hold a key."""
+    """Endpoints for the manifest, which is public: none whose URL may contain a key."""
     from swarmd.chain.endpoints import url_without_secrets
 
     if options.public_rpc:
@@ -327,7 +326,7 @@ def _public_endpoints(options: NewSwarmOptions) -> tuple[str, ...]:
 
 def _make_unsigned_manifest(options: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
     rounds: dict[str, Any] = msgspec.structs.asdict(options.base.coordinator)
-    rounds.pop("when_alone")  # the creator's node goes by it, and nobody else
+    rounds.pop("when_alone")  # a setting of the creator's node only
     rounds["stage_s"] = float(options.stage_s or STAGE_S)
     others: Membership = "invitation" if options.invited else "work" if options.work_bits else "open"
     return Manifest(
@@ -348,13 +347,13 @@ def _make_unsigned_manifest(options: NewSwarmOptions, recipe: ManifestRecipe, pe
 
 
 def swarm_id(name: str, peer: str) -> str:
-    """An id that the DHT's keys can hold, different for each creator."""
+    """A swarm id that is valid in DHT keys, and differs between creators."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:SLUG_LENGTH] or "swarm"
     return f"{slug}-{hashlib.sha256(peer.encode()).hexdigest()[:8]}"
 
 
 def bootnodes_of(options: NewSwarmOptions, peer: str) -> tuple[str, ...]:
-    """Addresses of the first node, and of further ones. Raises ConfigError if the port is not fixed."""
+    """Addresses of the first node and further bootnodes. Raises ConfigError if the port is not fixed."""
     places = _dialable_addresses(options)
     if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
         raise ConfigError("others need a fixed port to join through: --listen has port 0", f"Give --listen {LISTEN}")
@@ -362,7 +361,7 @@ def bootnodes_of(options: NewSwarmOptions, peer: str) -> tuple[str, ...]:
 
 
 def _warn_if_local_only(options: NewSwarmOptions) -> None:
-    """Warn if nobody on another machine could join."""
+    """Warn if no other machine could join."""
     if all(place.startswith(LOOPBACK) for place in _dialable_addresses(options)) and not options.bootnodes:
         typer.echo(
             "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
@@ -371,7 +370,8 @@ def _warn_if_local_only(options: NewSwarmOptions) -> None:
 
 
 def _print_unchanged(node: NodeCreator, options: NewSwarmOptions, manifest: Manifest) -> None:
-    """Say that nothing was changed, and how to add a new address to the manifest of a swarm tried on one machine."""
+    """Say that nothing was changed, and how to add a public address to the manifest of a swarm first tried on one
+    machine."""
     typer.echo(f'{node.home.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
     for place in options.announce:
         address = f"{place}/p2p/{manifest.creator}"
@@ -383,7 +383,7 @@ def _print_unchanged(node: NodeCreator, options: NewSwarmOptions, manifest: Mani
 
 
 def _dialable_addresses(options: NewSwarmOptions) -> tuple[str, ...]:
-    """Addresses that others can dial, which "any address of this machine" is not."""
+    """Addresses that others can dial, unlike 0.0.0.0."""
     places = options.listen
     for any_host, loopback in ANY_HOST.items():
         places = tuple(re.sub(rf"^{re.escape(any_host)}", loopback, address) for address in places)
@@ -391,7 +391,7 @@ def _dialable_addresses(options: NewSwarmOptions) -> tuple[str, ...]:
 
 
 def _make_node_choice(options: NewSwarmOptions, peer: str) -> NodeChoice:
-    own = msgspec.to_builtins(options.base.training)  # what is not the default
+    own = msgspec.to_builtins(options.base.training)  # settings that differ from the defaults
     training = {key: value for key, value in own.items() if key not in ManifestRecipe.__struct_fields__}
     if recipe_of(options.base).model.startswith(HANDED_OUT):
         training["model"] = options.base.training.model

@@ -11,7 +11,7 @@ from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, loc
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
-WORDS_CHARACTERS_MAX = 200  # of each word from the service manager
+WORDS_CHARACTERS_MAX = 200  # of each value from the service manager
 
 _RESULTS = {
     "exit-code": "it ended by itself",
@@ -75,7 +75,7 @@ def notify(
 
 
 async def _send_to_all(ways: list[tuple[str, Coroutine[None, None, None]]]) -> bool:
-    """Send by every way, each with what it is shown as. True if all got out."""
+    """Send by every service, given with its display name. Returns whether all succeeded."""
     outcomes = await asyncio.gather(*(way for _, way in ways), return_exceptions=True)
     for (shown, _), outcome in zip(ways, outcomes, strict=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotifyFailed):
@@ -87,7 +87,7 @@ async def _send_to_all(ways: list[tuple[str, Coroutine[None, None, None]]]) -> b
 
 
 def describe_unit_exit(environ: Mapping[str, str]) -> str:
-    """What systemd says of a unit that has ended (systemd.exec(5)), in words."""
+    """Describe how a unit ended, from systemd's variables (systemd.exec(5))."""
     result = environ.get("MONITOR_SERVICE_RESULT", "")[:WORDS_CHARACTERS_MAX]
     code = environ.get("MONITOR_EXIT_CODE", "")[:WORDS_CHARACTERS_MAX]
     status = environ.get("MONITOR_EXIT_STATUS", "")[:WORDS_CHARACTERS_MAX]

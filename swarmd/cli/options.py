@@ -1,6 +1,6 @@
-"""What several verbs share: options, how a node is found, passphrases, and JSON for programs.
+"""Shared by several commands: options, finding a node, passphrases, and JSON output.
 
-- All verbs find a node by one rule: in DIR, else in `.` if it has a config.toml, else in ./data.
+- All commands find a node by one rule: in DIR, else in `.` if it has a config.toml, else in ./data.
 - A passphrase comes from a terminal, without echo, or from a file, never from the command line.
 """
 
@@ -38,7 +38,7 @@ def encode_json(value: Any) -> bytes:
     """A value made of Structs as indented JSON. Bytes of a path that are not UTF-8 are replaced by U+FFFD."""
     try:
         encoded = msgspec.json.encode(value)
-    except UnicodeEncodeError:  # Python keeps such bytes of a path as surrogates, which are no text
+    except UnicodeEncodeError:  # Python represents such bytes as lone surrogates
         text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
         encoded = msgspec.json.encode(json.loads(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
     return msgspec.json.format(encoded, indent=2)
@@ -48,8 +48,8 @@ PASSPHRASE = SecretKind("passphrase file", IdentityError, 4096, "Write the passp
 
 
 def read_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
-    """Read the passphrase from `file`, or ask for it; `twice` if a slip would lock something up. Raises IdentityError:
-    the file is not there, not private or not one line of text, no terminal, or two answers differ."""
+    """Read the passphrase from `file`, or ask for it; `twice` if a typo would lock something up. Raises IdentityError
+    if the file is missing, not private or not one line of text, without a terminal, or if the two answers differ."""
     if file is not None:
         return _read_passphrase_file(file)
     if not sys.stdin.isatty():
@@ -61,10 +61,10 @@ def read_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
 
 
 def ask_hidden(prompt: str) -> str:
-    """Ask at the terminal without echo. Raises IdentityDamaged if what is typed is not text in its encoding."""
+    """Ask at the terminal without echo. Raises IdentityDamaged if the input is not valid text."""
     try:
         answer = getpass.getpass(f"{prompt}: ")
-        answer.encode("utf-8")  # Python lets bytes through that are not text
+        answer.encode("utf-8")  # Python accepts undecodable bytes as surrogates
     except UnicodeError:
         encoding = locale.getencoding()
         fix = f"Set the terminal to {encoding}, as LC_ALL or LANG says, or give it in a file"
@@ -73,11 +73,11 @@ def ask_hidden(prompt: str) -> str:
 
 
 def _read_passphrase_file(path: Path) -> str:
-    """The one line in a private file, without its end. A pipe will do, as of `<(...)`."""
+    """Read the one line of a private file, without its line end. A pipe as in `<(...)` is fine."""
     if path.is_fifo():
         with path.open("rb") as pipe:
             return _parse_single_line(pipe.read(PASSPHRASE.bytes_max), path)
-    # Secrets that are mounted, and /dev/stdin, are links.
+    # Mounted secrets, and /dev/stdin, are links.
     return _parse_single_line(read_secret(Secret(path.resolve()), PASSPHRASE), path)
 
 
@@ -100,14 +100,14 @@ RULE = "The node's directory; default: ., if it has a config.toml, or ./data."
 
 
 class LocatedNode(NamedTuple):
-    """A node: its configuration file, if one is known, and its data directory."""
+    """A node's configuration file, if known, and its data directory."""
 
     config: Path | None
     data: Path
 
     @property
     def exists(self) -> bool:
-        """Whether there is a node, or anything that belongs to one."""
+        """Whether there is a node, or any file of one."""
         return self.config is not None or holds_log(self.data) or NodeDirectory(self.data).identity.exists()
 
     @property
@@ -122,11 +122,12 @@ class LocatedNode(NamedTuple):
 def locate_node(directory: Path | None, config: Path | None = None) -> LocatedNode:
     """Find a node, which need not exist.
 
-    A directory may be a node's, with its config.toml, or only its data directory. One that is given together with a
-    configuration takes precedence over the one in it: a service has them in different places.
+    A directory may be a node's, with its config.toml, or only its data directory. If both a directory and a
+    configuration are given, the directory overrides the data directory named there: a service has them in different
+    places.
 
     Raises:
-        NotFoundError, ConfigError: the configuration is not there or cannot be used.
+        NotFoundError, ConfigError: the configuration is missing or invalid.
     """
     if config is not None:
         named = config.parent / load_config(config).data
@@ -139,19 +140,19 @@ def locate_node(directory: Path | None, config: Path | None = None) -> LocatedNo
 
 
 def resolve_directory(directory: Path | None) -> Path:
-    """The directory that is given, else by the rule."""
+    """The given directory, or the default one by the rule above."""
     return directory or (Path() if (Path() / CONFIG).is_file() else DEFAULT)
 
 
 def check_event_range(first: int, last: int | None) -> int:
-    """The first of the events that are asked for. Raises ConfigError if the last comes before it."""
+    """Check a range of events, and return the first. Raises ConfigError if `last` comes before it."""
     if last is not None and last < first:
         raise ConfigError(f"--to {last} comes before --from {first}", f"Write --from {last} --to {first}")
     return first
 
 
 def holds_log(place: Path) -> bool:
-    """Whether it is itself a data directory, as a restored one is, whatever the configuration in it says."""
+    """Whether it is itself a data directory, as a restored one is, whatever its configuration says."""
     return NodeDirectory(place).events.is_dir()
 
 
@@ -164,7 +165,7 @@ def find_log_directory(directory: Path | None, config: Path | None = None) -> Pa
 
 
 def find_log_of_node(node: LocatedNode, unnamed: bool = False) -> Path:
-    """As `find_log_directory`, for a node that was located; `unnamed` if no directory was given."""
+    """Like `find_log_directory`, for a located node; `unnamed`: no directory was given."""
     try:
         segments = find_segment_directory(node.data)
     except NotFoundError:
@@ -183,7 +184,7 @@ def find_log_of_node(node: LocatedNode, unnamed: bool = False) -> Path:
 
 
 def node_directories(directory: Path) -> list[Path]:
-    """The directory itself, or those of the nodes in it, as `swarmd local` makes them. Raises NotFoundError."""
+    """The directory itself, or the node directories in it, as made by `swarmd local`. Raises NotFoundError."""
     if directory.is_dir() and not holds_log(directory) and not (directory / CONFIG).is_file():
         inner = sorted(place for place in directory.iterdir() if holds_log(place))
         if inner:
@@ -193,7 +194,7 @@ def node_directories(directory: Path) -> list[Path]:
 
 
 def require_node(node: LocatedNode, unnamed: bool = False) -> None:
-    """Raise NotFoundError if there is no node at all."""
+    """Raise NotFoundError if there is no node."""
     if not node.exists:
         here, there = (
             f"here: neither a {CONFIG} nor ./{DEFAULT} with a log",
@@ -203,7 +204,7 @@ def require_node(node: LocatedNode, unnamed: bool = False) -> None:
 
 
 def no_node_error(place: Path, lack: str) -> NotFoundError:
-    """The error for a place that is not a node's; `lack` says what is missing if it is a directory."""
+    """The error for a path without a node; `lack` says what is missing if it is a directory."""
     fix = f"Name the directory of a node, which has a {CONFIG} or a log; `swarmd init` makes a node"
     if str(place).startswith(("http:/", "https:/")):
         return NotFoundError(f"{place} is a URL, and a node is a directory", "Name a directory of this machine")
@@ -212,7 +213,7 @@ def no_node_error(place: Path, lack: str) -> NotFoundError:
         return NotFoundError(f"{place} is {what}, not a node's directory", use or fix)
     if not place.exists():
         lack = f"there is no node in {place}: it does not exist"
-    # the first node in a directory of several, such as `swarmd local` makes
+    # the first node in a directory of several, as made by `swarmd local`
     inner = next((path.parent for path in sorted(place.glob(f"*/{CONFIG}"))), None)
     near = inner or find_similar_node(place)
     return NotFoundError(lack, f"Did you mean {near}?" if near else fix)
@@ -267,7 +268,7 @@ MaxGwei = Annotated[float, typer.Option(help="Highest gas price; required withou
 
 
 class PayerOptions(NamedTuple):
-    """How a transaction reaches the chain, and which account pays."""
+    """How to reach the chain, and the account that pays."""
 
     rpc: tuple[str, ...]  # URLs
     account: Path | None
@@ -278,18 +279,18 @@ class PayerOptions(NamedTuple):
 def read_payer_options(
     rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float
 ) -> PayerOptions:
-    """The options of a payer, with URLs read from files. Raises ConfigError for a wrong URL or price."""
+    """Collect a payer's options, reading URLs from files. Raises ConfigError for a wrong URL or price."""
     from swarmd.chain.endpoints import read_endpoint_urls
 
     if not 0 < max_gwei <= NUMBER_MAX:
         raise ConfigError(f"--max-gwei {max_gwei:g} is not a price", f"Give a number above 0, such as {MAX_GWEI:g}")
-    # On a chain without a base fee an endpoint may ask for the whole bound, so the bound must have been given.
+    # On a chain without a base fee an endpoint may demand the whole bound, so it must have been given explicitly.
     fees = FeesConfig(max_gwei=max_gwei, legacy=max_gwei != MAX_GWEI)
     return PayerOptions(tuple(read_endpoint_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
 
 
 def add_payer_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of a payer beside the verb's own; the verb gets them as `paid_by`."""
+    """Add the options of a payer to a command, which gets them as `paid_by`."""
 
     def command(
         rpc: Endpoints = None,
@@ -316,13 +317,13 @@ def add_payer_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def refuse_existing(path: Path, what: str) -> None:
-    """Raise PathUnusable if the path exists, before anything is asked for; writing would refuse it too."""
+    """Raise PathUnusable early if the path exists; writing would refuse it, too."""
     if path.exists() or path.is_symlink():
         raise PathUnusable(f"{path} exists already", f"Move it away first: {what} is never overwritten")
 
 
 def record_backup(key: Path, peer: str, made_at: float, out: Path) -> None:
-    """Note a backup of a key for `swarmd doctor`, or warn that it will not know of it."""
+    """Record a backup of a key for `swarmd doctor`; warn if that fails."""
     try:
         write_backup_note(key, peer, made_at, out)
     except OSError as error:
@@ -334,12 +335,12 @@ def warn(line: str) -> None:
 
 
 def utc(at: float, clock: str = "%H:%M") -> str:
-    """A time in POSIX seconds as a date and time in UTC."""
+    """Format POSIX seconds as UTC date and time."""
     return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))
 
 
 def check_multiaddrs(listen: Sequence[str], announce: Sequence[str]) -> None:
-    """Raise ConfigError for an address that is not a multiaddr, with how it is written, or that nobody can call."""
+    """Raise ConfigError for an address that is not a multiaddr, or that cannot be dialled."""
     for address in (*listen, *announce):
         if not is_multiaddr(address):
             raise ConfigError(f"{address!r} is not an address", suggest_address(address))
@@ -347,6 +348,6 @@ def check_multiaddrs(listen: Sequence[str], announce: Sequence[str]) -> None:
 
 
 def check_address(contract: str) -> None:
-    """Raise ConfigError for what is not the address of a contract."""
+    """Raise ConfigError for an invalid contract address."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{40}", contract):
         raise ConfigError(f"--contract: {contract!r} is not an address", "Write it as 0x and 40 hex digits")

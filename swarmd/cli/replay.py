@@ -1,8 +1,8 @@
-"""`swarmd replay`: fold an event log offline: list events and commands, step through them, verify them, compare.
+"""`swarmd replay`: fold an event log offline, to list events and commands, step through them, verify or compare them.
 
-- It needs only the log, and starts from the latest snapshot before the first event that is wanted.
+- It needs only the log, and starts from the latest snapshot before the first requested event.
 - `--verify` compares every commit's commands with the digest in the log; `--against` folds the same events under other
-  charts or settings, and shows where the two part.
+  charts or settings, and shows where the results diverge.
 """
 
 import difflib
@@ -113,7 +113,7 @@ def replay(
     log = find_log_directory(directory)
     if last is not None:
         check_not_removed(log, last)
-    if web:  # on the usual port, or on any if that is taken
+    if web:  # on the usual port, or any free one
         serve_log(log.parent, PageOptions(else_any=True), archive=log)
     elif verify:
         show_verification(directory or log.parent, log, last, json)
@@ -129,7 +129,7 @@ def replay(
 
 
 class Filter:
-    """Which events are shown, from `first` on; others are folded without being shown."""
+    """Selects the events to show, from `first` on; others are only folded."""
 
     def __init__(self, types: list[str], round_: int | None, stage: int | None, first: int) -> None:
         self._types = frozenset(map(resolve_event_type, types))
@@ -151,7 +151,7 @@ class Filter:
 
 
 def resolve_event_type(name: str) -> str:
-    """The type itself, if there are such events; an event's class names it as well."""
+    """Resolve an event type from its tag or its class name."""
     tags = sorted(str(kind.__struct_config__.tag) for kind in get_args(Event))
     tag = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     if tag in tags:
@@ -166,14 +166,13 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
 
 
 def fold_log(log: Path, last: int | None, progress: bool, base: FoldBase) -> Iterator[AppliedEvent]:
-    """Events from `base` to `last`, each with the states around it and its commands."""
     commits = commits_from(log, base)
     applied = fold_commits(with_progress(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
 
 
 def find_fold_start(log: Path, seq: int | None) -> FoldBase:
-    """The latest point at or before event `seq` from which a fold can start; the newest of the log for None."""
+    """The latest base for a fold that shows event `seq`; the log's newest for None."""
     if first := oldest_base(log).seq:
         typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
     return newest_base(log) if seq is None else base_upto(log, seq)
@@ -236,7 +235,7 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
 
 def show_events(log: Path, wanted: Filter, last: int | None, display: "Display") -> None:
     base = find_fold_start(log, check_event_range(wanted.first, last))
-    before = base.seq - oldest_base(log).seq  # events that need not be read
+    before = base.seq - oldest_base(log).seq  # events that are not read
     events, shown, chart = before, 0, base.state.chart if before else ""
     for applied in fold_log(log, last, progress=not sys.stdout.isatty(), base=base):
         events += 1
@@ -250,8 +249,6 @@ def show_events(log: Path, wanted: Filter, last: int | None, display: "Display")
 
 
 class Display:
-    """Shows applied events one after the other."""
-
     def __init__(self, steps: bool, json: bool) -> None:
         self.json = json
         self._steps = steps
@@ -259,7 +256,7 @@ class Display:
         self._until_seq = -1
 
     def show(self, applied: AppliedEvent) -> bool:
-        """Print one event. Returns whether to go on."""
+        """Print one event. Returns whether to continue."""
         if self.json:
             typer.echo(_applied_json(applied))
             return True
@@ -268,7 +265,7 @@ class Display:
         return not self._asks or applied.seq < self._until_seq or self._wait_for_operator(applied)
 
     def _wait_for_operator(self, applied: AppliedEvent) -> bool:
-        """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
+        """Wait for a key: Enter continues, a number continues to that event, s shows the state, q quits."""
         while True:
             typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
             answer = sys.stdin.readline()
@@ -308,7 +305,7 @@ def _applied_json(applied: AppliedEvent) -> bytes:
 
 
 def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
-    """Print where the two sides part. Raises typer.Exit with 3 if they do."""
+    """Print where the two replays diverge. Raises typer.Exit with 3 if they do."""
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
         raise typer.BadParameter("one CHARTDIR at a time, with KEY=VALUE beside it", param_hint="--against")
@@ -327,7 +324,7 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
 
 
 def comparison_lines(found: ReplayComparison, against: str) -> Iterator[str]:
-    """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
+    """Where the replays diverge, how many commands of each kind each had, and how the final states differ."""
     first = found.first
     if first is None:
         yield f"{found.events} events go the same way under {against}"

@@ -17,7 +17,7 @@ from swarmd.results.history import TrainingHistory, read_history, skills_summary
 
 OUT = Path("report.png")
 WAITING = "`swarmd status` says what the node waits for, `swarmd doctor` what is wrong"
-TASKS_TOLD = 8  # of a node
+TASKS_TOLD = 8  # tasks listed for a node
 
 
 def report(
@@ -56,7 +56,7 @@ def report(
 
 
 def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
-    """The files to write. Raises ConfigError for a suffix that is neither .png nor .svg."""
+    """The picture files to write. Raises ConfigError for a suffix other than .png or .svg."""
     from swarmd.results.picture import SUFFIXES
 
     if out is None and not wanted and not svg:
@@ -68,8 +68,8 @@ def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
 
 
 def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
-    """The training in each log, in the order given. Raises NotFoundError: there is no node; ConfigError: two logs
-    belong to one node; LogDamaged: a log cannot be read."""
+    """The training history in each log, in the given order. Raises NotFoundError if there is no node; ConfigError if
+    two logs belong to one node; LogDamaged if a log cannot be read."""
     places = [place for directory in directories for place in node_directories(directory)]
     histories = [read_history(place) for place in places]
     seen: dict[str, Path] = {}
@@ -107,7 +107,7 @@ def print_summary(histories: Sequence[TrainingHistory]) -> None:
 
 
 def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], quiet: bool) -> None:
-    """Draw, and name the files: on stderr if something else is printed."""
+    """Draw the pictures, and print their paths; `quiet`: on stderr."""
     from swarmd.results.picture import NODES_MAX, draw
 
     if files and not any(history.stages for history in histories):

@@ -1,4 +1,4 @@
-"""A node that runs: `swarmd run` in the foreground, `swarmd service` as a service of systemd."""
+"""Runs a node: `swarmd run` in the foreground, `swarmd service` under systemd."""
 
 import difflib
 import subprocess
@@ -20,7 +20,7 @@ from swarmd.paths import NodeDirectory, quote_for_shell
 from swarmd.swarms.registry import check_code, check_kind
 from swarmd.units import DROP_IN, ServicePaths, credential_names, find_service_paths
 
-PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
+PROGRESS_S = 10.0  # between progress lines of the trainer on a terminal
 
 
 def run(directory: NodeDir = None, config: ConfigFile = None, data: DataDir = None) -> int:
@@ -41,7 +41,7 @@ def run(directory: NodeDir = None, config: ConfigFile = None, data: DataDir = No
     except SwarmdError as error:
         log_fatal(error)
         return error.exit_code
-    except Exception as error:  # written as a line of the log, which covers secrets in its words
+    except Exception as error:  # logged, so that secrets in it are redacted
         refused = make_path_error(error)
         if refused is not None:
             log_fatal(refused)
@@ -52,7 +52,7 @@ def run(directory: NodeDir = None, config: ConfigFile = None, data: DataDir = No
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a systemd service.")
 
-SYSTEMCTL_S = 120.0  # longest wait for systemctl, a stop of a node included
+SYSTEMCTL_S = 120.0  # timeout of systemctl, which includes a node's stop
 SYSTEMCTL_FIX = "See `systemctl status` and `journalctl -xe`; with --no-reload files are written and nothing else"
 
 Instance = Annotated[
@@ -102,7 +102,7 @@ def install(
             typer.echo(f"{transfer.target.root}: would be copied from {transfer.source.root}, which would be closed")
         return
     for path, text in files.items():
-        private = user and path == place.config  # it may hold secrets then
+        private = user and path == place.config  # may contain secrets then
         typer.echo(f"{path}: {units.write_file(path, text, 0o600 if private else 0o644)}")
     if transfer is not None:
         old, new = transfer.source.root, transfer.target.root
@@ -130,7 +130,6 @@ def _make_directories(place: ServicePaths) -> None:
 
 
 def _print_next_steps(place: ServicePaths, config: Config | None, started: bool) -> None:
-    """Print what is left for the operator to do."""
     if config is None:
         typer.echo(f"next: put the node's configuration at {place.config}, and run this again")
         return
@@ -151,7 +150,7 @@ def uninstall(instance: Instance = "", user: User = False, reload: Reload = True
     """Stop and disable the node and remove what `install` wrote. Data, configuration and secrets stay."""
     place = find_service_paths(instance, user)
     paths = list(place.drop_ins)
-    # The template stays for other instances, and the target for any other node.
+    # The template is kept for other instances, and the target for any other node.
     if not instance or not set(place.units.glob(f"swarmd@?*.service.d/{DROP_IN}")) - set(paths):
         paths += [place.units / name for name in place.templates]
         if not (place.units / ("swarmd.service" if instance else "swarmd@.service")).exists():

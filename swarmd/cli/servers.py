@@ -1,10 +1,10 @@
-"""`swarmd signer`, `reference-server` and `model serve`: HTTP services beside nodes, which run until told to stop.
+"""`swarmd signer`, `reference-server` and `model serve`: HTTP servers beside nodes, which run until stopped.
 
-- The signer holds the key of an account and submits for many nodes, over RL Swarm's HTTP interface.
+- The signer holds an account's key and submits for many nodes, over RL Swarm's HTTP interface.
 - The reference server computes log-probabilities of a frozen model for trainers.
-- A served model answers as OpenAI's API and vLLM's do.
+- A served model answers like OpenAI's API and vLLM's.
 
-Beyond this machine none answers without a bearer token.
+Other machines need a bearer token for all of them.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def signer(
     disable_core_dumps()
     base, data = _read_chain_config(config)
     chain = _apply_chain_options(base, rpc, chain_id, contract, {"max_gwei": max_gwei, "day_coins_max": day_coins_max})
-    # Files named by options are relative to this directory, those of the configuration to the data directory.
+    # Options' paths are relative to the working directory, those of the configuration to the data directory.
     files = {"keystore": keystore, "passphrase": passphrase_file}
     absolute: dict[str, Any] = {
         key: name if name.startswith("credential:") else str(Path.cwd() / name) for key, name in files.items() if name
@@ -83,7 +83,7 @@ def signer(
 
 
 def _refuse_empty_names(orgs: Collection[str], peers: Collection[str]) -> None:
-    """Raise ConfigError for an empty organisation or peer, as a shell variable that is not set makes it."""
+    """Raise ConfigError for an empty organisation or peer, as from an unset shell variable."""
     from swarmd.chain.signer_http import PEER
 
     if not orgs or not all(map(str.strip, orgs)):
@@ -94,7 +94,7 @@ def _refuse_empty_names(orgs: Collection[str], peers: Collection[str]) -> None:
 
 
 def _read_chain_config(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
-    """The chain section of a configuration and its data directory; without one, defaults and this directory."""
+    """A configuration's chain section and data directory; without one, defaults and the working directory."""
     if config is None:
         return ChainConfig((), 1, ""), NodeDirectory(Path.cwd())
     loaded = load_config(config)
@@ -126,7 +126,7 @@ def _apply_chain_options(
         contract=contract or chain.contract,
         fees=fees,
     )
-    try:  # what a configuration file would be checked for
+    try:  # the same checks as for a configuration file
         return msgspec.convert(msgspec.to_builtins(changed), ChainConfig)
     except msgspec.ValidationError as error:
         message, fix = describe_invalid(error, ChainConfig, "chain")
@@ -155,11 +155,11 @@ def reference_server(
     """Serve reference log-probabilities."""
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")
-    bind(address).close()  # before torch is loaded
+    bind(address).close()  # report a taken port before the slow import of torch
     set_up_logging("info", "auto", secrets=[token] if token else [])
     from swarmd.training.library_logging import silence_libraries
 
-    silence_libraries()  # before anything imports datasets
+    silence_libraries()  # must precede the import of datasets
     from swarmd.training.reference.server import QueueLimits, ServerLimits, run_server
 
     training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
@@ -186,7 +186,7 @@ def serve_model(
     """
     address, token = parse_listen(listen, 8000), load_token(token_file, Path.cwd())
     check_listen(address, token, "the model's server")
-    bind(address).close()  # before torch is loaded
+    bind(address).close()  # report a taken port before the slow import of torch
     set_up_logging("info", "auto", secrets=[token] if token else [])
     decoder = load_decoder(directory, device, dtype, threads)
     from swarmd.training.serving.server import run_server
@@ -195,7 +195,7 @@ def serve_model(
 
 
 def _run_server(server: Coroutine[Any, Any, None]) -> int:
-    """Run a server until it is told to stop. Returns the exit code."""
+    """Run a server until it is stopped. Returns the exit code."""
     try:
         asyncio.run(server)
     except SwarmdError as error:

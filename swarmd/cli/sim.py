@@ -17,8 +17,8 @@ from swarmd.sim.profile import HOSTILE, LARGE, SimProfile, parse_hostile_kinds
 from swarmd.sim.simulation import InvariantBroken
 from swarmd.sim.world import ProgressListener, RunSummary, run_simulation
 
-STEPS = 1000  # of the bar
-LEAST = {"nodes": 1, "stages": 1, "min_peers": 1, "hours": 0.01, "stage_s": 0.1, "block_s": 0.1}  # of others: 0
+STEPS = 1000  # resolution of the progress bar
+LEAST = {"nodes": 1, "stages": 1, "min_peers": 1, "hours": 0.01, "stage_s": 0.1, "block_s": 0.1}  # others: 0
 FIELDS = ", ".join(SimProfile.__struct_fields__)
 
 
@@ -86,13 +86,13 @@ def sim(
 
 
 class RunTotals:
-    """Figures over all runs without a violation."""
+    """Statistics over all runs without a violation."""
 
     def __init__(self) -> None:
         self.runs = 0
         self.events = 0
         self.cpu_s = 0.0
-        # hostile kind → seeds, rounds, events that strangers caused, held stages
+        # hostile kind → [seeds, rounds, events caused by untrusted peers, held stages]
         self._kinds: dict[str, list[int]] = {}
 
     def add_run(self, summary: RunSummary) -> None:
@@ -105,7 +105,7 @@ class RunTotals:
         self.cpu_s += summary.cpu_s
 
     def make_table(self) -> str:
-        """A line for each kind of hostile peer; empty if there was none."""
+        """A row for each kind of hostile peer; empty if there was none."""
         lines = [f"{'hostile':<12} {'seeds':>6} {'rounds':>7} {'events of theirs':>17} {'stages held':>12}"]
         for kind in HOSTILE:
             if kind in self._kinds:
@@ -115,13 +115,13 @@ class RunTotals:
 
     @property
     def events_per_second(self) -> float:
-        """Events per second of processor time."""
+        """Events per second of CPU time."""
         return self.events / self.cpu_s if self.cpu_s else 0.0
 
 
 @contextmanager
 def show_run_progress(seed: int, shown: bool) -> Iterator[ProgressListener | None]:
-    """A bar on a terminal that says how much of a run's time is over."""
+    """A progress bar on a terminal."""
     if not shown or not sys.stderr.isatty():
         yield None
         return
@@ -132,7 +132,7 @@ def show_run_progress(seed: int, shown: bool) -> Iterator[ProgressListener | Non
 def parse_profile_fields(
     given: list[str], nodes: int | None, hours: float | None, hostile: str | None = None, **more: float | None
 ) -> dict[str, Any]:
-    """The profile's fields from the command line. Raises ConfigError for an unknown key or a wrong value."""
+    """Parse the profile's fields from the command line. Raises ConfigError for an unknown key or a wrong value."""
     fields: dict[str, Any] = {}
     for item in given:
         key, _, value = item.partition("=")
@@ -151,7 +151,7 @@ def parse_profile_fields(
         raise ConfigError(f"the simulated swarm's {key}: {wrong}", fix) from error
     for key in fields:
         value, least = getattr(checked, key), LEAST.get(key, 0)
-        if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:  # no swarm can be played with it
+        if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:  # such a swarm cannot be simulated
             raise ConfigError(f"{key} of the simulated swarm is {value:g}", f"Give a number from {least:g} on")
     parse_hostile_kinds(checked.hostile)
     return {key: getattr(checked, key) for key in fields}
@@ -161,7 +161,7 @@ def summary_line(summary: RunSummary) -> str:
     chain = f"{summary.blocks} blocks, {summary.reorgs} reorganisations, {summary.confirmed} submissions confirmed, "
     chain += f"{summary.refused} refused, "
     kinds, held = " ".join(parse_hostile_kinds(summary.profile.hostile)), ""
-    if kinds:  # who was hostile, and what it came to
+    if kinds:  # which peers were hostile, and the effect
         held = f"{summary.held} of {summary.closed} stages held, " if summary.closed else ""
         held = f"hostile {kinds} ({summary.strangers} events of theirs), {held}"
     return (
@@ -174,7 +174,7 @@ def summary_line(summary: RunSummary) -> str:
 
 
 def round_cost_table(summary: RunSummary) -> str:
-    """What a round of a large swarm cost a node and how long it took, a line for each figure."""
+    """A large swarm's costs and time for a round, a line for each figure."""
     figures, nodes = summary.figures, summary.profile.nodes
     memory_mib = getrusage(RUSAGE_SELF).ru_maxrss / 1024
     asked = figures.asked

@@ -1,4 +1,4 @@
-"""`swarmd status`: how a node is, from its daemon or, if that does not run, from its log."""
+"""`swarmd status`: a node's state, from its daemon or, if that does not run, from its log."""
 
 import contextlib
 import threading
@@ -26,7 +26,7 @@ from swarmd.paths import NodeDirectory
 
 NEVER_STARTED = "never started"  # state of the process, as swarmd.observe.status has it
 WATCH_EVERY_S = 1.0
-PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
+PAUSE = threading.Event()  # never set: used for waits that Ctrl-C interrupts
 
 
 def status(
@@ -59,7 +59,7 @@ def status(
 
 
 def watch(node: LocatedNode) -> None:
-    """Show the status until Ctrl-C; if there is no terminal, print a line for each change."""
+    """Show the status until Ctrl-C; without a terminal, print a line for each change."""
     console, data, said = Console(), NodeDirectory(node.data), ""
     current = read_status(data, node.config)
     with contextlib.suppress(KeyboardInterrupt):
@@ -77,7 +77,7 @@ def watch(node: LocatedNode) -> None:
 
 
 def status_line(status: Status) -> str:
-    """All layers in one line; it changes only when one of them does."""
+    """All layers in one line, without values that change all the time."""
     words = [
         f"{name.replace('submissions', 'on chain')} {layer.state}{'' if layer.healthy else ' (!)'}"
         for name, layer in status.layers.items()
@@ -86,9 +86,9 @@ def status_line(status: Status) -> str:
 
 
 def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
-    """The status from the daemon, or from the log if no daemon answers; or that the node was never started. `config`:
-    the node's configuration, which is read if there is no log. Raises NotFoundError: there is no node; LogDamaged: the
-    daemon does not run, and the log cannot be read."""
+    """The status from the daemon, else from the log, else that of a node that was never started. `config`:
+    configuration to read if there is no log. Raises NotFoundError if there is no node; LogDamaged if the daemon does
+    not run and the log cannot be read."""
     reply = ask_status(paths.control)
     if reply.status is not None:
         return reply.status
@@ -97,13 +97,13 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     state, next_seq = load_state(paths.events)
     last_at = next((commit.at for commit in read_commits(paths.events, next_seq - 1)), None) if next_seq else None
     loaded = None
-    with contextlib.suppress(SwarmdError):  # it is needed to say why nothing is credited, and for nothing else
+    with contextlib.suppress(SwarmdError):  # only needed to explain why nothing is credited
         loaded = load_config(config) if config is not None else None
     return status_from_log(paths, state, measure_log(paths.events, next_seq, last_at), reply.mute, loaded)
 
 
 def _status_before_start(node: LocatedNode, mute: str) -> Status:
-    """The status of a node without a log; `mute` says why its daemon does not answer. Raises NotFoundError."""
+    """The status of a node without a log; `mute`: why its daemon does not answer. Raises NotFoundError."""
     require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:

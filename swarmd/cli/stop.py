@@ -17,11 +17,11 @@ from swarmd.observe.words import format_duration
 from swarmd.paths import NodeDirectory, quote_for_shell
 
 ASK_EVERY_S = 0.5
-WISH_S = 2.0  # for which the daemon keeps each wish, after Ctrl-C too
-SAY_EVERY_S = 15.0  # if what it waits for stays the same
+WISH_S = 2.0  # how long the daemon keeps a request for a safe stop, even after Ctrl-C
+SAY_EVERY_S = 15.0  # repeat the reason for waiting this often
 POLL_S = 0.1
-ENDED_S = 300.0  # longest wait for the end of a daemon that was asked to stop
-PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
+ENDED_S = 300.0  # longest wait for a stopping daemon to end
+PAUSE = threading.Event()  # never set: used for waits that Ctrl-C interrupts
 
 
 def stop(
@@ -63,7 +63,7 @@ def stop(
 
 
 def wait_until_ended(pid: int) -> None:
-    """Wait for the end of a daemon that stops, at most twice `workers.stop_s`. Raises ControlError if it runs on."""
+    """Wait until a stopping daemon has ended, at most twice `workers.stop_s`. Raises ControlError if it still runs."""
     ends = time.monotonic() + ENDED_S
     while is_running(pid):
         if time.monotonic() >= ends:
@@ -75,7 +75,7 @@ def wait_until_ended(pid: int) -> None:
 
 
 def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
-    """Have the daemon stop as soon as that costs no round. Returns when it stops.
+    """Ask the daemon to stop as soon as that costs no round. Returns when it is stopping.
 
     Raises NoSafeMoment, ControlError.
     """
@@ -86,7 +86,7 @@ def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
         try:
             reply = ask_to_stop(data, max(0.0, min(WISH_S, ends - now)))
         except DaemonNotRunning:
-            return  # it has stopped since it was asked last
+            return  # it has stopped since the last request
         moment = reply.safe_to_stop
         if reply.error or moment is None:
             raise ControlError(
@@ -109,7 +109,7 @@ def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
 
 
 def ask_to_stop(data: NodeDirectory, for_s: float) -> StopReply:
-    """Wish, for `for_s`, that the node stops when it is safe. Raises ControlError."""
+    """Ask the node to stop if that becomes safe within `for_s`. Raises ControlError."""
     try:
         return msgspec.json.decode(send_request(data.control, "stop_when_safe", for_s=for_s), type=StopReply)
     except DECODE_ERRORS as error:
@@ -117,7 +117,7 @@ def ask_to_stop(data: NodeDirectory, for_s: float) -> StopReply:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process has not ended; one that has and that its parent has not reaped is a zombie."""
+    """Whether the process still runs; a zombie does not count."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

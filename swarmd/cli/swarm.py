@@ -1,6 +1,6 @@
-"""`swarmd swarm`: kinds of swarms, the files of a new one, and what a swarm's manifest and contract say.
+"""`swarmd swarm`: lists kinds of swarms, scaffolds new ones, and shows a swarm's manifest and contract.
 
-Making a swarm is in swarmd.cli.new, changing one in swarmd.cli.swarm_changes.
+swarmd.cli.new creates a swarm, swarmd.cli.swarm_changes changes one.
 """
 
 import json
@@ -52,11 +52,11 @@ def list_swarms(
 
 
 TEMPLATES = Path(__file__).parent / "scaffolds"
-SUFFIX = ".txt"  # so that templates are not taken for modules of swarmd
-NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # as templates have them
+SUFFIX = ".txt"  # keeps templates from being imported as modules of swarmd
+NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # placeholders in the templates
 QUESTIONS = "questions.jsonl"
-EXAMPLES = 80  # questions, of two tasks by turns
-# Words that are no names of modules, and modules that come before, or instead of, one of the same name.
+EXAMPLES = 80  # questions in the example, alternating between two tasks
+# Names that are invalid for a module, or that an existing module has.
 TAKEN = sys.stdlib_module_names | {"swarmd", *keyword.kwlist}
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -127,13 +127,11 @@ def _module(name: str) -> str:
     return name.replace("-", "_")
 
 
-RANGE_BLOCKS = 20_000  # asked for at once; an endpoint that refuses is asked for fewer
+RANGE_BLOCKS = 20_000  # blocks in one request; an endpoint that refuses is asked for fewer
 SHOWN_MAX = 20  # members listed for people; --json has all
 
 
 class ContractStatus(msgspec.Struct, frozen=True):
-    """What the contract says now."""
-
     chain_id: int
     contract: str
     block: int
@@ -141,15 +139,15 @@ class ContractStatus(msgspec.Struct, frozen=True):
     stage: int
     stages: int
     opened_at: float  # POSIX seconds
-    deadline_at: float | None  # when anybody may advance by the time alone
+    deadline_at: float | None  # from when on anyone may advance the stage
     min_submissions: int
     max_stage_s: int
-    submissions: int | None  # reports for this stage; None where the contract does not count
+    submissions: int | None  # reports for this stage; None if the contract does not count them
     can_advance: bool
-    block_at: float  # time of `block`, POSIX seconds: by the chain's clock, as opened_at and deadline_at
+    block_at: float  # POSIX seconds of `block`, by the chain's clock like opened_at and deadline_at
     open: bool
-    registered: int  # peer ids
-    allowed: tuple[str, ...]  # the allow-list
+    registered: int  # number of registered peer ids
+    allowed: tuple[str, ...]  # peer ids on the allow-list
     bootnodes: tuple[str, ...]
 
 
@@ -262,7 +260,7 @@ async def read_status_at_block(
 
 
 async def _read_peers(blocks: "RpcBlockReader", from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
-    """How many peers are registered, and the allow-list: both from events, since the contract lists neither."""
+    """The number of registered peers and the allow-list, from events, since the contract cannot list them."""
     from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_allow_list_change, event_topic
 
     registration = event_topic("PeerRegistered(address,string)")

@@ -1,8 +1,8 @@
-"""The verbs of `swarmd swarm` that change one: policy, bootnodes, membership, the next stage, and invitations.
+"""Commands of `swarmd swarm` that change one: policy, bootnodes, membership, the next stage, and invitations.
 
 - On a chain they are transactions to the swarm's contract, from an account that pays. Without one they change the
   manifest, which its creator signs again.
-- An invitation is signed by the creator's node, or by one that was invited, and needs neither.
+- Invitations need neither: the creator's node, or an invited one, signs them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")
 
 
 def register_commands(app: typer.Typer) -> None:
-    """Add these verbs to `swarmd swarm`."""
     for verb in (advance, set_policy, add_bootnode, remove_bootnode, allow, disallow, open_swarm, close_swarm):
         app.command(verb.__name__.removesuffix("_swarm").replace("_", "-"))(add_payer_options(verb))
 
@@ -85,7 +84,7 @@ async def _advance_stage(
 
 
 async def _describe_next_advance(coordinator: CoordinatorContract) -> str:
-    """When anybody may move the swarm on, in words."""
+    """Describe when anyone may move the swarm to its next stage."""
     policy = await coordinator.round_policy()
     if policy == (0, 0):
         return "it has no round policy, only a stage manager moves the swarm on"
@@ -220,7 +219,7 @@ def _change_members(
 def _with_members(
     added: tuple[str, ...], removed: tuple[str, ...], open: bool | None, manifest: Manifest
 ) -> Manifest | None:
-    """The manifest of a swarm without a chain with another allow-list; None if it is open and is to be."""
+    """Change the allow-list of a manifest without a chain. Returns None if the swarm already is open and should be."""
     if manifest.membership == "open" and open is not False:
         if open:
             typer.echo("nothing to do: the swarm is open to all")
@@ -244,13 +243,14 @@ def _with_members(
 def _change_contract_or_manifest(
     path: Path, paid_by: PayerOptions, job: Job, change: Callable[[Manifest], Manifest | None]
 ) -> Manifest | None:
-    """Change the swarm's contract with `job`, or without a chain its manifest with `change`, which is then returned."""
+    """Change the swarm's contract with `job`, or without a chain its manifest with `change`. Returns the new
+    manifest."""
     from swarmd.cli.contract import find_target
 
     if find_target(path).manifest.chain is not None:
         _change_contract(path, paid_by, job)
         return None
-    with hold_directory_lock(path.parent):  # else one of two commands would lose what the other did
+    with hold_directory_lock(path.parent):  # otherwise concurrent commands could lose a change
         target = find_target(path)
         changed = change(target.manifest)
         if changed is not None:
@@ -259,7 +259,7 @@ def _change_contract_or_manifest(
 
 
 def _write_signed_manifest(target: SwarmTarget, manifest: Manifest) -> None:
-    """Write the changed manifest of a swarm without a chain, signed by its creator."""
+    """Sign and write the changed manifest of a swarm without a chain."""
     if manifest == target.manifest:
         typer.echo("nothing to do: it is so already")
         return
@@ -273,7 +273,6 @@ def _write_signed_manifest(target: SwarmTarget, manifest: Manifest) -> None:
 
 
 def _change_contract(manifest: Path, paid_by: PayerOptions, job: Job) -> None:
-    """Run a job on the swarm's contract, with the account that pays."""
     from swarmd.cli.contract import check_contract, connect_chain, find_target, open_transactions
 
     target = find_target(manifest)

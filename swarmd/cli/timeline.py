@@ -26,11 +26,11 @@ from swarmd.observe.timeline import Timeline, TimelinePart, read_parts
 from swarmd.observe.words import count_noun
 
 LOGS_MAX = 64
-BEFORE_ALL = NOWHERE - 1  # a round that every node is past
+BEFORE_ALL = NOWHERE - 1  # below every round, so that reading stops at the log's first commit
 NAME_SHOWN_MAX = 24
-DATE = 10  # characters of a date
-UNDECIDED = ("not-yet", "nothing-sent")  # the same for all nodes
-ARRIVED = {"clock": "heard by", "report": "report seen by", "weights": "weights fetched by"}  # by kind of arrow
+DATE = 10  # length of an ISO date
+UNDECIDED = ("not-yet", "nothing-sent")  # outcomes that are the same at all nodes
+ARRIVED = {"clock": "heard by", "report": "report seen by", "weights": "weights fetched by"}  # wording by kind of arrow
 
 
 def timeline(
@@ -93,7 +93,7 @@ def timeline(
 
 
 def parse_rounds(given: str | None) -> RoundRange | None:
-    """What --round says; None for the last round. Raises ConfigError."""
+    """Parse --round; None for the last round. Raises ConfigError."""
     if given is None:
         return None
     if given == "all":
@@ -111,7 +111,7 @@ def parse_rounds(given: str | None) -> RoundRange | None:
 
 
 def open_logs(places: Sequence[Path], wanted: RoundRange, stack: contextlib.ExitStack) -> list[NodeLog]:
-    """The logs in directories and archives. Raises as `find_logs`."""
+    """Open the logs in directories and archives. Raises as `find_logs`."""
     logs = [NodeLog(number, events, wanted) for number, events in enumerate(find_logs(places, stack))]
     for log in logs:
         stack.callback(log.close)
@@ -119,7 +119,7 @@ def open_logs(places: Sequence[Path], wanted: RoundRange, stack: contextlib.Exit
 
 
 def find_logs(places: Sequence[Path], stack: contextlib.ExitStack) -> list[Path]:
-    """The directories of segments; archives are unpacked until `stack` is closed. Raises NotFoundError, ArchiveError;
+    """Find the directories of segments, unpacking archives until `stack` is closed. Raises NotFoundError, ArchiveError;
     ConfigError for too many."""
     found: list[Path] = []
     for place in places:
@@ -151,10 +151,10 @@ def unpack_log(file: Path, into: Path) -> Path:
 
 
 def order_logs(logs: Sequence[NodeLog]) -> list[NodeLog]:
-    """The logs in their order, the coordinator's first. Raises ConfigError if two are of one node, or of two swarms."""
+    """Sort the logs, the coordinator's first. Raises ConfigError if two belong to one node, or to different swarms."""
     seen: dict[str, NodeLog] = {}
     for log in logs:
-        log.read(past=BEFORE_ALL)  # its first commit, with the settings
+        log.read(past=BEFORE_ALL)  # reads the first commit, which has the settings
         if not log.peer:
             raise NotFoundError(f"the log in {log.place} is empty", "Its node was made and never started")
         if log.peer in seen:
@@ -172,7 +172,7 @@ def order_logs(logs: Sequence[NodeLog]) -> list[NodeLog]:
 
 
 def read_last(logs: Sequence[NodeLog], done: bool) -> TimelinePart:
-    """The last round that anybody trained or, if `done`, that others have gone on from."""
+    """The last round that any node trained or, if `done`, that nodes have already moved on from."""
     for log in logs:
         log.read()
     together = Timeline(logs)
@@ -182,7 +182,7 @@ def read_last(logs: Sequence[NodeLog], done: bool) -> TimelinePart:
 
 
 def reject_unknown(logs: Sequence[NodeLog], wanted: RoundRange | None) -> None:
-    """Raise ConfigError if no log has come to the rounds that were asked for."""
+    """Raise ConfigError if no log reaches the requested rounds."""
     reached = max(log.reached for log in logs)
     if wanted is not None and (wanted.first or 0) > max(reached, 0):
         known = f"they go up to round {reached}" if reached >= 0 else "no round has opened there"
@@ -190,7 +190,7 @@ def reject_unknown(logs: Sequence[NodeLog], wanted: RoundRange | None) -> None:
 
 
 def find_node(together: Timeline, name: str) -> int:
-    """The number of a node by its name, its directory's name, or its peer id or the end of it. Raises ConfigError."""
+    """Index of a node by its name, its directory's name, or its peer id or the end of it. Raises ConfigError."""
     ways: list[list[int]] = [[], [], []]
     for log, shown in zip(together.logs, together.names, strict=True):
         ways[0] += [log.number] * (name in (shown, log.name, log.peer))
@@ -213,12 +213,12 @@ def describe_rounds(asked: RoundRange) -> str:
 
 
 def format_event(part: TimelinePart, chosen: Container[int]) -> Iterator[LoggedEvent]:
-    """The moments of the rounds and nodes that were asked for."""
+    """The events of the requested rounds and nodes."""
     return (each for each in part.moments if part.first <= each.near <= part.last and each.node in chosen)
 
 
 def print_lines(part: TimelinePart, chosen: set[int], rounds: str) -> None:
-    """A line for each event, and under it one for what it led to at other nodes; `rounds` heads the first part."""
+    """Print a line for each event, and below it its effects at other nodes; `rounds` heads the first part."""
     together = part.timeline
     if rounds:
         first = escape_control_characters(together.names[0])
@@ -245,7 +245,7 @@ def print_lines(part: TimelinePart, chosen: set[int], rounds: str) -> None:
 
 
 def arrow_lines(together: Timeline, moment: LoggedEvent) -> Iterator[str]:
-    """What an event led to: one line for those that heard or saw it, and one for each node that rollouts went to."""
+    """An event's effects: one line for all nodes that heard or saw it, and one for each node that rollouts went to."""
     arrows = timeline_words.list_arrows(together, moment)
     for kind, verb in ARRIVED.items():
         if told := [f"{each.node} after {each.after_s:.1f} s" for each in arrows if each.kind == kind]:
@@ -258,14 +258,14 @@ def arrow_lines(together: Timeline, moment: LoggedEvent) -> Iterator[str]:
 
 
 def warn_of_left_out(logs: Sequence[NodeLog]) -> None:
-    """Say what the logs had and was not kept."""
+    """Warn about events that were dropped because of the bound."""
     for log in logs:
         if log.left_out >= 0:
             warn(f"of {log.name} some events up to round {log.left_out} are left out: more than {MOMENTS_MAX} at once")
 
 
 def print_json_lines(part: TimelinePart, chosen: set[int], begins: bool) -> None:
-    """A line for each event; for the first part, one for each node before."""
+    """Print a JSON line for each event; if `begins`, first one for each node."""
     together = part.timeline
     if begins:
         for number in range(len(together.logs)):
@@ -275,7 +275,7 @@ def print_json_lines(part: TimelinePart, chosen: set[int], begins: bool) -> None
 
 
 def show_rollouts(part: TimelinePart, sender: int, as_json: bool) -> None:
-    """Answer what became of a node's rollouts, for each stage of the rounds."""
+    """Print what happened to a node's rollouts, for each stage of the rounds."""
     together = part.timeline
     stages = max([log.settings.stages for log in together.logs if log.settings], default=1)
     reached = max(log.reached for log in together.logs)
@@ -302,7 +302,6 @@ def rollouts_row(together: Timeline, traced: Rollouts) -> dict[str, Any]:
 def serve_lanes(
     places: Sequence[Path], listen: str, token_file: Path | None, open_page: bool, stack: contextlib.ExitStack
 ) -> None:
-    """Serve the page until stopped. Raises as `find_logs` and `prepare_page_access`."""
     from swarmd.web.companion import serve_page
     from swarmd.web.lanes import LanesSource, make_lanes_app, rounds_kept
 

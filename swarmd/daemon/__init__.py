@@ -1,1 +1,1 @@
-"""The daemon, `swarmd run`: drives the shell with a clock, a disk and processes; control socket, signals, systemd."""
+"""The daemon, `swarmd run`: the shell's loop with real clock, disk and processes; control socket, signals, systemd."""

@@ -1,7 +1,7 @@
-"""Starts and restarts the web process of a node, which serves its page, sends notifications and pushes metrics.
+"""Starts and restarts a node's web process, which serves the page, sends notifications and pushes metrics.
 
-The web process reads the log and the control socket like any other program. It never causes an event; its end is logged
-as a warning, and it ends with the node.
+The web process reads the log and the control socket like any other program. It never causes an event; its exit is
+logged as a warning, and it ends with the node.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ from swarmd.observe.redaction import Redactor
 PROGRAM = (sys.executable, "-m", "swarmd.web")
 RESTART = Backoff(1.0, 60.0)
 STEADY_S = 60.0  # a run that lasted longer resets the back-off
-STOP_S = 3.0  # longest orderly end
-DRAIN_S = 1.0  # longest reading of what an ended process left in its pipes
+STOP_S = 3.0  # for an orderly stop
+DRAIN_S = 1.0  # for reading the pipes of an ended process
 
 log = get_logger("swarmd.companion")
 
 
 def is_web_process_wanted(config: Config, environment: Mapping[str, str]) -> bool:
-    """Whether the configuration, or the environment of the process, asks for it."""
+    """Whether the configuration or the environment enables the web process."""
     notify = config.notify
     messages = notify.urls or notify.command or notify.heartbeat_url
     return bool(config.web.listen or messages) or otlp.is_wanted(environment)
 
 
 class WebProcess:
-    """Keeps the process running until cancelled. `url`: of the page; empty while it is not served. `trouble`: why the
-    process does not run, empty while it does."""
+    """Keeps the web process running until cancelled. `url`: of the page; empty while it is not served. `trouble`: why
+    the process does not run; empty while it does."""
 
     def __init__(
         self, config: Config, root: Path, environment: Mapping[str, str], cover: Redactor | None = None
@@ -51,7 +51,7 @@ class WebProcess:
         self._what = "the page" if config.web.listen else "what sends notifications and metrics"
 
     async def run(self) -> None:
-        """Start the process, and start it again whenever it ends, with a growing delay."""
+        """Start the process, and restart it whenever it ends, with a growing delay."""
         ends = 0
         while True:
             began = anyio.current_time()
@@ -62,7 +62,7 @@ class WebProcess:
             await anyio.sleep(RESTART.after(ends))
 
     async def _run_once(self) -> str:
-        """Run the process once; returns how it ended."""
+        """Run the process until it ends. Returns how it ended."""
         try:
             child = Child(PROGRAM, self._environment)
         except OSError as error:
@@ -73,7 +73,7 @@ class WebProcess:
                 tasks.start_soon(self._read_url, child)
                 drained = anyio.Event()
                 tasks.start_soon(_read_lines, child, lines, drained)
-                with contextlib.suppress(BrokenPipeError):  # it is ending, and its end is reported
+                with contextlib.suppress(BrokenPipeError):  # the process is ending, which is reported below
                     await child.write(self._order)
                 await child.wait()
                 with anyio.move_on_after(DRAIN_S):
@@ -83,11 +83,11 @@ class WebProcess:
             child.terminate()
             with anyio.move_on_after(STOP_S, shield=True):
                 await child.wait()
-            status = child.reap()  # kills what is left
+            status = child.reap()  # also kills the rest of its process group
         return (lines.tail().rpartition("\n")[2] or f"it ended with status {status}").removeprefix("ERROR ")
 
     async def _read_url(self, child: Child) -> None:
-        """Read its first line, which says that it runs and holds the page's URL, or nothing if there is no page."""
+        """Read the process's first line: the page's URL, or an empty line if there is no page."""
         told = b""
         while chunk := await child.read_stdout():
             if b"\n" in told:
@@ -100,7 +100,6 @@ class WebProcess:
 
 
 async def _read_lines(child: Child, lines: LineReader, done: anyio.Event) -> None:
-    """Log the process's output."""
     folder = LineDeduplicator("web")
     while chunk := await child.read_stderr():
         for line in lines.feed(chunk):

@@ -1,8 +1,8 @@
 """The server of the control socket, `run/control.sock`: one JSON line as request, one JSON line as answer.
 
-`{"verb": "status"}` gives the status. `{"verb": "stop"}` asks for an orderly stop, and
-`{"verb": "stop_when_safe", "for_s": 2}` for one as soon as that costs no round, if that is so within 2 s. Only this
-node's user may connect (mode 0600). The client is `swarmd.observe.control`.
+`{"verb": "status"}` returns the status. `{"verb": "stop"}` requests an orderly stop; `{"verb": "stop_when_safe",
+"for_s": 2}` requests one as soon as it costs no round, within the next 2 s. Only this node's user may connect (mode
+0600). The client is `swarmd.observe.control`.
 """
 
 import os
@@ -24,28 +24,28 @@ from swarmd.observe.control import CALL_S, ControlRequest, StopReply, short_sock
 from swarmd.shell.loop import ObserveEvent
 
 REQUEST_BYTES_MAX = 4096
-CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
+CONNECTIONS_MAX = 16  # concurrent connections; further ones are closed unanswered
 ASKED = "the operator asked for it"
-ACCEPT_AGAIN_S = 1.0  # after a connection that could not be accepted
+ACCEPT_AGAIN_S = 1.0  # delay after a failed accept
 
 log = get_logger("swarmd.control")
 
 
 class ControlRefusal(msgspec.Struct, frozen=True):
-    """The answer to a request that cannot be met; `error` says what is wrong."""
+    """The answer to an invalid or failed request; `error` says what is wrong."""
 
     error: str
 
 
 def bind_control(path: Path) -> socket.socket:
-    """A listening socket that only this user may use; one left by a dead daemon is replaced. Raises ControlError. The
-    caller holds the event log's lock, so the old socket cannot belong to a running daemon."""
+    """Bind a socket that only this user may connect to, replacing one left by a dead daemon. Raises ControlError. The
+    caller holds the event log's lock, so an existing socket cannot belong to a running daemon."""
     endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         with short_socket_address(path) as address:
-            os.fchmod(endpoint.fileno(), 0o600)  # the file takes this mode at bind, so it is never open to others
+            os.fchmod(endpoint.fileno(), 0o600)  # bind gives the file this mode, so it is never open to others
             endpoint.bind(address)
         path.chmod(0o600)
         endpoint.listen(CONNECTIONS_MAX)
@@ -57,8 +57,8 @@ def bind_control(path: Path) -> socket.socket:
 
 
 class ControlServer:
-    """Serves the control socket: one JSON request and answer per connection. `status` gives it as JSON, at once;
-    `stop_when_safe` notes the wish, and says whether the node stops now."""
+    """Serves the control socket: one JSON request and answer per connection. `status` returns the status as JSON,
+    without waiting; `stop_when_safe` records the request, and returns whether the node stops now."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class ControlServer:
         self._connections = 0
 
     async def serve(self, endpoint: socket.socket) -> None:
-        """Answer until cancelled, then remove the socket."""
+        """Serve until cancelled, then remove the socket."""
         try:
             listener = await SocketListener.from_socket(endpoint)
             async with listener, anyio.create_task_group() as answering:
                 while True:
                     try:
                         await listener.serve(self._answer_connection, answering)
-                    except anyio.BrokenResourceError as error:  # lack of descriptors or memory, which may pass
+                    except anyio.BrokenResourceError as error:  # a shortage of descriptors or memory, which may pass
                         log.warning("a control connection cannot be taken", error=str(error.__cause__ or error))
                     await anyio.sleep(ACCEPT_AGAIN_S)
         finally:
@@ -111,7 +111,7 @@ class ControlServer:
         if request.verb == "status":
             try:
                 return self._status()
-            except (OSError, SwarmdError) as error:  # a request must never end the node
+            except (OSError, SwarmdError) as error:  # a failed request must not end the node
                 log.warning("the status cannot be told", error=str(error))
                 return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
         if request.verb == "stop":

@@ -1,12 +1,12 @@
-"""A node's data directory: its layout, its swarm, notes of a restore or a move, its identity, and free space.
+"""A node's data directory: its layout, swarm, restore and move notes, identity, and free space.
 
-- `layout.json` has the layout's number; a directory of another one is refused.
-- A directory belongs to one node of one swarm, which its log names; every verb that starts, creates or moves a node
+- `layout.json` has the layout's number; a directory with another one is refused.
+- A directory belongs to one node of one swarm, which its log names; every command that starts, creates or moves a node
   compares the swarm before it writes anything.
-- Notes say that the directory was restored from a backup, or that its node was moved away.
+- A note says that the directory was restored from a backup, or that its node was moved away.
 - An identity is made once, in a new directory, and never by accident.
 - A node that runs low on disk space removes what it can do without, then pauses, and continues when there is space
-  again. `SpaceBounds` has three numbers of free bytes: below the first it pauses, above the second it continues, and
+  again. `SpaceBounds` has three thresholds of free bytes: below the first it pauses, above the second it continues, and
   below the third it ends while its log can still be written.
 """
 
@@ -49,8 +49,8 @@ def write_layout_if_absent(data: NodeDirectory) -> None:
 
 
 def check_may_start(data: NodeDirectory) -> None:
-    """Check that a node may start in a data directory. Raises OtherVersion for another layout, LogDamaged if a restore
-    was cut off or `layout.json` cannot be read."""
+    """Check that a node may start in a data directory. Raises OtherVersion for another layout, LogDamaged after an
+    interrupted restore or if `layout.json` cannot be read."""
     if data.restoring.exists():
         raise errors.LogDamaged(
             f"a restore into {data.root} was cut off, or goes on",
@@ -67,7 +67,7 @@ def check_layout(data: NodeDirectory) -> None:
 
 
 def read_layout(data: NodeDirectory) -> int:
-    """The directory's layout. Raises LogDamaged."""
+    """The directory's layout number. Raises LogDamaged."""
     try:
         return msgspec.json.decode(data.layout.read_bytes(), type=dict[str, int])["layout"]
     except FileNotFoundError:
@@ -83,19 +83,19 @@ Note = TypeVar("Note", "RestoreNote", "MoveNote")
 
 
 class RestoreNote(msgspec.Struct, frozen=True):
-    """Note that the directory was restored from a backup; the next start of the node records it and removes this."""
+    """Says that the directory was restored from a backup; the next start logs this and removes the note."""
 
     at: float  # POSIX seconds of the restore
-    made_at: float  # of the backup
-    from_round: int = 0  # first round to take part in, if it is known
+    made_at: float  # POSIX seconds at which the backup was made
+    from_round: int = 0  # first round to take part in; 0: unknown
 
 
 class MoveNote(msgspec.Struct, frozen=True):
-    """Note that the node's data was moved to another directory."""
+    """Says that the node's data was moved elsewhere."""
 
     at: float
-    archive: str = ""  # the archive in which it left for another host
-    to: str = ""  # its new directory on this host
+    archive: str = ""  # the archive for another host
+    to: str = ""  # the new directory on this host
 
 
 def write_note(path: Path, note: RestoreNote | MoveNote) -> None:
@@ -104,12 +104,12 @@ def write_note(path: Path, note: RestoreNote | MoveNote) -> None:
 
 
 def read_restore_note(data: NodeDirectory) -> RestoreNote | None:
-    """The note of a restore, if there is one. Raises LogDamaged."""
+    """The restore note, if there is one. Raises LogDamaged."""
     return _read_note(data.restored, RestoreNote)
 
 
 def remove_restore_note(data: NodeDirectory) -> None:
-    """Remove the note of a restore, which is in the event log now. Raises NoSpaceLeft or LogWriteFailed."""
+    """Remove the restore note, once it is in the event log. Raises NoSpaceLeft or LogWriteFailed."""
     try:
         if data.restored.exists():
             data.restored.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def refuse_moved(data: NodeDirectory) -> None:
     moved = _read_note(data.moved, MoveNote)
     if moved is not None:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moved.at))
-        # Where the node is now, and what to do.
+        # where the node is now, and the fix
         where, fix = f"to {moved.to}", "Run it there. Only if nothing is left of it there"
         if not moved.to:
             where = f"in {moved.archive}"
@@ -146,11 +146,11 @@ def _read_note(path: Path, kind: type[Note]) -> Note | None:
 
 
 class SwarmIdentity(msgspec.Struct, frozen=True):
-    """What distinguishes swarms. Parts that are not known are not compared."""
+    """What identifies a swarm. Unknown parts are not compared."""
 
     id: str
-    kind: str = ""  # what it trains; empty: not known
-    contract: str | None = None  # "CHAIN_ID:address"; "" without a chain; None: not known
+    kind: str = ""  # what it trains; empty: unknown
+    contract: str | None = None  # "CHAIN_ID:address"; "" without a chain; None: unknown
 
     def __str__(self) -> str:
         kind = f"kind {self.kind}" if self.kind else ""
@@ -159,7 +159,7 @@ class SwarmIdentity(msgspec.Struct, frozen=True):
         return f"{self.id} ({known})" if known else self.id
 
     def differs_from(self, other: "SwarmIdentity") -> bool:
-        """Whether they are known to be two swarms."""
+        """Whether the known parts show that these are different swarms."""
         kinds = self.kind and other.kind and self.kind != other.kind
         contracts = None not in (self.contract, other.contract) and self.contract != other.contract
         return self.id != other.id or bool(kinds) or contracts
@@ -177,7 +177,7 @@ def swarm_of_manifest(manifest: "Manifest") -> SwarmIdentity:
 
 
 def swarm_of_state(state: State) -> SwarmIdentity | None:
-    """The swarm in which the log's node was started last; None if it was never started."""
+    """The swarm of the node's last start; None if it was never started."""
     settings, chain = state.settings, state.chain
     if settings is None:
         return None
@@ -195,10 +195,10 @@ def swarm_of_log(data: NodeDirectory) -> SwarmIdentity | None:
 
 
 def refuse_other_swarm(data: NodeDirectory, asked: SwarmIdentity, fix: str = "") -> None:
-    """Raise SwarmMismatch if the log of a data directory is of another swarm than the one that is asked for.
+    """Raise SwarmMismatch if a data directory's log belongs to another swarm than `asked`.
 
-    `fix` says what to do, by default to join the other swarm from another directory. Raises LogDamaged, LogForeign or
-    OtherVersion if the log cannot be read.
+    `fix`: advice, by default to use another directory. Raises LogDamaged, LogForeign or OtherVersion if the log cannot
+    be read.
     """
     refuse_other_logged_swarm(data, swarm_of_log(data), asked, fix)
 
@@ -206,7 +206,7 @@ def refuse_other_swarm(data: NodeDirectory, asked: SwarmIdentity, fix: str = "")
 def refuse_other_logged_swarm(
     data: NodeDirectory, logged: SwarmIdentity | None, asked: SwarmIdentity, fix: str = ""
 ) -> None:
-    """As `refuse_other_swarm`, for the swarm of a log that was read already."""
+    """Like `refuse_other_swarm`, for the swarm of a log that was already read."""
     if logged is not None and logged.differs_from(asked):
         raise errors.SwarmMismatch(
             f"{data.root} holds the log of a node of the swarm {logged}; what is asked for is the swarm {asked}",
@@ -215,7 +215,7 @@ def refuse_other_logged_swarm(
 
 
 def advise_other_directory(data: NodeDirectory) -> str:
-    """How to join another swarm: from another directory, with the old identity if that is wanted."""
+    """Advice to join another swarm from another directory, optionally with the same identity."""
     return (
         "Choose another directory with --dir: a node belongs to one swarm. The identity may be used there, while no "
         f"node runs here: `swarmd join MANIFEST --dir NEW --identity {quote_for_shell(data.identity)}`"
@@ -226,9 +226,9 @@ log = get_logger("swarmd.daemon")
 
 
 def read_or_make_identity(config: Config, data: NodeDirectory) -> Identity:
-    """Read the key, or make one when this data directory is new and the configuration pins no peer id.
+    """Read the key, or make one if the data directory is new and the configuration does not fix a peer id.
 
-    Before a log begins under its peer id, the key is verified; later the network worker does so. Raises
+    Before a log begins under its peer id, the key is verified here; later the network worker does so. Raises
     NotFoundError if a new key would be a mistake, IdentityError for a wrong mode, owner, content or peer id.
     """
     path, pin = data.root / config.dht.identity, config.dht.peer
@@ -248,7 +248,7 @@ def read_or_make_identity(config: Config, data: NodeDirectory) -> Identity:
 
 
 def _refuse_new_key(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:
-    """Raise NotFoundError if a new key would be a mistake."""
+    """Raise NotFoundError if making a new key would be a mistake."""
     if pin:
         raise errors.NotFoundError(
             f"the identity {path} of {pin}, which dht.peer pins, is missing",
@@ -268,7 +268,7 @@ def _refuse_new_key(pin: str, path: Path, data: NodeDirectory, begun: bool) -> N
 
 
 POLL_S = 5.0
-MORE_TO_GO_ON = 1.25  # times the bound at which it pauses, so that a node does not alternate
+MORE_TO_GO_ON = 1.25  # `wanted` / `low`: hysteresis between pausing and continuing
 MIB = 1024 * 1024
 FIX = "Free some space, then start the node again; nothing is lost. an eighth of storage.free_bytes_min is the limit"
 
@@ -282,13 +282,13 @@ class SpaceBounds(msgspec.Struct, frozen=True):
 
 
 def make_space_bounds(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
-    """The bounds of a configuration, for a node whose next checkpoint takes `checkpoint_bytes`."""
+    """The configured bounds, plus room for a checkpoint of `checkpoint_bytes`."""
     low = storage.free_bytes_min + checkpoint_bytes if storage.free_bytes_min else 0
     return SpaceBounds(low, int(low * MORE_TO_GO_ON), storage.free_bytes_min // 8)
 
 
 def check_space(directory: Path, storage: StorageConfig) -> None:
-    """Raise NoSpaceLeft if there is too little space even for the log."""
+    """Raise NoSpaceLeft if there is not even space for the log."""
     free, stop = shutil.disk_usage(directory).free, make_space_bounds(storage).stop
     if free < stop:
         raise errors.NoSpaceLeft(_describe_lack(directory, free, stop), FIX)
@@ -299,8 +299,8 @@ def _describe_lack(directory: Path, free: int, stop: int) -> str:
 
 
 class SpaceGuard:
-    """Watches the free space and observes changes; the next checkpoint is expected to be as large as the newest.
-    `make_room` removes what the node can do without; it raises OSError if the disk refuses, which ends the node."""
+    """Monitors free space and emits events on changes; expects the next checkpoint to be as large as the newest.
+    `make_room` removes dispensable files; its OSError ends the node."""
 
     def __init__(
         self,
@@ -318,14 +318,14 @@ class SpaceGuard:
         self._paused = False
 
     async def watch(self, every_s: float = POLL_S) -> None:
-        """Watch until the node has to end."""
+        """Watch until space runs out and the node has to end."""
         while True:
             if not await self._measure_and_report():
                 return
             await anyio.sleep(every_s)
 
     async def _measure_and_report(self) -> bool:
-        """Measure once and observe what changed. False if the node was asked to end, with exit code 73."""
+        """Measure once, and emit events on changes. Returns False after it asked the node to end with exit code 73."""
         free, bounds = await to_thread.run_sync(self._measure_free_space)
         if free < bounds.low and not self._paused:
             await self._make_room()

@@ -1,7 +1,7 @@
-"""Drives the loop of `swarmd.shell.loop` with a real clock, a real disk and signals.
+"""Runs the loop of `swarmd.shell.loop` with a real clock, disk and signals.
 
-- Commits are written in a thread, so that supervisors, signals and status go on meanwhile.
-- The first SIGTERM or SIGINT asks for an orderly stop, a second one ends everything at once.
+- Commits are written in a thread, so that supervisors, signals and status are not blocked.
+- The first SIGTERM or SIGINT requests an orderly stop, a second one ends everything at once.
 """
 
 import signal
@@ -26,8 +26,8 @@ log = get_logger("swarmd.engine")
 
 
 async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
-    """Record that the machine's clock was set, within `every_s`, because the core's deadlines go by that clock. The
-    daemon does this, because a worker might itself be waiting for a deadline, as before its next start."""
+    """Emit an event if the wall clock was set, since the core's deadlines use that clock; checked every `every_s`. The
+    daemon does this, because a worker might itself be waiting for a deadline, such as its next start."""
     watch = ClockStepDetector()
     while True:
         await anyio.sleep(every_s)
@@ -38,8 +38,8 @@ async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
 async def handle_signals(
     received: AsyncIterator[signal.Signals], observe: ObserveEvent, end_at_once: Callable[[int], None], tasks: TaskGroup
 ) -> None:
-    """Handle SIGTERM, SIGINT and SIGHUP until cancelled. The stop request is observed in a task of its own among
-    `tasks`, so that a full inbox cannot hide a second signal."""
+    """Handle SIGTERM, SIGINT and SIGHUP until cancelled. The stop request is emitted from its own task in `tasks`, so
+    that a full inbox cannot delay a second signal."""
     stopping = False
     async for number in received:
         name = signal.Signals(number).name
@@ -55,23 +55,23 @@ async def handle_signals(
 
 
 class Engine:
-    """Waits for facts and deadlines, and has the loop commit them; receives all facts. Each turn of the loop is
-    reported to the service manager as a sign of life."""
+    """Waits for facts and deadlines, and has the loop commit them; every fact enters here. Each turn of the loop also
+    tells the service manager's watchdog that the daemon is alive."""
 
     def __init__(self, loop: NodeLoop, clock: TimeSource, notifier: ServiceNotifier) -> None:
         self.loop = loop
         self._clock = clock
         self._notifier = notifier
         self._news: anyio.Event | None = None  # set when a fact is offered
-        self._room: anyio.Event | None = None  # set when facts were taken out of the inbox
+        self._room: anyio.Event | None = None  # set when facts leave the inbox
 
     @property
     def state(self) -> State:
-        """The state after all events that are durable."""
+        """The state after all durable events."""
         return self.loop.state
 
     async def observe(self, event: Event) -> None:
-        """Offer a fact; waits while the inbox is full."""
+        """Offer a fact to the loop; waits while the inbox is full."""
         while not self.loop.offer_fact(event):
             self._room = self._room or anyio.Event()
             await self._room.wait()
@@ -79,12 +79,13 @@ class Engine:
             self._news.set()
 
     async def record_start(self, started: NodeStarted) -> None:
-        """Record that a run begins, and act on it."""
+        """Commit the start of this run, and carry out the commands it causes."""
         self.loop.start_run(started)
         await self.commit(self.loop.take_next_facts(self._clock()))
 
     async def run(self) -> NodeStopped:
-        """Commit facts until the node has stopped. Raises LogWriteFailed; the facts of that commit had no effect."""
+        """Commit facts until the node has stopped. Raises LogWriteFailed; the facts of the failed commit had no
+        effect."""
         while self.loop.ended is None:
             self._notifier.notify_alive()
             if facts := self.loop.take_next_facts(self._clock()):
@@ -97,7 +98,8 @@ class Engine:
         return self.loop.ended
 
     async def commit(self, facts: Sequence[Event]) -> None:
-        """Make one batch of facts durable, then adopt it and act on it. Only `begin` and `run` call this."""
+        """Write a batch of facts durably, then adopt the new state and issue commands. Only `record_start` and `run`
+        call this."""
         failed = self.loop.snapshots.failed
         written = await to_thread.run_sync(self.loop.write_commits, self._clock(), facts)
         self.loop.adopt_commits(written)
@@ -107,7 +109,7 @@ class Engine:
             log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.loop.next_seq - 1)
 
     async def _wait_for_work(self) -> None:
-        """Wait until a fact comes, or a deadline or the next sign of life is due."""
+        """Wait until a fact arrives, or a deadline or the next watchdog notification is due."""
         self._news = anyio.Event()
         with anyio.move_on_after(min(self._notifier.pulse_interval_s, self.loop.idle_s(self._clock()))):
             await self._news.wait()

@@ -11,8 +11,8 @@ log = get_logger("swarmd.notify")
 
 
 class ServiceNotifier:
-    """Talks to systemd at a datagram socket's path or "@name" in the abstract namespace; without one it does nothing.
-    `watchdog_s` is systemd's limit between two signs of life, 0 for no watchdog."""
+    """Sends to systemd's socket, a path or "@name" in the abstract namespace; without one it does nothing.
+    `watchdog_s`: systemd's watchdog timeout, 0 for none."""
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -24,7 +24,7 @@ class ServiceNotifier:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "ServiceNotifier":
-        """The notifier that systemd asks for; a watchdog that is meant for another process is ignored."""
+        """Make a notifier from systemd's variables; a watchdog for another process is ignored."""
         mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         microseconds = environ.get("WATCHDOG_USEC", "")
         watchdog_s = int(microseconds) / 1e6 if mine and microseconds.isdigit() else 0.0
@@ -32,7 +32,7 @@ class ServiceNotifier:
 
     @property
     def pulse_interval_s(self) -> float:
-        """How often `alive` must be called: twice within the watchdog's limit; without one, never."""
+        """Longest interval between calls of `notify_alive`: half the watchdog's timeout; infinite without one."""
         return self.watchdog_s / 2 if self.watchdog_s else float("inf")
 
     def notify_ready(self, status: str) -> None:
@@ -46,8 +46,8 @@ class ServiceNotifier:
             self._status = status
 
     def notify_alive(self) -> None:
-        """Send a sign of life, at most four times within the watchdog's limit. Only the engine's loop calls this. A
-        READY=1 that failed is sent again: systemd ends a node that never sends it."""
+        """Notify the watchdog, at most four times within its timeout. Only the engine's loop calls this. It also
+        retries a failed READY=1, because systemd kills a service that never sends it."""
         if self._ready_owed:
             self.notify_ready(self._status)
         now = time.monotonic()
@@ -59,7 +59,7 @@ class ServiceNotifier:
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(longest_s * 1e6)}")
 
     def _send(self, text: str) -> bool:
-        """Send a datagram. Returns whether it was sent, or there is nobody to send it to."""
+        """Send a datagram. Returns True if it was sent, or there is no socket to send to."""
         if not self._address:
             return True
         try:
@@ -67,7 +67,7 @@ class ServiceNotifier:
                 endpoint.setblocking(False)
                 endpoint.sendto(text.replace("\0", " ").encode(), self._address)
         except OSError as error:
-            if not self._failed:  # once: without a service manager the node still does its work
+            if not self._failed:  # log once: the node works without a service manager, too
                 log.warning("the service manager cannot be reached", error=str(error))
             self._failed = True
             return False

@@ -1,9 +1,10 @@
-"""One worker process: executed in a session of its own, connected by pipes, ended with everything that it started.
+"""A worker process: started in its own session, connected by pipes, and killed with all its children.
 
-- Its output is split into lines with a level, which go into the log; the last ones are kept for the reason of an exit.
-- A daemon that is killed cannot end its workers. They end by themselves when their stdin closes, unless they hang.
-  Every worker and its children carry the node's tag in their environment, so the next run of the daemon, once it holds
-  the event log's lock, finds exactly these processes.
+- Its output is split into lines with a level, which go into the log; the last lines become part of the reason of an
+  exit.
+- A killed daemon cannot end its workers. They end by themselves when their stdin closes, unless they hang. So workers
+  and their children carry the node's tag in their environment, by which the next daemon, once it holds the event log's
+  lock, finds and kills leftovers.
 """
 
 import codecs
@@ -26,40 +27,39 @@ from anyio import to_thread
 from swarmd.observe.redaction import REDACTED, Redactor
 
 LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped and counted
-LINES_KEPT = 20  # last lines, for the reason of an exit
+LINES_KEPT = 20  # last lines, kept for the reason of an exit
 REASON_CHARACTERS_MAX = 2000
 TRACEBACK_LINES_MAX = 100
 
 _LEVELS = {"NOTICE": "info", "WARN": "warning", "FATAL": "error", "PANIC": "error", "CRITICAL": "error"}
 # In capitals, or as the value of a "level" key (Go's JSON logs, structlog's).
 _LEVEL = re.compile(r"(?:\b|\"level\": ?\")(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|PANIC|CRITICAL)\b")
-# Harmless messages of libraries at every start or end.
+# Harmless messages that libraries print at every start or end.
 _NOISE = re.compile(
     r"^nanobind: |^ - (?:leaked|\.\.\. skipped) |gemm_4bit_forward|get_accelerator\] Setting accelerator to CPU"
 )
-# A worker's lines as structlog writes them; the daemon adds its own time and level.
+# A worker's structlog lines; the daemon adds its own time and level.
 _OWN = re.compile(r"^[\d-]{10}[ T][\d:.]+Z? \[(debug|info|warning|error|critical) *\] (?P<rest>.*)$", re.DOTALL)
-_LEVEL_AMONG_CHARACTERS = 64  # a level stands at the beginning of a line; later it is part of the text
+_LEVEL_AMONG_CHARACTERS = 64  # a level later in the line is part of the text
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error", "  + Exception Group Traceback")
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
-KEY_LINES_MAX = 200  # of a private key in PEM; after that, lines are shown again
+KEY_LINES_MAX = 200  # lines of a PEM private key to redact before assuming that its end is missing
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class OutputLine(msgspec.Struct, frozen=True):
-    """One line of a worker's output."""
-
     level: str  # debug, info, warning or error
     text: str
 
 
 class LineReader:
-    """Turns stderr into short lines without secrets, a traceback into one with breaks, and keeps the last ones."""
+    """Splits stderr into bounded lines with secrets redacted, joins a traceback into one entry, and keeps the last
+    lines."""
 
     def __init__(self, cover: Redactor | None = None) -> None:
         self._cover = cover or Redactor()
-        self._key_lines = 0  # of a private key so far, 0 outside one
+        self._key_lines = 0  # lines of a private key so far, 0 outside one
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self._dropped = 0
@@ -67,7 +67,7 @@ class LineReader:
         self.last: deque[str] = deque(maxlen=LINES_KEPT)
 
     def feed(self, chunk: bytes) -> Iterator[OutputLine]:
-        """Whole lines that `chunk` completes."""
+        """Yield the lines that `chunk` completes."""
         *whole, rest = (self._rest + self._decoder.decode(chunk)).replace("\r", "\n").split("\n")
         self._rest = rest[:LINE_CHARACTERS_MAX]
         for text in whole:
@@ -75,13 +75,13 @@ class LineReader:
         self._dropped += len(rest) - len(self._rest)
 
     def finish(self) -> Iterator[OutputLine]:
-        """What is left when the output ends."""
+        """Yield what is left when the output ends."""
         rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
         yield from self._add_line(rest)
         yield from self._end_traceback()
 
     def tail(self) -> str:
-        """The last lines, as many as a reason may hold."""
+        """The last lines, up to the length of an exit's reason."""
         return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
 
     def _add_line(self, text: str) -> Iterator[OutputLine]:
@@ -101,7 +101,7 @@ class LineReader:
             yield OutputLine(level_of(text), re.sub(" {2,}", " ", own["rest"]) if own else text)
 
     def _redact_line(self, text: str) -> str:
-        """A line without secrets; all lines of a private key are covered."""
+        """Redact secrets in a line, and every line of a private key."""
         if self._key_lines:
             self._key_lines = 0 if _KEY_ENDS.search(text) or self._key_lines >= KEY_LINES_MAX else self._key_lines + 1
             return ""
@@ -123,24 +123,24 @@ class LineReader:
 
 
 def level_of(text: str) -> str:
-    """The level that a line names at its beginning; "info" if there is none, "debug" for known noise."""
+    """The level named at the start of a line; "info" if there is none, "debug" for known noise."""
     if _NOISE.search(text):
         return "debug"
     found = _OWN.match(text) or _LEVEL.search(text[:_LEVEL_AMONG_CHARACTERS])
     return _LEVELS.get(found[1].upper(), found[1].lower()) if found else "info"
 
 
-GONE_S = 5.0  # longest wait for a killed process to be gone
-PASSES_MAX = 5  # searches for leftovers: a process may have started another one just before it was killed
+GONE_S = 5.0  # longest wait for a killed process to disappear
+PASSES_MAX = 5  # searches for leftovers: a process may start another just before it is killed
 
 
 def node_tag(peer: str, data_dir: Path) -> str:
-    """The text that marks the processes of one node."""
+    """The environment value that marks the processes of one node."""
     return f"{peer}@{data_dir.resolve()}"
 
 
 def read_process_tag(process: psutil.Process) -> str:
-    """The tag of a process; empty if it has none, has ended, or is another user's."""
+    """The tag of a process; empty if it has none, has ended, or belongs to another user."""
     try:
         return str(process.environ().get(TAG_VARIABLE, ""))
     except (psutil.Error, OSError):
@@ -157,16 +157,14 @@ def _find_tagged_processes(tag: str) -> list[psutil.Process]:
 
 
 async def kill_leftovers(tag: str) -> list[int]:
-    """Kill the processes of an earlier run, and wait until they are gone. Returns their pids."""
+    """Kill processes left by an earlier run, and wait until they are gone. Returns their pids."""
     killed: list[int] = []
     for _ in range(PASSES_MAX):
         found = _find_tagged_processes(tag)
         if not found:
             break
         for process in found:
-            with contextlib.suppress(
-                psutil.Error
-            ):  # it has ended; psutil does not kill another process with the same pid
+            with contextlib.suppress(psutil.Error):  # already ended; psutil checks that the pid was not reused
                 process.kill()
         await to_thread.run_sync(psutil.wait_procs, found, GONE_S)
         killed += [process.pid for process in found]
@@ -174,25 +172,25 @@ async def kill_leftovers(tag: str) -> list[int]:
 
 
 CHUNK_BYTES = 65536
-REAP_S = 2.0  # longest wait for a killed process to be gone
+REAP_S = 2.0  # longest wait for a killed process to disappear
 
-# Not for workers, which must not talk to the service manager in the daemon's name.
+# Kept from workers, which must not talk to the service manager as the daemon.
 PRIVATE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
 def worker_environment(
     environ: Mapping[str, str], tag: str, withheld: Collection[str] = (), repeats: bool = False
 ) -> dict[str, str]:
-    """The environment of a worker, without the `withheld` variables; `tag` marks it and its children as one node's.
-    With `repeats`, sets of texts have the same order in every process on every machine."""
+    """The environment of a worker, without the `withheld` variables. `tag`: marks it and its children. `repeats`: fix
+    the hash seed, so that sets of texts have the same order in every process on every machine."""
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
     if repeats:
         kept["PYTHONHASHSEED"] = "0"
     return kept | {
         TAG_VARIABLE: tag,
         "PYTHONUNBUFFERED": "1",  # output reaches the log at once
-        "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
-        "MALLOC_ARENA_MAX": kept.get("MALLOC_ARENA_MAX", "2"),  # glibc gives memory back
+        "PYTHONFAULTHANDLER": "1",  # a native crash leaves a traceback in the log
+        "MALLOC_ARENA_MAX": kept.get("MALLOC_ARENA_MAX", "2"),  # makes glibc return memory
     }
 
 
@@ -200,15 +198,15 @@ TAG_VARIABLE = "SWARMD_NODE"
 
 
 def disable_core_dumps() -> None:
-    """Forbid core dumps of this process and its children, because their memory holds secrets."""
+    """Disable core dumps of this process and its children, since their memory holds secrets."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 class Child:
-    """A running worker process, leader of its own session and process group. Raises OSError if it cannot be started. So
-    a terminal's Ctrl-C reaches only the daemon, and killing the group also kills p2pd."""
+    """A running worker process that leads its own session and process group: a terminal's Ctrl-C reaches only the
+    daemon, and killing the group also kills p2pd. Raises OSError if it cannot be started."""
 
-    _end = -1  # on Linux a descriptor that becomes readable at its end
+    _end = -1  # pidfd on Linux: readable when the process ends
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -230,7 +228,7 @@ class Child:
             self._open_exit_descriptor()
 
     def _open_exit_descriptor(self) -> None:
-        """Open the descriptor of its end now, because none may be left later. Raises OSError."""
+        """Open the pidfd now, while descriptors are available. Raises OSError."""
         try:
             self._end = os.pidfd_open(self.pid)
         except OSError:
@@ -239,24 +237,24 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id, and id of its group."""
+        """Process id, also the id of its group."""
         return self._process.pid
 
     def prefer_for_oom(self, score: int) -> None:
-        """Have the kernel kill this process before the daemon when memory runs out (Linux)."""
+        """Make the OOM killer choose this process before the daemon (Linux)."""
         with contextlib.suppress(OSError), open(f"/proc/{self.pid}/oom_score_adj", "w") as adjust:  # noqa: PTH123
             adjust.write(str(score))
 
     async def read_stdout(self) -> bytes:
-        """The next bytes, empty at the end."""
+        """The next bytes; empty at the end."""
         return await _read_chunk(self._stdout)
 
     async def read_stderr(self) -> bytes:
-        """The next bytes, empty at the end."""
+        """The next bytes; empty at the end."""
         return await _read_chunk(self._stderr)
 
     async def write(self, frame: bytes) -> None:
-        """Write all of it. Raises BrokenPipeError when the worker has closed its stdin."""
+        """Write the whole frame. Raises BrokenPipeError when the worker has closed its stdin."""
         rest = memoryview(frame)
         while rest:
             await anyio.wait_writable(self._stdin)
@@ -264,18 +262,17 @@ class Child:
                 rest = rest[os.write(self._stdin, rest) :]
 
     async def wait(self) -> None:
-        """Return when the process has ended. On Linux it is left unreaped, so that its group id cannot be reused."""
+        """Wait until the process has ended. On Linux it is not reaped yet, so that its group id cannot be reused."""
         if self._end >= 0:
             await anyio.wait_readable(self._end)
         else:
             await to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
 
     def terminate(self) -> None:
-        """Ask the process to end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process and everything in its group at once."""
+        """Kill the process and its whole group."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -284,8 +281,8 @@ class Child:
                 os.killpg(self.pid, number)
 
     def reap(self) -> int | None:
-        """Kill what is left of the group, close the pipes, collect the exit status. The status is minus the number of
-        the signal that ended it; None if the process does not go away."""
+        """Kill the rest of the group, close the pipes, and collect the exit status: minus the signal's number if a
+        signal ended it; None if the process cannot be killed."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""A whole node: opens the log, connects engine, supervisor, signals, control socket and service manager, runs them."""
+"""A whole node: opens the log, connects engine, supervisor, signals, control socket and service manager, and runs
+them."""
 
 import contextlib
 import os
@@ -52,14 +53,14 @@ WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "chain": (sys.executable, "-m", "swarmd.chain.worker"),
 }
 WAITING_EVERY_S = 60.0
-STOP_SLACK_S = 5.0  # added to twice `workers.stop_s`; then the daemon ends at once
+STOP_SLACK_S = 5.0  # grace beyond twice `workers.stop_s`, after which the daemon exits at once
 
 log = get_logger("swarmd.daemon")
 
 
 def make_worker_program(worker: Worker, argv: Sequence[str], tag: str) -> Program:
-    """The program and environment of a worker. Trainers regenerate each other's questions, and some tasks of
-    reasoning-gym draw them from sets of texts, so such sets must have the same order in all trainers."""
+    """A worker's command and environment. Trainers regenerate each other's questions, and some tasks of reasoning-gym
+    draw from sets of texts, so these must have the same order in all trainers."""
     return Program(
         argv, worker_environment(os.environ, tag, variables_withheld_from(worker), repeats=worker == "trainer")
     )
@@ -71,21 +72,21 @@ def run_node(
     programs: Mapping[Worker, Sequence[str]] = WORKER_PROGRAMS,
     progress_s: float = 0.0,
 ) -> int:
-    """Run a node until it stops, and return its exit code, as in docs/OPERATING.md. Blocks.
+    """Run a node until it stops. Returns its exit code (docs/OPERATING.md). Blocks.
 
     Args:
-        programs: what to execute for each worker.
-        progress_s: seconds between two lines about the trainer's progress; 0: no lines.
+        programs: commands to execute for the workers.
+        progress_s: seconds between log lines about the trainer's progress; 0: none.
 
     Raises:
         SwarmMismatch: the data directory belongs to another swarm; nothing was changed.
-        SwarmdError: the node could not start, or its log could not be written; workers have been ended.
+        SwarmdError: the node could not start, or its log could not be written; workers have been killed.
     """
 
     async def serve() -> int:
         with anyio.open_signal_receiver(
             *HANDLED_SIGNALS
-        ) as signals:  # first: a signal during the start stops in order too
+        ) as signals:  # first, so that a signal during the start stops in order, too
             return await serve_node(config, data, programs, signals, progress_s)
 
     disable_core_dumps()
@@ -104,8 +105,8 @@ async def serve_node(
     begun: "Callable[[Node], None]" = lambda node: None,
     end: Callable[[int], None] = os._exit,
 ) -> int:
-    """As `run_node`, for a process that receives or makes signals itself. `begun` is called once the node has started
-    on its log; `end` is called with an exit code to end at once, after the workers were killed."""
+    """Like `run_node`, in an event loop of the caller, who supplies the signals. `begun`: called once the node has
+    started on its log; `end`: called with an exit code to exit at once, after the workers were killed."""
     data.create()
     directory.check_space(data.root, config.storage)
     directory.refuse_moved(data)
@@ -149,7 +150,7 @@ async def serve_node(
 
 
 async def log_progress(status: Callable[[], Status], every_s: float) -> None:
-    """Log the trainer's progress every so often while it is busy."""
+    """Log the trainer's progress periodically while it is busy."""
     while True:
         await anyio.sleep(every_s)
         if words := describe_progress(status()):
@@ -157,7 +158,7 @@ async def log_progress(status: Callable[[], Status], every_s: float) -> None:
 
 
 async def log_waiting(state: Callable[[], State], every_s: float = WAITING_EVERY_S) -> None:
-    """Log every so often that a coordinator waits for members before its first round."""
+    """Log periodically that a coordinator waits for members before its first round."""
     while True:
         await anyio.sleep(every_s)
         if words := describe_member_wait(state(), time.time()):
@@ -184,7 +185,7 @@ class Node:
         self._notifier = notifier
         self._blobs = BlobStore(data.blobs)
         self._pruning = False
-        self._stop_wished_until = 0.0  # monotonic
+        self._stop_wished_until = 0.0  # monotonic time until which a safe stop is requested
         self._supervisor: Supervisor
         self._companion: WebProcess | None = None
         self._tasks: TaskGroup
@@ -193,7 +194,7 @@ class Node:
         self.engine = Engine(loop, time.time, notifier)
 
     def make_supervisor(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
-        """Make the supervisor. `tag` marks the node's processes."""
+        """Make the supervisor and, if wanted, the web process. `tag` marks the node's processes."""
         self._tasks = tasks
         cover = Redactor(known_secrets(self._config, self._data.root, signing=True))
         start = StartMessage(encode(self._config), str(self._data.root.resolve()), self._peer)
@@ -208,7 +209,7 @@ class Node:
             self._companion = WebProcess(self._config, self._data.root, environment, cover=cover)
 
     async def record_start(self, run: str, restored: directory.RestoreNote | None) -> None:
-        """Record the start in the log, and report it; `run` is the id of this run of the process."""
+        """Log the start of this run, whose id is `run`, and remove the restore note."""
         from_round = restored.from_round if restored else 0
         settings = make_core_settings(self._config, self._peer)
         await self.engine.record_start(NodeStarted(settings, run, __version__, restored is not None, from_round))
@@ -221,12 +222,12 @@ class Node:
     # --- commands ---
 
     def perform(self, command: Command) -> None:
-        """Hand a command to the supervisor. Never waits."""
+        """Pass a command to the supervisor, without waiting."""
         log.debug("command", command=command.id)
         self._supervisor.perform(command)
 
     def exit_at_once(self, code: int) -> None:
-        """Kill the workers and end this process without another write; the log stays sound, as after any crash."""
+        """Kill the workers and exit without another write; the log stays intact, as after any crash."""
         self._supervisor.kill_all()
         remove_leftover(self._data.control)
         with contextlib.suppress(OSError):
@@ -236,7 +237,7 @@ class Node:
     # --- a projection ---
 
     def apply(self, applied: AppliedEvent) -> None:
-        """Report to the service manager, limit the time of a stop, and prune old rollouts."""
+        """React to an applied event: notify the service manager, limit a stop's duration, prune old rollouts."""
         self._notifier.notify_status(make_headline(applied.after))
         if self._stop_wished_until > time.monotonic():
             self._stop_if_safe(applied.after)
@@ -245,12 +246,12 @@ class Node:
         if any(isinstance(command, StopWorkers) for command in applied.commands):
             self._notifier.notify_stopping(self._config.workers.stop_s + STOP_SLACK_S)
         before, after = applied.before.clock, applied.after.clock
-        if after is not None and before != after and not self._pruning:  # rollouts of earlier stages may be pruned
+        if after is not None and before != after and not self._pruning:  # older rollouts may be pruned
             self._pruning = True
             self._tasks.start_soon(self._prune_rollouts)
 
     def stop_when_safe(self, for_s: float) -> StopReply:
-        """Stop now or at the first event within `for_s` after which that costs no round."""
+        """Stop now, or at the first event within `for_s` after which a stop costs no round."""
         self._stop_wished_until = time.monotonic() + for_s
         return self._stop_if_safe(self.engine.state)
 
@@ -262,7 +263,7 @@ class Node:
         return StopReply(moment.now, moment)
 
     async def _enforce_stop_timeout(self) -> None:
-        """End the process if an orderly stop takes too long."""
+        """Exit at once if an orderly stop takes too long."""
         await anyio.sleep(2 * self._config.workers.stop_s + STOP_SLACK_S)
         log.error("the orderly stop took too long, ending at once")
         self.exit_at_once(ExitCode.FAILURE)
@@ -274,7 +275,7 @@ class Node:
             self._pruning = False
 
     async def _prune_blobs(self, bytes_max: int) -> None:
-        """Remove old rollouts. A failure is only logged: if too little room is left, the node pauses."""
+        """Remove old rollouts. A failure is only logged: if space runs out, the node pauses."""
         try:
             pruned = await to_thread.run_sync(self._blobs.prune, digests_in_use(self.engine.state), bytes_max)
         except LogWriteFailed as error:
@@ -284,7 +285,7 @@ class Node:
             log.info("old rollouts removed", blobs=pruned.blobs, size_bytes=pruned.size_bytes)
 
     async def free_disk_space(self) -> None:
-        """Space runs low: keep only the rollouts in use and the newest whole checkpoint, whatever the budgets allow."""
+        """On low space, keep only the rollouts in use and the newest complete checkpoint, regardless of budgets."""
         await self._prune_blobs(0)
         if older := await to_thread.run_sync(remove_older_checkpoints, self._data.checkpoints):
             log.info("old checkpoints removed", checkpoints=older)
@@ -311,10 +312,10 @@ class Node:
 
 
 def digests_in_use(state: State) -> frozenset[str]:
-    """Blobs that the present stage or a pending command still needs."""
+    """Digests of blobs that the current stage or a pending command still needs."""
     needed: list[RolloutsRef] = []
     if state.work is not None:
-        needed += state.work.rollouts + state.work.context  # questions of later stages are made from the context
+        needed += state.work.rollouts + state.work.context  # later stages build questions from the context
         needed += [state.work.result.rollouts] if state.work.result else []
     for command in state.pending:
         rollouts = getattr(command, "rollouts", ())

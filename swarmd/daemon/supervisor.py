@@ -1,8 +1,8 @@
-"""Real worker processes, as `swarmd.shell.supervision` decides; the core decides whether to start one again.
+"""Starts, feeds and kills worker processes as `swarmd.shell.supervision` decides; restarts are decided by the core.
 
-Everything that happens to a process becomes a fact (`WorkerStarted`, `WorkerStartFailed`, `WorkerExited`, and what the
-worker observes); every command comes from the core. A command for a worker that does not run is dropped, and the core
-issues it again when the worker is back.
+Whatever happens to a process becomes a fact (`WorkerStarted`, `WorkerStartFailed`, `WorkerExited`, and what the worker
+observes); every command comes from the core. A command for a worker that does not run is dropped, and the core issues
+it again when the worker is back.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from swarmd.shell import supervision
 from swarmd.shell.loop import ObserveEvent
 from swarmd.worker import messages
 
-UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not end
+UNKILLABLE_S = 60.0  # longest wait for a killed process, which may hang in the kernel
 
 log = get_logger("swarmd.supervisor")
 
 
 class WorkerProcess:
-    """One process from start to exit; `child` is None until it was executed."""
+    """One process from start to exit; `child` is None before it is executed."""
 
     def __init__(self, worker: Worker, limits: WorkersConfig, supervisor: "Supervisor", cover: Redactor) -> None:
         self.worker: Worker = worker
@@ -48,13 +48,13 @@ class WorkerProcess:
         self._lines = LineReader(cover)
         self._folder = LineDeduplicator(self.worker)
         self._started_at = anyio.current_time()
-        self._heard_at = 0.0  # 0 until the first frame
+        self._heard_at = 0.0  # time of the last frame; 0 before the first
         self._progress: messages.ProgressMessage | None = None
         self._progress_at = 0.0
         self._killed = anyio.Event()
 
     def send(self, message: messages.ToWorker) -> bool:
-        """Queue a message. False if `MESSAGES_QUEUED_MAX` wait."""
+        """Queue a message. Returns False if `MESSAGES_QUEUED_MAX` are waiting."""
         try:
             self._to_worker.send_nowait(message)
         except anyio.WouldBlock:
@@ -62,18 +62,16 @@ class WorkerProcess:
         return True
 
     def kill(self) -> None:
-        """End the process and its group at once."""
         if self.child is not None:
             self.child.kill()
             self._killed.set()
 
     def terminate(self) -> None:
-        """Ask the process and its group to end."""
         if self.child is not None:
             self.child.terminate()
 
     def make_live_status(self, answering: bool) -> LiveWorker:
-        """Process id, age, silence and progress."""
+        """Pid, age, time since the last frame, and progress."""
         now = anyio.current_time()
         return LiveWorker(
             pid=self.child.pid if self.child else 0,
@@ -86,11 +84,11 @@ class WorkerProcess:
         )
 
     def tail(self) -> str:
-        """The end of its output."""
+        """The last lines of its output."""
         return self._lines.tail()
 
     async def run(self, first: messages.StartMessage) -> None:
-        """Exchange messages until the process has ended, or was killed `UNKILLABLE_S` ago without ending."""
+        """Exchange messages until the process has ended, or has survived a kill for `UNKILLABLE_S`."""
         child = self.child
         assert child is not None, "the process was executed before"
         async with anyio.create_task_group() as watching:
@@ -100,7 +98,7 @@ class WorkerProcess:
             watching.start_soon(self._send_pings)
             if not await wait_for_end(child, self._killed):
                 log.error("the worker does not go away though it was killed", worker=self.worker, pid=child.pid)
-            child.kill()  # the rest of its group, so that the pipes end
+            child.kill()  # kill the rest of its group, so that the pipes close
             with anyio.move_on_after(supervision.DRAIN_S):
                 await readers.wait()
             watching.cancel_scope.cancel()
@@ -126,7 +124,7 @@ class WorkerProcess:
                 return
 
     async def _handle_message(self, message: messages.FromWorker) -> bool:
-        """Pass a message on. Returns whether to read further."""
+        """Forward a message. Returns whether to read further messages."""
         self._heard_at = anyio.current_time()
         if isinstance(message, messages.ObservedMessage):
             message = messages.ObservedMessage(self._cover.redact_struct(message.event))
@@ -162,7 +160,7 @@ class WorkerProcess:
 
 
 async def wait_for_end(child: Child, killed: anyio.Event) -> bool:
-    """Wait until a process has ended. False if it was killed `UNKILLABLE_S` ago and did not."""
+    """Wait until a process has ended. Returns False if it survives a kill for `UNKILLABLE_S`."""
 
     async def give_up() -> None:
         await killed.wait()
@@ -177,20 +175,18 @@ async def wait_for_end(child: Child, killed: anyio.Event) -> bool:
     return False
 
 
-# Processes with a higher score are killed first when memory runs out; the daemon has 0.
+# The OOM killer chooses higher scores first; the daemon has 0.
 OOM_SCORES: Mapping[Worker, int] = {"trainer": 500, "network": 200, "chain": 200}
-WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # the machine lacks resources for one more process
+WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # errno values: no resources for another process
 
 
 class Program(NamedTuple):
-    """What to execute for a worker, and its environment."""
-
     argv: Sequence[str]
     environment: Mapping[str, str]
 
 
 class Supervisor:
-    """The worker processes of a node; carries out all of its commands."""
+    """A node's worker processes; carries out all commands."""
 
     def __init__(
         self,
@@ -213,7 +209,7 @@ class Supervisor:
     # --- commands ---
 
     def perform(self, command: Command) -> None:
-        """Start a worker, kill one, stop all, or hand a command to a worker's process; returns at once."""
+        """Start or kill a worker, stop all, or queue a command for a worker's process; returns at once."""
         if not isinstance(command, SupervisorCommand):
             self._hand_command(supervision.worker_for_command(command), command)
             return
@@ -222,18 +218,18 @@ class Supervisor:
             self._tasks.start_soon(self._enforce_stop_timeout)
 
     def _hand_command(self, worker: Worker, command: Command) -> None:
-        """Hand a command to a worker's process, or drop it."""
+        """Queue a command for a worker's process, or drop it."""
         actions = self._supervision.send_command(worker, command)
         if not actions:
             log.debug("the worker does not run, command dropped", worker=worker, command=command.id)
         self._carry_out_all(actions)
 
     def kill_all(self) -> None:
-        """Kill without waiting for anything: the daemon is about to exit."""
+        """Kill all workers without waiting, because the daemon is about to exit."""
         self._carry_out_all(self._supervision.kill_all())
 
     def live_status_of(self, worker: Worker) -> LiveWorker | None:
-        """What is known of the running process beyond the log; None if none runs."""
+        """A running process's status beyond the log; None if none runs."""
         process = self._processes.get(worker)
         return process.make_live_status(self._supervision.is_answering(worker)) if process and process.child else None
 
@@ -247,7 +243,7 @@ class Supervisor:
                 self._carry_out_action(action)
 
     async def _carry_out_in_order(self, actions: Sequence[supervision.Action]) -> None:
-        """Carry out actions one after the other, and observe each fact before the next."""
+        """Carry out actions in order, and deliver each resulting fact before the next action."""
         for action in actions:
             if isinstance(action, supervision.EmitEventAction):
                 await self.observe(action.event)
@@ -277,7 +273,7 @@ class Supervisor:
                 assert_never(action)
 
     async def _enforce_stop_timeout(self) -> None:
-        """Wait no longer than `stop_s` for processes that were asked to end."""
+        """Kill processes that have not ended within `stop_s` of a stop request."""
         while (due_at := self._supervision.next_tick_at) < math.inf:
             await anyio.sleep(max(0.0, due_at - anyio.current_time()))
             self._carry_out_all(self._supervision.tick(anyio.current_time()))
@@ -300,20 +296,20 @@ class Supervisor:
         finally:
             status = child.reap()
             del self._processes[worker]
-        # Last, so that no process is in the way when the core starts the next one.
+        # Last, so that the process is gone when the core starts the next one.
         await self._carry_out_in_order(self._supervision.on_exit(worker, status, process.tail()))
 
     # --- messages of its processes ---
 
     async def on_message(self, worker: Worker, message: messages.FromWorker) -> bool:
-        """Handle a worker's message; waits while the inbox is full. False if the worker is not to be read any more."""
+        """Handle a worker's message; waits while the inbox is full. Returns False to stop reading from the worker."""
         self._supervision.set_waiting_for_inbox(worker, True)
         await self._carry_out_in_order(self._supervision.on_message(worker, message))
         self._supervision.set_waiting_for_inbox(worker, False)
         return self._supervision.is_listened_to(worker)
 
     def on_broken_output(self, worker: Worker, reason: str) -> None:
-        """Handle output of a worker that cannot be decoded."""
+        """Handle worker output that cannot be decoded."""
         self._carry_out_all(self._supervision.on_broken_output(worker, reason))
 
     def ping(self, worker: Worker) -> None:

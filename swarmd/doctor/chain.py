@@ -32,17 +32,17 @@ from swarmd.gas import (
 from swarmd.http_server import is_loopback
 from swarmd.secret_files import CREDENTIAL
 
-CALL_S = 8.0  # for each call
-LAG_BLOCKS_MAX = 5  # behind the foremost endpoint
-STALE_S = 300.0  # since the newest block; chains that make blocks on demand only are younger or local
-AHEAD_S = 15.0  # of this clock; no block is from the future
+CALL_S = 8.0  # timeout of each call
+LAG_BLOCKS_MAX = 5  # behind the highest endpoint
+STALE_S = 300.0  # age of the newest block at which a chain counts as stalled
+AHEAD_S = 15.0  # a block's time may be ahead of this clock by this much
 DENIED = re.compile(r"HTTP (401|403)|unauthori[sz]ed|invalid (api )?(key|project)", re.IGNORECASE)
 
 # --- endpoints: each by itself, and all compared ---
 
 
 class EndpointReplies(msgspec.Struct, frozen=True):
-    """One endpoint's answers. `at` is the time of its newest block, in POSIX seconds."""
+    """One endpoint's answers. `at`: time of its newest block, POSIX seconds."""
 
     url: str
     name: str
@@ -83,7 +83,7 @@ async def _query_endpoint(url: str, call_s: float) -> EndpointReplies:
 
 
 def judge_endpoints(seen: Sequence[EndpointReplies], chain_id: int, now: float) -> Iterator[Finding]:
-    """Findings from the answers of all endpoints."""
+    """Compare all endpoints' answers and report findings."""
     for each in seen:
         if each.failure:
             yield _failure_finding(each)
@@ -145,7 +145,7 @@ async def check_account(subject: Subject) -> list[Finding]:
             await in_thread(endpoints.read_endpoint_urls, chain.rpc, data.root), chain.chain_id, CALL_S
         )
     except errors.ConfigError:
-        return found  # the check of the endpoints says so
+        return found  # `check_rpc` reports it
     try:
         coordinator = CoordinatorContract(rpc, chain.contract, chain.from_block)
         found += await _examine_contract(subject, coordinator, chain)
@@ -165,11 +165,11 @@ async def check_account(subject: Subject) -> list[Finding]:
 
 
 async def _open_account(subject: Subject, chain: ChainConfig) -> tuple[str, list[Finding]]:
-    """The account's address, empty if unknown, and findings about its key."""
+    """Open the account. Returns its address, empty if unknown, and findings about its key."""
     if chain.sender != "wallet":
         return (chain.proxy.account if chain.sender == "proxy" else ""), []
     if any(named.startswith(CREDENTIAL) for named in (chain.keystore, chain.passphrase)):
-        return "", []  # only a start by systemd has it
+        return "", []  # systemd passes the credential only to the service
     try:
         account = await in_thread(load_account, chain, subject.config_and_data[1])
     except errors.KeystoreError as failure:
@@ -219,7 +219,7 @@ async def _examine_registration(subject: Subject, coordinator: CoordinatorContra
 
 
 async def _examine_coins(subject: Subject, rpc: endpoints.RpcPool, address: str) -> list[Finding]:
-    """Compare the balance, and the day's budget, with the cost of rounds."""
+    """Compare the balance, and the day's budget, with the cost of a few rounds."""
     config = subject.config_and_data[0]
     chain, ethereum = config.chain, EthereumClient(rpc)
     assert chain is not None
@@ -243,7 +243,7 @@ async def _examine_coins(subject: Subject, rpc: endpoints.RpcPool, address: str)
 
 
 def _describe_budget_problem(subject: Subject, chain: ChainConfig, price_wei: int, gas: int) -> str:
-    """What is wrong with the day's budget; empty if it has room, or there is none."""
+    """Describe an insufficient daily budget; empty if it suffices or is not set."""
     most_wei = round(chain.fees.day_coins_max * COIN_WEI)
     if not most_wei:
         return ""

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are reported. docs/DOCTOR.md has a line on each."""
+"""All checks, in reporting order. docs/DOCTOR.md has a line on each."""
 
 import difflib
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ CHECKS = (
 
 
 def choose_checks(only: Sequence[str]) -> tuple[Check, ...]:
-    """The checks of these names; all if none is named. Raises ConfigError for a name that no check has."""
+    """Select checks by name; all if none is named. Raises ConfigError for an unknown name."""
     names = [check.name for check in CHECKS]
     for name in only:
         if name not in names:

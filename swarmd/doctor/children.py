@@ -1,10 +1,10 @@
-"""The doctor's child processes: one that loads torch, and one that dials peers.
+"""The doctor's child processes: one loads torch, the other dials peers.
 
-`python -m swarmd.doctor.children torch|dial` reads a question on standard input and answers on standard output.
+`python -m swarmd.doctor.children torch|dial` reads a question from standard input and answers on standard output.
 
-- torch takes seconds and hundreds of megabytes to load, and a broken driver may end the process that loads it.
+- torch takes seconds and hundreds of megabytes to load, and a broken driver may crash the process that loads it.
 - The dialler is a p2pd with a throw-away identity that does not listen: nothing is registered, no record is written,
-  and the node's own identity is not touched. It sends hivemind's ping, whose answer has the peer's clock.
+  and the node's own identity is not used. It sends hivemind's ping, whose answer has the peer's clock.
 """
 
 import asyncio
@@ -29,64 +29,60 @@ from swarmd.errors import SwarmdError
 
 T = TypeVar("T")
 MODULE = "swarmd.doctor.children"
-CONNECT_S = 4.0  # TCP
-DIAL_S = 8.0  # libp2p's handshake and the ping, together
-PINGS = 3  # the quickest is the most accurate
+CONNECT_S = 4.0  # timeout of a TCP connection
+DIAL_S = 8.0  # timeout of libp2p's handshake and the ping together
+PINGS = 3  # pings sent; the one with the shortest round trip counts
 ADDRESSES_MAX = 16
 REASON_LENGTH_MAX = 300
 
 
 class ChildFailed(SwarmdError):
-    """A child process of the doctor ended without an answer; the message has its last words."""
+    """A child process of the doctor ended without an answer; the message has its last output."""
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True):
-    """The question to the torch process."""
-
     training: TrainingConfig
     kept: str = ""  # the model that `auto` chose earlier
 
 
 class ModelFit(msgspec.Struct, frozen=True):
-    """A model, the memory that it needs, and whether it fits. Sizes in bytes."""
+    """A model's memory need, and whether it fits. Sizes in bytes."""
 
     model: str
     need: int
-    checkpoint: int  # weights and optimiser on disk
+    checkpoint: int  # size on disk: weights and optimiser
     fits: bool
     why: str = ""
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """The answer of the torch process."""
-
     torch: str
-    cuda: str  # version that torch was built for, empty if none
-    device: str = ""  # chosen; empty if the wanted one is missing
+    cuda: str  # version that torch was built for; empty if none
+    device: str = ""  # the chosen device; empty if the configured one is missing
     fault: str = ""  # why it is missing
     fix: str = ""
-    names: tuple[str, ...] = ()  # of the accelerators
+    names: tuple[str, ...] = ()  # names of the accelerators
     numbers: str = ""
     free: int = 0
     total: int = 0
     limit: str = ""
-    weighed: tuple[ModelFit, ...] = ()  # the configured model, or the pool of `auto`
-    unknown: str = ""  # why the model's size is not known
+    weighed: tuple[ModelFit, ...] = ()  # the configured model, or each of `auto`'s pool
+    unknown: str = ""  # why the model's size is unknown
 
 
 class DialResult(msgspec.Struct, frozen=True):
-    """The result of dialling one address. Times in seconds."""
+    """Result of dialling one address. Times in seconds."""
 
     address: str
-    tcp: bool | None = None  # whether connections are accepted there; None if it is not plain TCP
+    tcp: bool | None = None  # whether TCP connects; None if the address is not plain TCP
     peer: bool = False  # whether the peer with that id answered
     rtt_s: float = 0.0
-    skew_s: float | None = None  # its clock minus ours, within half the round trip; None if it did not say
+    skew_s: float | None = None  # peer's clock minus ours, within half the round trip; None if it did not say
     reason: str = ""
 
 
 async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
-    """Ask torch about this machine and models; answers in order. Raises ChildFailed."""
+    """Query torch about this machine and models; answers in order. Raises ChildFailed."""
     return await _ask("torch", questions, list[ProbeAnswer])
 
 
@@ -120,7 +116,7 @@ async def _ask(what: str, questions: Sequence[object], kind: type[T]) -> T:
 
 
 def main(what: str) -> None:
-    """Answer on standard output, where nothing else gets printed."""
+    """Answer a question; nothing else may be printed on standard output."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     question = sys.stdin.buffer.read()
@@ -186,7 +182,7 @@ def _estimate_fits(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[Mo
 
 
 async def dial_all(addresses: list[str]) -> list[DialResult]:
-    """Dial each: first by TCP, whose failures say more, then as a peer."""
+    """Dial each address: first by TCP, whose errors are more specific, then as a peer."""
     reached = await asyncio.gather(*(_try_tcp(address) for address in addresses))
     if all(each.reason for each in reached):
         return list(reached)
@@ -248,7 +244,7 @@ async def _connect_peer(p2p: Any, reached: DialResult) -> DialResult:
 
 
 async def _measure_peer_clock(p2p: Any, peer: Any) -> tuple[float, float | None]:
-    """(round trip, peer's clock minus ours) of the quickest of some pings; no clock if it does not answer them."""
+    """(round trip, peer's clock minus ours) of the fastest ping; None as clock if it answers none."""
     from swarmd.dht.p2p.hivemind_api import P2PDaemonError, P2PHandlerError, dht_pb2, protocol_module
 
     best: tuple[float, float | None] = (float("inf"), None)
@@ -256,7 +252,7 @@ async def _measure_peer_clock(p2p: Any, peer: Any) -> tuple[float, float | None]
     for _ in range(PINGS):
         asked_at = time.time()
         try:
-            stub = super(kind, kind).get_stub(p2p, peer)  # its own needs a whole node
+            stub = super(kind, kind).get_stub(p2p, peer)  # the subclass's method needs a whole node
             answer = await stub.rpc_ping(dht_pb2.PingRequest(peer=dht_pb2.NodeInfo()), timeout=DIAL_S)
         except (P2PDaemonError, P2PHandlerError):
             return (0.0, None) if best[1] is None else best

@@ -1,11 +1,11 @@
-"""An examination: its subject, how checks run, and their findings.
+"""The doctor's examination: its subject, the running of checks, and their findings.
 
-- Checks run concurrently, each with its own deadline. A check that fails or hangs is a finding itself, and the others
-  go on.
+- Checks run concurrently, each with its own deadline. A check that fails or hangs becomes a finding, and the others
+  continue.
 - A check is an async function, or a plain generator, which runs in its own thread: access to the data directory may
   hang in the kernel for ever, as on a dead network disk, and must not keep the doctor from ending.
-- Costly results that several checks need are made once (`Subject`).
-- Secrets that the configuration names are redacted in everything that is reported.
+- Expensive results that several checks need are computed once (`Subject`).
+- Secrets that the configuration names are redacted in all reports.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ from swarmd.observe.control import DaemonReply, ask_status
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.source import AUTO
 
-SECRETS_S = 5.0  # to read the files with secrets, which may lie on slow disks
-ANSWER_S = 2.0  # for a data directory's disk to answer
-EVIDENCE_LENGTH_MAX = 2000  # characters; the words of peers, endpoints and libraries are not bounded otherwise
+SECRETS_S = 5.0  # timeout for reading secret files, which may lie on slow disks
+ANSWER_S = 2.0  # timeout for the data directory's disk
+EVIDENCE_LENGTH_MAX = 2000  # characters; text from peers, endpoints and libraries has no other bound
 
 Severity = Literal["ok", "note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warning", "error")
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One finding: `id` is the check's name if all is well."""
+    """One finding; if all is well, `id` is the check's name."""
 
     check: str
     id: str
@@ -62,7 +62,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok_finding(evidence: str) -> Finding:
-    """A finding that all is well; dropped if the check has found a warning or an error."""
+    """A finding that all is well; dropped if the check also found a warning or an error."""
     return _make_finding("ok", "", "", evidence)
 
 
@@ -73,12 +73,12 @@ def _make_finding(severity: Severity, id: str, title: str, evidence: str, fix: s
 
 
 note = partial(_make_finding, "note")  # worth knowing; nothing is wrong
-warning = partial(_make_finding, "warning")  # the node may fail later, or is worse off than need be
+warning = partial(_make_finding, "warning")  # the node may fail later, or works worse than it could
 error = partial(_make_finding, "error")  # the node does not start, or cannot take part
 
 
 class SkippedCheck(msgspec.Struct, frozen=True):
-    """A check that was not made."""
+    """A check that did not run."""
 
     check: str
     reason: str
@@ -89,13 +89,13 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
     at: float  # POSIX seconds
     version: str
-    verdict: Severity  # the worst of all findings
+    verdict: Severity  # the worst severity of all findings
     config: str
     data: str
     offline: bool
     findings: tuple[Finding, ...]
     skipped: tuple[SkippedCheck, ...] = ()
-    format: int = 1  # raised when a field changes its meaning
+    format: int = 1  # raised when a field's meaning changes
 
     @property
     def exit_code(self) -> int:
@@ -124,8 +124,8 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class Subject:
-    """A machine, and if there are any, a configuration, its data directory, and the daemon. `data`: takes precedence
-    over the configuration's data directory. `offline`: ask only this machine."""
+    """What to examine: a machine, and optionally a configuration, its data directory, and the daemon. `data`: overrides
+    the configuration's data directory. `offline`: contact no other machine."""
 
     def __init__(self, path: Path | None, data: Path | None = None, offline: bool = False) -> None:
         self.path = path
@@ -146,7 +146,7 @@ class Subject:
         assert self.config is not None and self.data is not None, "such a check is left out without them"
         return self.config, self.data
 
-    # Made once for all checks, which await them through `asyncio.shield`; a failure is kept as well.
+    # Computed once for all checks, which await them through `asyncio.shield`; a failure is cached, too.
 
     @cached_property
     def torch_probe(self) -> asyncio.Future[ProbeAnswer]:
@@ -158,7 +158,7 @@ class Subject:
         """The results of dialling the bootstrap nodes."""
         return asyncio.ensure_future(self._dial())
 
-    # The rest reads the disk, which may hang: for threads only.
+    # The following properties read the disk, which may hang: use them only in threads.
 
     @property
     def has_log(self) -> bool:
@@ -167,13 +167,13 @@ class Subject:
 
     @property
     def user_id(self) -> int:
-        """Uid of the node's user: if root examines it, the owner of the data directory."""
+        """Uid of the node's user; if root examines it, that of the data directory's owner."""
         place = self.data.root if self.data else Path()
         return place.stat().st_uid if os.geteuid() == 0 and place.exists() else os.geteuid()
 
     @cached_property
     def state(self) -> State | None:
-        """The state in the log; None if there is no log, or it cannot be read, which its check reports."""
+        """The state from the log; None if there is no log, or it is unreadable, which `check_log` reports."""
         try:
             return load_state(self.data.events)[0] if self.data is not None and self.has_log else None
         except SwarmdError:
@@ -184,14 +184,14 @@ class Subject:
         return ask_status(self.data.control) if self.data is not None else DaemonReply()
 
     async def _ask_torch(self) -> ProbeAnswer:
-        """Devices and the model's weight, from a child process. Raises ChildFailed."""
+        """Get devices and the model's size from a child process. Raises ChildFailed."""
         training = self.config.training if self.config else TrainingConfig()
         kept = await in_thread(self._read_chosen_model) if training.model == AUTO else ""
         (answer,) = await ask_torch([ProbeQuestion(training, kept)])
         return answer
 
     def _read_chosen_model(self) -> str:
-        """The model that `auto` has chosen, empty if none yet."""
+        """The model that `auto` has chosen; empty if none yet."""
         if self.data is None:
             return ""
         try:
@@ -200,7 +200,7 @@ class Subject:
             return ""
 
     async def _dial(self) -> list[DialResult]:
-        """Dial the bootstrap nodes, except this one. Raises ChildFailed."""
+        """Dial the bootstrap nodes other than this one. Raises ChildFailed."""
         dht = self.config_and_data[0].dht
         addresses = [each for each in dht.bootstrap if not (dht.peer and each.endswith(f"/p2p/{dht.peer}"))]
         return await ask_dialler(addresses) if addresses else []
@@ -210,7 +210,7 @@ class Subject:
 
 
 class Check(NamedTuple):
-    """One check. The group "machine" needs no configuration; `online` checks ask other machines."""
+    """One check. The group "machine" needs no configuration; `online` checks contact other machines."""
 
     name: str
     group: Literal["machine", "node", "network", "chain"]
@@ -220,7 +220,7 @@ class Check(NamedTuple):
 
 
 def find_skip_reason(check: Check, subject: Subject) -> str:
-    """Why a check is skipped; empty if it is not."""
+    """Why to skip a check; empty to run it."""
     if check.group != "machine" and subject.config is None:
         return "there is no configuration" if subject.fault is None else "the configuration cannot be used"
     if check.group == "chain" and subject.config is not None and subject.config.chain is None:
@@ -231,7 +231,7 @@ def find_skip_reason(check: Check, subject: Subject) -> str:
 async def examine(
     subject: Subject, checks: Sequence[Check], tell: Callable[[str, bool], None] = lambda name, ended: None
 ) -> DoctorReport:
-    """Run the checks and report. `tell` is called when each check begins and ends."""
+    """Run the checks and return the report. `tell`: called at the start and end of each check."""
     findings: list[Finding] = []
     obstacles = {check.name: find_skip_reason(check, subject) for check in checks}
 
@@ -267,7 +267,7 @@ async def examine(
 
 
 async def _run_check_safely(check: Check, subject: Subject) -> list[Finding]:
-    """Run one check; that it failed or hung is a finding, too."""
+    """Run one check, turning a failure or a hang into a finding."""
     try:
         with anyio.fail_after(check.deadline_s):
             if inspect.iscoroutinefunction(check.run):
@@ -295,7 +295,7 @@ def late_finding(evidence: str, fix: str = "") -> Finding:
 
 
 async def _is_disk_answering(subject: Subject) -> bool:
-    """Whether the disk of the data directory answers, even if the directory is empty or missing."""
+    """Whether the data directory's disk responds, even if the directory is empty or missing."""
     if subject.data is None:
         return True
     root = subject.data.root
@@ -313,7 +313,7 @@ async def _is_disk_answering(subject: Subject) -> bool:
 
 
 async def _collect_secrets(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
-    """The secrets to redact, and a finding about files with secrets that could not be read in time."""
+    """Collect the secrets to redact, and findings about secret files that could not be read in time."""
     config, data = subject.config, subject.data
     if config is None or data is None:
         return frozenset(), []

@@ -44,11 +44,11 @@ GIB, MIB = 2**30, 2**20
 def _uses_deepspeed(training: TrainingConfig) -> bool:
     try:
         return find_parallelism(training).kind == "zero"
-    except ConfigError:  # the check of the device says so
+    except ConfigError:  # `check_device` reports it
         return False
 
 
-# (package, extra that brings it, whether a configuration needs it)
+# (package, extra that installs it, whether a configuration needs it)
 EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
     ("peft", "lora", lambda config: config.training.lora.rank > 0),
     (
@@ -70,7 +70,7 @@ def check_python(subject: Subject) -> Iterator[Finding]:
     try:
         wanted = metadata(DISTRIBUTION)["Requires-Python"] or ""
         listed = [Requirement(line) for line in requires(DISTRIBUTION) or []]
-    except PackageNotFoundError:  # it runs from its sources
+    except PackageNotFoundError:  # running from a source checkout
         wanted, listed = "", []
     if wanted and not SpecifierSet(wanted).contains(here):
         yield error(
@@ -107,7 +107,7 @@ def _compare_version(requirement: Requirement, install: str) -> Iterator[Finding
 
 # --- accelerator and memory ---
 
-TIGHT_SHARE = 0.9  # of the free memory; above it, no second program fits
+TIGHT_SHARE = 0.9  # of the free memory; above it no second program fits
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 TORCH_FIX = "Install torch again for this machine (pytorch.org says how), then `swarmd doctor --only device`"
 
@@ -130,7 +130,7 @@ async def check_device(subject: Subject) -> list[Finding]:
     except SwarmdError as failure:
         return [error("device.torch", "torch cannot be used", failure.message, TORCH_FIX)]
     found = list(_examine_device(seen, training))
-    # While the node runs, its own memory is not free, so nothing can be said.
+    # A running node's own memory is not free, so nothing can be concluded.
     if subject.config is not None and not seen.fault and not (await in_thread(lambda: subject.daemon)).is_running:
         found += _examine_memory(seen, training)
     return found
@@ -178,7 +178,7 @@ def _examine_device(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Fin
 
 def _examine_memory(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Finding]:
     if seen.unknown:
-        # A wrong directory is an error; a Hub id without a size in its name is none.
+        # A directory without a model is an error; a Hub id whose size is unknown is not.
         if "neither in swarmd's table" in seen.unknown and training.model != AUTO:
             yield note("memory.unknown", "The model's size is not known", seen.unknown, "Download it first")
         else:
@@ -208,7 +208,7 @@ def _examine_memory(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Fin
 
 
 def find_chosen_fit(seen: ProbeAnswer) -> ModelFit | None:
-    """The configured model, or the largest of the pool that fits; None if none does."""
+    """The configured model, or the largest of the pool that fits; None if none fits."""
     return max((each for each in seen.weighed if each.fits), key=lambda each: each.need, default=None)
 
 
@@ -229,7 +229,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
         try:
             snapshot = find_configured_model(wanted)
         except SwarmdError:
-            continue  # the check of the configuration says so
+            continue  # `check_config` reports it
         if snapshot is None and subject.offline:
             fix = "Download it before the start: `hf download` and its name"
             yield note("model.absent", "The model has to be downloaded", f"{name} is not on this machine", fix)
@@ -267,7 +267,7 @@ def check_sandbox(subject: Subject) -> Iterator[Finding]:
         yield error("sandbox.unavailable", "Programs cannot be confined on this machine", failure.message, fix)
         return
     except (SwarmdError, msgspec.ValidationError):
-        return  # the check of the configuration says so
+        return  # `check_config` reports it
     if sandbox.isolation == RISKY:
         yield warning(
             "sandbox.off",
@@ -280,8 +280,8 @@ def check_sandbox(subject: Subject) -> Iterator[Finding]:
 
 # --- the disk ---
 
-INODES_MIN = 2048  # a node makes some thousands of files: segments, blobs, checkpoints
-FILES_COUNTED_MAX = 100_000  # of the blob store and the checkpoints
+INODES_MIN = 2048  # a node creates some thousands of files: segments, blobs, checkpoints
+FILES_COUNTED_MAX = 100_000  # in the blob store and the checkpoints
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.glusterfs", "ceph", "afs")
 
 
@@ -291,14 +291,14 @@ async def check_disk(subject: Subject) -> list[Finding]:
     try:
         chosen = find_chosen_fit(await asyncio.shield(subject.torch_probe))
     except SwarmdError:
-        chosen = None  # the check of the device says why
-    # Those that are kept, and the one being written.
+        chosen = None  # `check_device` reports it
+    # the kept ones, and the one being written
     checkpoints = chosen.checkpoint * (CHECKPOINTS_KEPT + 1) if chosen else 0
     return await in_thread(lambda: list(examine_disk(data, config.storage, checkpoints)))
 
 
 def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) -> Iterator[Finding]:
-    """Compare what is free with what the node may use; `checkpoints` in bytes."""
+    """Compare free space with what the node may use; `checkpoints` in bytes."""
     whole = data.root.absolute()
     place = next(each for each in (whole, *whole.parents) if each.exists())
     status, free = os.statvfs(place), shutil.disk_usage(place).free
@@ -343,7 +343,7 @@ def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) 
 
 
 def _measure_used_bytes(data: NodeDirectory) -> int:
-    """Bytes that the node uses on disk already, as its bounds count them."""
+    """Disk space that the node already uses, counted as its bounds do."""
     try:
         size = log_disk_bytes(data.events)
     except SwarmdError:
@@ -353,14 +353,14 @@ def _measure_used_bytes(data: NodeDirectory) -> int:
         for path in islice(found, FILES_COUNTED_MAX):
             try:
                 size += path.lstat().st_size
-            except OSError:  # a running node has removed it meanwhile
+            except OSError:  # a running node removed it meanwhile
                 continue
     return size
 
 
 # --- the clock ---
 
-SKEW_MAX_S = 3.0  # hivemind turns away a node that differs by more, and drops its records
+SKEW_MAX_S = 3.0  # hivemind refuses a node whose clock differs by more, and drops its records
 SKEW_NOTED_S = 1.0
 UNSYNCHRONISED = 5  # adjtimex(2): TIME_ERROR
 CLOCK_FIX = "`timedatectl set-ntp true`, or start chrony; in a virtual machine or container look at the host's clock"
@@ -379,8 +379,8 @@ async def check_clock(subject: Subject) -> list[Finding]:
 
 
 def judge_clock_skews(skews: dict[str, float]) -> list[Finding]:
-    """Findings from peers' clocks minus ours, in seconds, by address: the median decides whose clock is wrong. If their
-    number is even, ours is added, so that the median is one clock and not the mean of two that differ."""
+    """Judge peers' clocks minus ours, in seconds, by address: the median decides whose clock is wrong. If their number
+    is even, ours is added, so that the median is a real clock and not the mean of two."""
     if not skews:
         return []
     middle = statistics.median([*skews.values(), *[0.0] * (len(skews) % 2 == 0)])
@@ -408,7 +408,7 @@ def judge_clock_skews(skews: dict[str, float]) -> list[Finding]:
 
 
 def is_clock_synchronised() -> bool:
-    """Whether a time service synchronises the clock; true if the kernel does not say."""
-    buffer = ctypes.create_string_buffer(256)  # struct timex has 208 bytes; modes = 0 only reads
+    """Whether a time service synchronises the clock; True if the kernel does not say."""
+    buffer = ctypes.create_string_buffer(256)  # struct timex has 208 bytes; modes = 0 changes nothing
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
     return adjtimex is None or int(adjtimex(buffer)) != UNSYNCHRONISED

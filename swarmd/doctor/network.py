@@ -20,7 +20,7 @@ from swarmd.http_server import PAGE_PORT, parse_listen
 
 PRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 CONNECT_S = 4.0
-SHARED = ipaddress.ip_network("100.64.0.0/10")  # carrier-grade NAT
+SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598, carrier-grade NAT
 DEFAULT_PORT = 38331
 
 
@@ -49,21 +49,21 @@ def check_ports(subject: Subject) -> Iterator[Finding]:
 
 
 def listening_places(config: Config) -> Iterator[tuple[str, str]]:
-    """(key, multiaddr) of the fixed ports that the node listens on."""
+    """(key, multiaddr) of each fixed port that the node listens on."""
     for address in () if config.dht.client_mode else config.dht.listen:
         if port_of(address):
             yield "dht.listen", address
     try:
         host, port = parse_listen(config.web.listen, PAGE_PORT) if config.web.listen else ("", 0)
     except SwarmdError:
-        return  # the check of the configuration says so
+        return  # `check_config` reports it
     if port:
         host = "127.0.0.1" if host == "localhost" else host
         yield "web.listen", f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}"
 
 
 def port_of(address: str) -> int:
-    """The TCP port of a multiaddr, 0 if any will do or there is none."""
+    """The TCP port of a multiaddr; 0 if unspecified or any."""
     place = tcp_endpoint(address)
     return place[1] if place else 0
 
@@ -86,14 +86,14 @@ def _examine_port(key: str, address: str, own: str) -> Iterator[Finding]:
     elif not can_listen_at(address):
         holders = list(_find_port_holders(port))
         if own and any(tag.endswith(f"@{own}") for _, tag in holders):
-            return  # the running node's
+            return  # held by the running node itself
         who = ", ".join(name for name, _ in holders) or "a process of another user"
         fix = f"Stop it (`ss -ltnp sport = :{port}` shows it), or choose another port in {key}"
         yield error("ports.taken", "A port is taken", f"{key}: port {port} is taken by {who}", fix)
 
 
 def is_foreign_address(address: str) -> bool:
-    """Whether a multiaddr's IP address is of no interface of this machine; names are not looked up."""
+    """Whether a multiaddr's IP address belongs to no interface of this machine; names are not resolved."""
     host, _ = tcp_endpoint(address) or ("", 0)
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
@@ -108,7 +108,7 @@ def is_foreign_address(address: str) -> bool:
 
 
 def _find_port_holders(port: int) -> Iterator[tuple[str, str]]:
-    """(description, node's tag) of the processes that listen on a port, as far as this user may see them."""
+    """(description, node's tag) of processes listening on a port, as far as this user may see them."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
@@ -138,7 +138,7 @@ def _examine_announced(config: Config) -> Iterator[Finding]:
 
 
 def classify_host(address: str) -> str:
-    """ "any", "loopback", "private" or "public", by a multiaddr's host; "name" if it is one."""
+    """Classify a multiaddr's host: "any", "loopback", "private", "public" or "name"."""
     place = tcp_endpoint(address)
     host = place[0] if place else [*address.split("/"), "", ""][2]
     try:
@@ -154,7 +154,7 @@ def classify_host(address: str) -> str:
 
 
 def own_addresses() -> list[str]:
-    """Addresses of this machine's interfaces, as multiaddrs, without loopback and link-local ones."""
+    """Addresses of this machine's interfaces as multiaddrs, without loopback and link-local ones."""
     kinds = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
     listed = [
         f"/{kinds[each.family]}/{each.address.partition('%')[0]}"
@@ -166,7 +166,7 @@ def own_addresses() -> list[str]:
 
 
 def bootstrap_hosts(config: Config, offline: bool) -> list[str]:
-    """IP addresses of the bootstrap nodes; names are looked up unless `offline`."""
+    """IP addresses of the bootstrap nodes; names are resolved unless `offline`."""
     hosts, flags = [], socket.AI_NUMERICHOST if offline else 0
     for address in config.dht.bootstrap:
         place = tcp_endpoint(address.rpartition("/p2p/")[0])
@@ -174,13 +174,13 @@ def bootstrap_hosts(config: Config, offline: bool) -> list[str]:
             try:
                 rows = socket.getaddrinfo(*place, type=socket.SOCK_STREAM, flags=flags)
                 hosts += [str(row[4][0]) for row in rows]
-            except (OSError, UnicodeError):  # UnicodeError: a name that no name server takes
-                continue  # the check of the bootstrap nodes says so
+            except (OSError, UnicodeError):  # UnicodeError: a name that resolvers reject
+                continue  # `check_bootstrap` reports it
     return hosts
 
 
 def _examine_nat(config: Config, own: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
-    """Find a NAT: if this machine has only private addresses, and the others public ones, they cannot dial it."""
+    """Detect a NAT: others with public addresses cannot dial a machine that has only private ones."""
     if any(classify_host(address) == "public" for address in own) or all(map(is_loopback, config.dht.listen)):
         return
     shown = f"this machine has {', '.join(own) or 'no address'}"
@@ -194,7 +194,7 @@ def _examine_nat(config: Config, own: Sequence[str], others: Sequence[str]) -> I
 
 
 def advise_forwarding(config: Config, own: Sequence[str]) -> str:
-    """What to set on the router and in the configuration."""
+    """Advice for the router and the configuration."""
     port = next(filter(None, map(port_of, config.dht.listen)), 0)
     listen = "" if port else f'Set dht.listen = ["/ip4/0.0.0.0/tcp/{DEFAULT_PORT}"]. '
     port = port or DEFAULT_PORT
@@ -211,7 +211,7 @@ def advise_forwarding(config: Config, own: Sequence[str]) -> str:
 
 
 def _dial_announced(config: Config, runs: bool) -> Iterator[Finding]:
-    """Dial the announced addresses: while the node runs, they must answer."""
+    """Dial the announced addresses, which must answer while the node runs."""
     for address in config.dht.announce:
         place, shown = tcp_endpoint(address), f"dht.announce has {address}"
         if place is None or classify_host(address) not in ("public", "name"):

@@ -43,10 +43,10 @@ from swarmd.units import list_services_running, outdated_files
 
 SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 KEY_NAMES = ("identity.key", "swarm.pem")
-NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for copies of the key
+NEIGHBOURS_MAX = 256  # directories near the data directory searched for copies of the key
 SERVICE_DIRECTORY = Path("/var/lib")
 MIB = 2**20
-WHOLE_BYTES_MAX = 256 * MIB  # only the last segment of a larger log is read
+WHOLE_BYTES_MAX = 256 * MIB  # of a larger log only the last segment is read
 
 # --- the configuration, and the secrets that it names ---
 
@@ -72,7 +72,7 @@ def check_config(subject: Subject) -> Iterator[Finding]:
         evidence, fix = f"{subject.path} has mode {mode:04o}", f"Run `chmod go-w {quote_for_shell(subject.path)}`"
         yield warning("config.writable", "Others may change the configuration", evidence, fix)
     for key, shown in list_secret_urls(config) if mode & 0o077 else ():
-        # The file of a service is root's, and the unit's user has to read it.
+        # A service's file belongs to root, and the unit's user has to read it.
         own = subject.path.stat().st_uid == subject.user_id
         close = f"Run `chmod 600 {quote_for_shell(subject.path)}`, or put" if own else "Put"
         yield warning(
@@ -88,10 +88,10 @@ def check_config(subject: Subject) -> Iterator[Finding]:
 
 
 def check_usable_config(config: Config, root: Path, elsewhere: bool = False) -> str:
-    """Raise what a start would refuse in a configuration, as far as this machine can tell by itself.
+    """Raise the errors that a start would, as far as this machine can tell.
 
-    It may be for another machine, `elsewhere`, which has the questions. Returns why their answers were not checked, as
-    `check_questions`.
+    `elsewhere`: the configuration is for another machine, which has the questions. Returns why their answers were not
+    checked, as `check_questions` does.
     """
     check_addresses(config)
     check_kind(config.swarm)
@@ -109,7 +109,7 @@ def check_usable_config(config: Config, root: Path, elsewhere: bool = False) -> 
 
 
 def named_secrets(config: Config) -> list[tuple[str, str]]:
-    """(key, file or credential) of every secret that this node uses, except the identity, which has its own check."""
+    """(key, file or credential) of every secret of this node, except the identity, which has its own check."""
     of_account = ("chain.passphrase", "chain.keystore")
     spare: dict[SenderKind, tuple[str, ...]] = {
         "wallet": ("chain.proxy.token",),
@@ -167,7 +167,7 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
             refuse()
         except SwarmdError as failure:
             yield error(id, title, failure.message, failure.fix)
-    # `swarmd swarm new` and `swarmd join` leave it beside the configuration.
+    # `swarmd swarm new` and `swarmd join` put it beside the configuration.
     yield from _compare_manifest(config, NodeDirectory(subject.path.parent).manifest if subject.path else data.manifest)
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
@@ -193,7 +193,7 @@ def _compare_manifest(config: Config, path: Path) -> Iterator[Finding]:
         fix = "Set the keys to what the manifest says; if the creator has handed out a newer one, put it in its place"
         yield warning("directory.recipe", title, f"{path} has other {', '.join(others)}", fix)
     if manifest is None or config.role != "coordinator" or manifest.chain is not None:
-        return  # a contract has bootnodes of its own
+        return  # a contract lists its own bootnodes
     announced = [f"{address.partition('/p2p/')[0]}/p2p/{manifest.creator}" for address in config.dht.announce]
     if announced and not set(announced) & set(manifest.bootnodes):
         yield warning(
@@ -205,7 +205,7 @@ def _compare_manifest(config: Config, path: Path) -> Iterator[Finding]:
 
 
 def find_differing_keys(config: Config, manifest: Manifest) -> tuple[str, ...]:
-    """Keys in which a node's configuration differs from its swarm's manifest. Raises ManifestError."""
+    """Keys in which a configuration deviates from its swarm's manifest. Raises ManifestError."""
     own, shared = recipe_of(config), manifest.recipe
     fields = [name for name in ManifestRecipe.__struct_fields__ if name not in ("digest", "options")]
     apart = [name for name in fields if getattr(own, name) != getattr(shared, name)]
@@ -237,7 +237,7 @@ def check_identity(subject: Subject) -> Iterator[Finding]:
         return
     peer = identity.peer_id
     logged = ""
-    with contextlib.suppress(SwarmdError):  # the check of the log says so
+    with contextlib.suppress(SwarmdError):  # `check_log` reports it
         logged = peer_id_of_log(data.events) if subject.has_log else ""
     for other, whose in ((config.dht.peer, "dht.peer pins"), (logged, f"{data.events} is the log of")):
         if other and other != peer:
@@ -257,7 +257,7 @@ def check_identity(subject: Subject) -> Iterator[Finding]:
 
 
 def _missing_key_finding(subject: Subject, path: Path) -> Finding:
-    """The finding for a missing key; the first thing to try is its backup."""
+    """The finding for a missing key; first advises restoring a backup."""
     config, data = subject.config_and_data
     saved = read_backup_note(path)
     restore = f"`swarmd identity restore {quote_for_shell(saved.file) if saved else 'BACKUP'} {quote_for_shell(path)}`"
@@ -296,7 +296,7 @@ def _examine_key_file(path: Path, user: int) -> Iterator[Finding]:
 
 
 def _read_identity(path: Path) -> Identity:
-    """Read a key, which may be another node's. Raises IdentityError, OSError."""
+    """Read a key, possibly another node's. Raises IdentityError, OSError."""
     identity = parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
     if not identity.has_valid_key_pair():
         raise SwarmdError(f"{path} is damaged: its public key does not belong to its secret")
@@ -311,7 +311,7 @@ def _read_peer_id_of(path: Path) -> str:
 
 
 def read_peer_id(subject: Subject) -> str:
-    """The peer id of the node's key, empty if it cannot be read."""
+    """The peer id of the node's key; empty if it cannot be read."""
     config, data = subject.config_and_data
     return _read_peer_id_of(data.root / config.dht.identity)
 
@@ -319,7 +319,7 @@ def read_peer_id(subject: Subject) -> str:
 def _examine_key_copies(data: NodeDirectory, path: Path, peer: str) -> Iterator[Finding]:
     """Find other nodes on this machine with the same key."""
     if data.moved.exists():
-        return  # the node is elsewhere, with this key, as it should be; the check of the directory says so
+        return  # the node was moved away with this key, which `check_directory` reports
     evidence = [
         f"{place} is the same key" for place in _list_neighbour_keys(data, path) if _read_peer_id_of(place) == peer
     ]
@@ -333,13 +333,13 @@ def _examine_key_copies(data: NodeDirectory, path: Path, peer: str) -> Iterator[
 
 
 def _list_neighbour_keys(data: NodeDirectory, path: Path) -> Iterator[Path]:
-    """Key files in the directories beside this node's, one and two levels up, and in those of services."""
+    """Key files in directories near this node's, one and two levels up, and in services' directories."""
     root = data.root.resolve()
     for home in sorted({root.parent, root.parent.parent, SERVICE_DIRECTORY} - {Path("/")}):
         with contextlib.suppress(OSError):  # another user's
             for place in sorted(home.iterdir())[:NEIGHBOURS_MAX]:
                 with contextlib.suppress(OSError):
-                    # No node starts in a directory that is closed.
+                    # In a directory marked as moved, no node starts.
                     if place.is_dir() and not place.is_symlink() and not NodeDirectory(place).moved.exists():
                         keys = (place / name for name in KEY_NAMES)
                         yield from (key for key in keys if key.is_file() and key.resolve() != path.resolve())
@@ -369,7 +369,7 @@ def check_log(subject: Subject) -> Iterator[Finding]:
     if sound.torn_bytes:
         evidence = f"its last {sound.torn_bytes} bytes"
         yield note("log.torn", "The log ends in an unfinished write", evidence, "Nothing: the next start cuts it off")
-    if size > 1.25 * config.storage.log_bytes_max:  # it may be over by what came since the newest snapshot
+    if size > 1.25 * config.storage.log_bytes_max:  # may be exceeded by what was written since the newest snapshot
         evidence = f"it has {size / MIB:.1f} MiB, storage.log_bytes_max is {config.storage.log_bytes_max / MIB:.1f} MiB"
         fix = "Restart the node, which makes a snapshot; `swarmd log verify` names one that is bad"
         yield warning("log.large", "The log is over its budget", evidence, fix)

@@ -12,15 +12,13 @@ import msgspec
 from swarmd.errors import BlobError, LogWriteFailed, NotFoundError
 from swarmd.files import TEMPORARY, make_directory, make_write_error, read_regular, remove_leftover, write_durably
 
-BLOB_BYTES_MAX = 64 * 1024 * 1024  # one blob; a larger one is refused
-TEMPORARY_AGE_S = 3600.0  # an unfinished file older than this was left by a crash
+BLOB_BYTES_MAX = 64 * 1024 * 1024  # a larger blob is refused
+TEMPORARY_AGE_S = 3600.0  # an older unfinished file was left by a crash
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """What a pruning removed, and what is left."""
-
     blobs: int
     size_bytes: int
     left_bytes: int
@@ -33,10 +31,10 @@ class BlobStore:
         self.directory = directory
 
     def put(self, content: bytes) -> str:
-        """Keep `content` durably. Returns its digest: SHA-256, lower-case hex.
+        """Store `content` durably. Returns its digest: SHA-256, lower-case hex.
 
-        Keeping it again makes it young again for `prune`, and mends a damaged copy. Raises BlobError: it is larger than
-        `BLOB_BYTES_MAX`; NoSpaceLeft, LogWriteFailed: it could not be written.
+        Storing it again resets its age for `prune` and repairs a damaged copy. Raises BlobError if it is larger than
+        `BLOB_BYTES_MAX`; NoSpaceLeft, LogWriteFailed if it could not be written.
         """
         if len(content) > BLOB_BYTES_MAX:
             raise BlobError(f"a blob of {len(content)} bytes is over the limit of {BLOB_BYTES_MAX}")
@@ -49,8 +47,8 @@ class BlobStore:
         return digest
 
     def get(self, digest: str) -> bytes:
-        """The content under a digest, checked. Raises NotFoundError: it is not here; BlobError: the file is damaged;
-        `put` of the right content mends it."""
+        """Read the content under a digest, and verify it. Raises NotFoundError; BlobError if the file is damaged (`put`
+        of the right content repairs it)."""
         path = self._path(digest)
         try:
             content = read_regular(path, BLOB_BYTES_MAX)
@@ -63,12 +61,12 @@ class BlobStore:
         return content
 
     def has(self, digest: str) -> bool:
-        """Whether there is a blob of that digest; its content is not read."""
+        """Whether a blob of that digest exists; its content is not read."""
         return self._path(digest).is_file()
 
     def prune(self, keep: Collection[str], bytes_max: int) -> PruneResult:
-        """Remove the oldest blobs until all together take at most `bytes_max`. `keep`: digests that stay, whatever the
-        budget. Raises LogWriteFailed: naming the first that cannot be removed, when all others are."""
+        """Remove the oldest blobs until the rest takes at most `bytes_max`, but never those in `keep`. Raises
+        LogWriteFailed, after trying all, naming the first that could not be removed."""
         found = sorted(self._iter_blobs(), key=lambda blob: (blob[1].st_mtime_ns, blob[0].name))
         left_bytes = sum(status.st_size for _, status in found)
         removed = removed_bytes = 0
@@ -91,13 +89,13 @@ class BlobStore:
         return PruneResult(removed, removed_bytes, left_bytes)
 
     def _path(self, digest: str) -> Path:
-        """The file of a blob; the digest may come from a peer, so nothing else is let into a path."""
+        """The path of a blob. It checks the digest, which may come from a peer and must not lead elsewhere."""
         if not _DIGEST.fullmatch(digest):
             raise NotFoundError(f"{digest[:80]!r} is not the digest of a blob", "A digest has 64 lower-case hex digits")
         return self.directory / digest[:2] / digest
 
     def _touch_if_same(self, path: Path, content: bytes) -> bool:
-        """Whether the same content lies there already; if so, its age starts from 0 again."""
+        """If the file already has this content, reset its age and return True."""
         try:
             if path.stat().st_size != len(content) or read_regular(path, BLOB_BYTES_MAX) != content:
                 return False
@@ -107,12 +105,12 @@ class BlobStore:
         return True
 
     def _iter_blobs(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Blobs and their status; files that a crash left unfinished are removed on the way."""
+        """Yield blobs with their status, and remove files that a crash left unfinished."""
         stale_before = time.time() - TEMPORARY_AGE_S
         for path in self.directory.glob("??/*"):
             try:
                 status = path.stat()
-            except OSError:  # gone since, or not to be looked into
+            except OSError:  # removed meanwhile, or unreadable
                 continue
             if _DIGEST.fullmatch(path.name):
                 yield path, status

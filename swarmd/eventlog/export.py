@@ -20,7 +20,7 @@ from swarmd.files import TEMPORARY, make_write_error
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """One field that differs; of a list of values only the part that differs is held."""
+    """One field that differs. For a list, only the differing part is kept."""
 
     path: str  # dotted, as in "link.chart"
     before: Any
@@ -50,7 +50,7 @@ def _changes_of(path: str, old: Any, new: Any) -> tuple[FieldChange, ...]:
 
 
 def _values_of_changed_peers(old: ValuesByPeer[Any], new: ValuesByPeer[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The values of the peers whose values may differ, if these are known; else all."""
+    """The values of the peers that may differ, if these are known; else all values."""
     if not new.is_successor_of(old):
         return tuple(old), tuple(new)
     peers = list(dict.fromkeys(new.peers_changed_since(old.size)))
@@ -62,7 +62,7 @@ def _has_structs(values: tuple[Any, ...]) -> bool:
 
 
 def _strip_common_ends(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Both without the values they begin and end with in common."""
+    """Both lists without their common prefix and suffix."""
     shorter = min(len(old), len(new))
     head = 0
     while head < shorter and old[head] == new[head]:
@@ -73,9 +73,9 @@ def _strip_common_ends(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[tupl
     return old[head : len(old) - tail], new[head : len(new) - tail]
 
 
-VALUE_CHARS_MAX = 60  # of one value in a line for people
+VALUE_CHARS_MAX = 60  # of one value in text output
 DIGEST_CHARS = 12
-TIMES_S = (1e8, 1e11)  # floats between are taken for POSIX seconds
+TIMES_S = (1e8, 1e11)  # floats in this range are shown as POSIX seconds
 
 _json = msgspec.json.Encoder(order="deterministic")
 
@@ -87,9 +87,8 @@ def event_json(seq: int, at: float, event: Event) -> bytes:
 
 
 def event_body_json(event: Event) -> bytes:
-    """The event alone as JSON."""
     body = _json.encode(event)
-    return _json.encode(to_builtins(event)) if b"null" in body else body  # msgspec writes NaN as null
+    return _json.encode(to_builtins(event)) if b"null" in body else body  # msgspec writes NaN and infinities as null
 
 
 def to_json(value: Any) -> bytes:
@@ -103,7 +102,7 @@ def to_builtins(value: Any) -> Any:
 
 
 def to_builtins_with_defaults(value: Any) -> Any:
-    """As `plain`, but with the fields that have their defaults."""
+    """As `to_builtins`, including fields that have their default values."""
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         fields = {name: to_builtins_with_defaults(getattr(value, name)) for name in value.__struct_fields__}
@@ -135,7 +134,6 @@ def format_command(command: Command) -> str:
 
 
 def format_change(change: FieldChange) -> str:
-    """A changed field, before → after."""
     return f"{change.path}: {shorten_value(change.before)} → {shorten_value(change.after)}"
 
 
@@ -172,7 +170,7 @@ def format_time(at: float) -> str:
 
 
 def write_json_lines(commits: Iterable[Commit], out: BinaryIO) -> int:
-    """One line an event: seq, at, type and the event's fields. Returns the number of events."""
+    """Write one JSON line for each event: seq, at, type and the event's fields. Returns the number of events."""
     events = 0
     for commit in commits:
         lines = [event_json(seq, commit.at, event) for seq, event in enumerate(commit.events, commit.seq)]
@@ -182,16 +180,16 @@ def write_json_lines(commits: Iterable[Commit], out: BinaryIO) -> int:
 
 
 def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
-    """Write JSON lines to a file, whole or not at all. Returns the number of events. Raises PathUnusable: there is
-    something other than a file at `path`; NoSpaceLeft, LogWriteFailed: the file could not be written."""
+    """Write JSON lines to a file atomically. Returns the number of events. Raises PathUnusable if `path` is not a
+    regular file; NoSpaceLeft, LogWriteFailed if it could not be written."""
     with _written_atomically(path) as temporary, temporary.open("wb") as out:
         return write_json_lines(commits, out)
 
 
 @contextmanager
 def _written_atomically(path: Path) -> Iterator[Path]:
-    """Gives a temporary file, which becomes the file at `path` when the block has ended without an error."""
-    if path.exists() and not path.is_file():  # renaming over a pipe or /dev/stdout would remove it for everybody
+    """Yield a temporary file, which is renamed to `path` if the block ends without an error."""
+    if path.exists() and not path.is_file():  # a rename would replace a pipe or /dev/stdout
         raise PathUnusable(
             f"{path} is not a regular file", "Name a file; `swarmd log cat` prints JSON lines into a pipe"
         )

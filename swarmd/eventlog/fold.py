@@ -1,4 +1,4 @@
-"""The fold: from commits to states and commands, without doing anything."""
+"""The fold: turns commits into states and commands, without carrying the commands out."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,14 +25,14 @@ class FoldBase(msgspec.Struct, frozen=True):
 
 
 def fold_commits(commits: Iterable[Commit], state: State | None = None) -> Iterator[AppliedEvent]:
-    """Apply commits event by event: `swarmd.core.applied.fold_envelopes` over their envelopes. `commits`: without gaps,
-    from the event that `state` is the fold up to. `state`: to start from, by default the empty state before event 0."""
+    """Apply commits event by event, see `swarmd.core.applied.fold_envelopes`. `commits`: without gaps, starting at the
+    event after `state`. `state`: by default the empty state before event 0."""
     return applied.fold_envelopes((envelope for commit in commits for envelope in commit.envelopes()), state)
 
 
 def fold_log(directory: Path, base: FoldBase | None = None) -> Iterator[AppliedEvent]:
-    """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`. Raises
-    NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them."""
+    """Apply a log event by event from `base`, by default from `oldest_base`. Raises NotFoundError, LogDamaged,
+    LogForeign, OtherVersion as reading does."""
     base = base or oldest_base(directory)
     return fold_commits(commits_from(directory, base), base.state)
 
@@ -46,10 +46,10 @@ def apply_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
 
 
 def load_state(directory: Path) -> tuple[State, int]:
-    """The state after the whole log, and the sequence number that the next event gets.
+    """The state after the whole log, and the sequence number of the next event.
 
-    Starts from the newest snapshot if there is one; segments before it are not read. Raises NotFoundError, LogDamaged,
-    LogForeign, OtherVersion: as reading raises them, or the log's beginning is gone and no snapshot stands in for it.
+    Starts from the newest snapshot if there is one; earlier segments are not read. Raises NotFoundError, LogDamaged,
+    LogForeign, OtherVersion as reading does, or if the log's beginning is gone and there is no snapshot to start from.
     """
     base = newest_base(directory)
     state = StateFold(base.state)
@@ -61,7 +61,7 @@ def load_state(directory: Path) -> tuple[State, int]:
 
 
 def newest_base(directory: Path) -> FoldBase:
-    """The latest point a fold can start from: a snapshot, or else `oldest_base`."""
+    """The latest point a fold can start from: the newest snapshot, or else `oldest_base`."""
     return next(_snapshot_bases(directory), None) or oldest_base(directory)
 
 
@@ -73,7 +73,7 @@ def base_upto(directory: Path, seq: int) -> FoldBase:
 
 
 def check_not_removed(directory: Path, last: int) -> None:
-    """Raise NotFoundError if event `last` was removed with the log's beginning, and the state after it is gone."""
+    """Raise NotFoundError if event `last` was removed with the log's beginning, so that the state after it is lost."""
     first = oldest_base(directory).seq
     if last < first - 1:
         gone = f"event {last} was removed from the log in {directory}, which begins at event {first}"
@@ -81,10 +81,10 @@ def check_not_removed(directory: Path, last: int) -> None:
 
 
 def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[FoldBase]:
-    """Points a fold can start from: the latest snapshot of whose state `holds` is true, then ever further back.
+    """Yield bases to try in turn: the latest snapshot whose state satisfies `holds`, then ever earlier ones.
 
-    Each step back is twice as long as the one before, and the last point is `oldest_base`: folding from each in
-    turn, until one has what is needed, folds the log three times at most.
+    The number of snapshots skipped doubles each time, and the last base is `oldest_base`; so folding from each until
+    one suffices reads at most three times the log.
     """
     earlier = (base for base in _snapshot_bases(directory) if holds(base.state))
     for place, base in enumerate(earlier, 1):
@@ -94,7 +94,7 @@ def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Fol
 
 
 def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[FoldBase]:
-    """Sound snapshots, the latest first; those at or before event `upto`."""
+    """Valid snapshots, the latest first, optionally only those at or before event `upto`."""
     node = peer_id_of_log(directory)
     for path in reversed(list_snapshots(directory)):
         if upto is not None and snapshot_seq(path) > upto:
@@ -102,14 +102,14 @@ def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[FoldBa
         try:
             snapshot = read_snapshot(path, node)
         except LogDamaged:
-            continue  # a cache: an older snapshot or the log itself does as well, and log verify names the bad one
+            continue  # skip it: a snapshot is a cache, and `log verify` names the bad one
         yield FoldBase(snapshot.state, snapshot.seq)
 
 
 def oldest_base(directory: Path, whole: bool = False) -> FoldBase:
-    """The earliest point a fold can start from: the empty state before event 0, or the oldest sound snapshot. `whole`:
-    whether all events that are there must lie behind it, as to verify a log. Raises LogDamaged: the log begins later
-    than at event 0 and no sound snapshot stands in for what is gone."""
+    """The earliest point a fold can start from: the empty state before event 0, or the oldest valid snapshot. `whole`:
+    require that all events on disk come after it, as for verifying. Raises LogDamaged if the log starts after event 0
+    and no valid snapshot covers what was removed."""
     segments = list_segments(directory)
     first_seq = first_seq_of(segments[0]) if segments else 0
     if first_seq == 0:
@@ -134,7 +134,7 @@ def oldest_base(directory: Path, whole: bool = False) -> FoldBase:
 
 
 def peer_id_of_log(directory: Path) -> str:
-    """Peer id of the node whose log it is, as the last segment says; empty when there is none yet."""
+    """Peer id of the node that owns the log, from the last segment; empty if there is no segment yet."""
     segments = list_segments(directory)
     if not segments:
         return ""

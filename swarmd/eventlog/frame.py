@@ -1,11 +1,11 @@
-"""Frames, and the commits that lie in them.
+"""Frames, and the commits inside them.
 
-A frame is a length, a CRC-32C that goes on from the header of its segment, and a payload: a commit, the events that
-were made durable together with a digest of the commands that they caused. `docs/LOG.md` has the bytes.
+A frame is a length, a CRC-32C seeded with that of the segment's header, and a payload: a commit, which holds the events
+that were made durable together and a digest of the commands that they caused. `docs/LOG.md` has the bytes.
 
-- Bytes that an interrupted append has left at a log's end are not damage (`classify_tail`), unless a valid frame
-  follows them. That is tried at every place where a commit could begin, up to a bound: what would take longer counts as
-  damage, for only somebody who wrote such lengths on purpose gets there.
+- Remains of an interrupted append at the log's end are not damage (`classify_tail`), unless a valid frame follows them.
+  Every offset at which a commit could begin is tried, up to a bound on the work; beyond it the tail counts as damaged,
+  since only crafted lengths get there.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def digest_commands(commands: Sequence[Command]) -> bytes:
 
 
 def digest_file(file: FileIO) -> bytes:
-    """SHA-256 of a whole open file, as `sha256sum` prints it in hex."""
+    """SHA-256 of a whole open file, as raw bytes."""
     file.seek(0)
     return hashlib.file_digest(file, "sha256").digest()
 
@@ -51,12 +51,12 @@ COMMIT_BYTES_MAX = 16 * 1024 * 1024  # one encoded commit; a larger one is refus
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What one frame holds, as a msgpack array in this order; fields may only be added behind, with defaults.
+    """The payload of a frame, a msgpack array in this order; new fields go to the end and have defaults.
 
     Attributes:
         seq: sequence number of the first event; the others follow without gaps.
-        at: POSIX seconds at which the node took the events up, the same for all of them.
-        rules: `swarmd.core.step.RULES` of the swarmd that wrote it; a log of other rules is refused.
+        at: POSIX seconds at which the node accepted the events, the same for all of them.
+        rules: `swarmd.core.step.RULES` of the writer; a log with other rules is refused.
         events: at least one.
         commands_digest: `digest_commands` of all commands these events caused, in order.
     """
@@ -73,7 +73,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return self.seq + len(self.events)
 
     def envelopes(self) -> list[Envelope]:
-        """The events, each with its place and time."""
+        """The events, each with its sequence number and time."""
         at = self.at
         return [Envelope(seq, at, event) for seq, event in enumerate(self.events, self.seq)]
 
@@ -94,8 +94,8 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(payload: bytes, path: Path) -> Commit:
-    """The commit of a valid frame; `path` names its file in errors. Raises OtherVersion: it has other rules, or it
-    holds events that this swarmd does not know."""
+    """Decode the commit of a valid frame; `path` names its file in errors. Raises OtherVersion if it has other rules or
+    unknown events."""
     try:
         commit = _decoder.decode(payload)
     except DECODE_ERRORS as error:
@@ -112,14 +112,14 @@ FRAME_BYTES_MAX = HEAD.size + COMMIT_BYTES_MAX
 RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.eventlog.segment`
 TAIL_BYTES_MAX = FRAME_BYTES_MAX + RESERVE_BYTES  # the most that one interrupted append can leave behind
 CHUNK_BYTES = 1024 * 1024
-LOOKED_AT_MAX = 16 * 1024 * 1024 * 1024  # bytes of a tail gone through for CRCs, a second or two
-COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # an encoded commit begins as a msgpack array of that length
+LOOKED_AT_MAX = 16 * 1024 * 1024 * 1024  # bytes checked for CRCs in a tail; takes a second or two
+COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # first byte of an encoded commit: a msgpack array of that length
 
 
 class LogTail(NamedTuple):
-    """What lies behind the last valid frame. `verdict`: "end": nothing, or zeros written ahead. "whole": a valid frame
-    (it was still being written when reading stopped). "torn": the remains of one interrupted append. "damaged": more
-    than that, or a valid frame behind the bad bytes. `torn_bytes`: of the interrupted append."""
+    """What follows the last valid frame. `verdict`: "end": nothing, or preallocated zeros. "whole": a valid frame (it
+    was still being written when reading stopped). "torn": the remains of one interrupted append. "damaged": more than
+    that, or a valid frame after bad bytes. `torn_bytes`: size of those remains."""
 
     verdict: Literal["end", "whole", "torn", "damaged"]
     torn_bytes: int = 0
@@ -131,8 +131,8 @@ def encode_frame(payload: bytes, seed: int) -> bytes:
 
 
 def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, bytes]]:
-    """Valid frames from `offset` on, each as (offset behind it, payload). Ends at the end of the file or at the first
-    bytes that are not a valid frame; `classify_tail` tells the two apart."""
+    """Yield valid frames from `offset` on, each as (end offset, payload). Stops at the end of the file or at the first
+    invalid bytes; `classify_tail` tells which."""
     file.seek(offset)
     unpack, head_bytes = HEAD.unpack_from, HEAD.size
     rest = b""
@@ -158,7 +158,7 @@ def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, byt
 
 
 def classify_tail(file: FileIO, offset: int, seed: int) -> LogTail:
-    """What lies at `offset`, where reading stopped."""
+    """Classify the bytes at `offset`, where reading stopped."""
     file.seek(offset)
     rest = _read_upto(file, TAIL_BYTES_MAX + 1)
     if _is_frame_at(rest, 0, seed):
@@ -172,7 +172,7 @@ def classify_tail(file: FileIO, offset: int, seed: int) -> LogTail:
 
 
 def _contains_frame(buffer: bytes, end: int, seed: int) -> bool:
-    """Whether a valid frame begins before `end`, but at the very beginning; also if that takes too long to tell."""
+    """Whether a valid frame begins at an offset from 1 to `end`; also True if deciding takes too long."""
     view, size_bytes, looked_at = memoryview(buffer), len(buffer), 0
     for position in range(1, min(end, size_bytes - HEAD.size)):
         length, check = HEAD.unpack_from(buffer, position)
@@ -196,7 +196,7 @@ def _is_frame_at(buffer: bytes, position: int, seed: int) -> bool:
 
 
 def _read_upto(file: FileIO, size_bytes: int) -> bytes:
-    """Up to `size_bytes`, however few bytes a single read gives."""
+    """Read up to `size_bytes`, with as many reads as that takes."""
     parts = bytearray()
     while len(parts) < size_bytes and (chunk := file.read(size_bytes - len(parts))):
         parts += chunk

@@ -16,17 +16,17 @@ from swarmd.files import open_regular
 
 
 class LogReader:
-    """Reads a log in order and remembers where it is, so that `read` can be called again for what came since.
+    """Reads a log in order; `read` can be called again for commits added since.
 
     Args:
-        from_seq: the first event wanted; a commit that holds it is given whole. When the log begins later (old segments
-            were removed), reading begins where the log does.
+        from_seq: the first event wanted; its commit is returned whole. If the log begins later (old segments were
+        removed), reading starts at its beginning.
 
     Attributes:
-        next_seq: the event that comes next.
+        next_seq: the next event to read.
         segments: how many were read.
         node: peer id of the node that wrote the open segment; empty before the first was read.
-        torn_bytes: what an interrupted append, or one in progress, has left at the end, as of the last `read`.
+        torn_bytes: size of an interrupted or unfinished append at the end, as of the last `read`.
     """
 
     def __init__(self, directory: Path, from_seq: int = 0) -> None:
@@ -40,7 +40,7 @@ class LogReader:
         self._file: FileIO | None = None
         self._opening: segment.ParsedHeader
         self._offset = 0
-        self._left: segment.LogPosition | None = None  # `place` when this segment was opened
+        self._left: segment.LogPosition | None = None  # `position` when this segment was opened
         self.node = ""
 
     def read(self) -> Iterator[Commit]:
@@ -54,7 +54,7 @@ class LogReader:
         if not self._ensure_segment_open():
             return
         while True:
-            successor = self._next_segment()  # looked up before draining: if there is one, this segment is complete
+            successor = self._next_segment()  # looked up first: if a next segment exists, this one is complete
             yield from self._read_open_segment()
             if successor is None:
                 yield from self._read_log_end()
@@ -75,13 +75,13 @@ class LogReader:
 
     @property
     def position(self) -> segment.LogPosition | None:
-        """Behind the last commit that was read; None before the first."""
+        """The end of the last commit that was read; None before the first."""
         if self._path is None or self._offset == self._opening.size_bytes:
             return self._left
         return segment.LogPosition(self.next_seq, segment.first_seq_of(self._path), self._offset)
 
     def _ensure_segment_open(self) -> bool:
-        """Have a segment open, if there is any."""
+        """Open the next segment unless one is open. Returns whether one is."""
         if self._path is None:
             self._known = self._known or segment.list_segments(self._directory)
             if not self._known:
@@ -89,7 +89,7 @@ class LogReader:
             firsts = [segment.first_seq_of(path) for path in self._known]
             self._open_segment(self._known[max(0, bisect_right(firsts, self._from_seq) - 1)])
         elif self._offset == self._opening.size_bytes:
-            self._open_segment(self._path)  # an empty segment is replaced when a new life begins
+            self._open_segment(self._path)  # a restarted node replaces an empty segment
         return True
 
     def _next_segment(self) -> Path | None:
@@ -100,7 +100,7 @@ class LogReader:
         return self._known[index] if index < len(self._known) else None
 
     def _open_segment(self, path: Path, digest: bytes | None = None) -> None:
-        """Begin with a segment; `digest` is the SHA-256 of the one before it, when that was read."""
+        """Start reading a segment; `digest` is the SHA-256 of the previous one, if that was read."""
         try:
             file = open_regular(path)
         except FileNotFoundError as error:
@@ -146,8 +146,8 @@ class LogReader:
             raise segment.unreadable(path, error) from error
 
     def _read_log_end(self) -> Iterator[Commit]:
-        """At the log's end: take what was completed meanwhile, and refuse damage. A writer that cut a torn frame off
-        and wrote over it can look damaged for one reading, so damage must be seen twice at the same place."""
+        """Read what was completed meanwhile at the log's end, and raise for damage. While a writer truncates and
+        overwrites a torn frame the end can look damaged once, so damage counts only if seen twice at the same place."""
         assert self._file is not None and self._path is not None
         suspect = -1
         while (tail := classify_tail(self._file, self._offset, self._opening.seed)).verdict in ("whole", "damaged"):
@@ -159,7 +159,7 @@ class LogReader:
 
 
 def _check_sealed_segment(file: FileIO, path: Path, read_bytes: int) -> bytes:
-    """Check that what was read is the whole segment. Returns its SHA-256."""
+    """Check that nothing follows the part that was read. Returns the segment's SHA-256."""
     try:
         size_bytes = os.fstat(file.fileno()).st_size
         digest = digest_file(file)
@@ -171,13 +171,13 @@ def _check_sealed_segment(file: FileIO, path: Path, read_bytes: int) -> bytes:
 
 
 def read_commits(directory: Path, from_seq: int = 0) -> Iterator[Commit]:
-    """All commits from `from_seq` on to the log's present end; arguments and errors as of `LogReader`."""
+    """Yield all commits from `from_seq` to the log's present end; arguments and errors as for `LogReader`."""
     with LogReader(directory, from_seq) as reader:
         yield from reader.read()
 
 
 def follow_commits(directory: Path, from_seq: int, pause: Callable[[], bool]) -> Iterator[Commit]:
-    """As `read_commits`, and then what is appended, until `pause` says False; it is called whenever nothing is left."""
+    """Like `read_commits`, then yield new commits until `pause`, called at each end of the log, returns False."""
     with LogReader(directory, from_seq) as reader:
         yield from reader.read()
         while pause():
@@ -185,7 +185,7 @@ def follow_commits(directory: Path, from_seq: int, pause: Callable[[], bool]) ->
 
 
 def end_seq_of_log(directory: Path) -> int:
-    """Sequence number after the last event; reads only the last segment."""
+    """Sequence number after the last event. Reads only the last segment."""
     segments = segment.list_segments(directory)
     if not segments:
         return 0

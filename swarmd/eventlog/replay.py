@@ -1,8 +1,8 @@
-"""Read a log again: is every byte as it was written, does it still give the commands it gave, and what would other
-charts or settings have made of it?
+"""Check and replay a log: is it intact, does it still give the same commands, and how would other charts or settings
+have changed it?
 
-- `check_log` reads from end to end; `verify` folds as well, and compares commands and snapshots.
-- `compare` folds twice, as it was and with other charts, or with other settings in every start of the log.
+- `check_log` reads from end to end; `verify_log` also folds, and compares commands and snapshots.
+- `compare_replays` folds twice: as recorded, and with other charts, or with other settings at every start of the node.
 """
 
 import difflib
@@ -31,7 +31,7 @@ from swarmd.eventlog.snapshot import check_no_snapshot_ahead, encode_state, list
 
 
 class LogCheckResult(msgspec.Struct, frozen=True):
-    """What was checked. `torn_bytes`: at the end, of an append that was interrupted or is in progress."""
+    """What was checked. `torn_bytes`: size of an interrupted or unfinished append at the end."""
 
     node: str
     from_seq: int
@@ -44,8 +44,8 @@ class LogCheckResult(msgspec.Struct, frozen=True):
 
 
 def check_log(directory: Path, last_segment: bool = False) -> LogCheckResult:
-    """Check frames, sequence numbers, the chain of segments, and snapshots. `last_segment`: of the segments, read only
-    the last one. Raises LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset."""
+    """Check frames, sequence numbers, the chain of segments, and snapshots. `last_segment`: read only that one. Raises
+    LogDamaged, LogForeign, OtherVersion, naming the file and, for a frame, the offset."""
     segments = list_segments(directory)
     from_seq = first_seq_of(segments[-1 if last_segment else 0]) if segments else 0
     events = commits = 0
@@ -63,11 +63,11 @@ def check_log(directory: Path, last_segment: bool = False) -> LogCheckResult:
 
 
 SECTIONS = {"round": RoundConfig, "workers": WorkersConfig, "coordinator": CoordinatorConfig, "chain": ChainConfig}
-NESTED = {"coordinator": ("coordination", CoordinatorSettings), "chain": ("chain", ChainSettings)}  # in `Settings`
+NESTED = {"coordinator": ("coordination", CoordinatorSettings), "chain": ("chain", ChainSettings)}  # in Settings
 
 
 def _logged_config_keys() -> tuple[str, ...]:
-    """Keys of a configuration that decide what the core does, so that they stand in a log."""
+    """Configuration keys that the core depends on and the log therefore records."""
     found = []
     for section, kind in SECTIONS.items():
         logged = NESTED[section][1] if section in NESTED else Settings
@@ -79,20 +79,20 @@ KEYS = _logged_config_keys()
 
 
 class SettingsOverride:
-    """Settings by their keys in a configuration, in place of those of a log. Raises ConfigError for a key that no log
-    has, or a value that a configuration would not take."""
+    """Replaces settings recorded in a log, by configuration key. Raises ConfigError for a key that logs do not record,
+    or a value that a configuration would not accept."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = {key: _check_value(key, value) for key, value in values.items()}
 
     def override_event(self, event: Event) -> Event:
-        """The event; of a start, with the other settings. Raises ConfigError where this node has none of the kind."""
+        """Replace the settings in a `NodeStarted`. Raises ConfigError if the node lacks that table."""
         if not isinstance(event, NodeStarted):
             return event
         return msgspec.structs.replace(event, settings=self._override_settings(event.settings))
 
     def override_state(self, state: State) -> State:
-        """A state to start from; the settings in it are changed as well."""
+        """Replace the settings in a state from which a fold starts."""
         if state.settings is None:
             return state
         return msgspec.structs.replace(state, settings=self._override_settings(state.settings))
@@ -127,8 +127,8 @@ Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """What a verification covered. `from_seq`: where the fold began; above 0 when older segments were removed.
-    `snapshots`: snapshots that were compared with the fold."""
+    """What was verified. `from_seq`: where the fold began, above 0 if older segments were removed. `snapshots`: how
+    many were compared with the fold."""
 
     events: int
     commits: int
@@ -137,7 +137,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
 
 class CommandDifference(msgspec.Struct, frozen=True):
-    """The first commit whose commands come out otherwise than they did."""
+    """The first commit that causes other commands than recorded."""
 
     seq: int
     events: tuple[Event, ...]
@@ -147,9 +147,9 @@ class CommandDifference(msgspec.Struct, frozen=True):
 
 
 def verify_log(directory: Path, watch: Watch = iter) -> VerifyResult:
-    """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk. `watch`:
-    wraps the commits, to show progress; if it ends early, so does the comparison. Raises ReplayDifference: naming the
-    first difference; LogDamaged and its kin: as reading raises them."""
+    """Fold the log and compare every commit's commands and every snapshot's state with what is on disk. `watch`: wraps
+    the commits to show progress; if it ends early, so does the comparison. Raises ReplayDifference naming the first
+    difference; LogDamaged and its subclasses as reading does."""
     base = oldest_base(directory, whole=True)
     snapshots = _snapshot_digests(directory, base.seq)
     found = len(snapshots)
@@ -167,7 +167,7 @@ def verify_log(directory: Path, watch: Watch = iter) -> VerifyResult:
 
 
 class CommitDiffers(ReplayDifference):
-    """A commit's commands come out otherwise than they did."""
+    """A commit causes other commands than recorded."""
 
     def __init__(self, difference: CommandDifference) -> None:
         tags = ", ".join(map(tag_of, difference.events))
@@ -183,7 +183,7 @@ class CommitDiffers(ReplayDifference):
 
 
 def _snapshot_digests(directory: Path, after: int) -> dict[int, bytes]:
-    """SHA-256 of the encoded states of snapshots behind `after`, by seq."""
+    """SHA-256 of the state in each snapshot later than `after`, by seq."""
     node = peer_id_of_log(directory)
     paths = [path for path in list_snapshots(directory) if snapshot_seq(path) > after]
     return {snapshot_seq(path): state_digest(read_snapshot(path, node).state) for path in paths}
@@ -195,7 +195,8 @@ def state_digest(state: State) -> bytes:
 
 
 def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, fold: StateFold) -> None:
-    """Compare the state before event `seq` with the snapshot of that seq, if there is one, and tick it off."""
+    """Compare the state before event `seq` with the snapshot of that seq, if there is one, and drop it from
+    `snapshots`."""
     kept = snapshots.pop(seq, None)
     if kept is not None and kept != state_digest(fold.state):
         raise ReplayDifference(
@@ -208,7 +209,7 @@ def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, fo
 
 
 class StepOutcome(msgspec.Struct, frozen=True):
-    """What one side made of an event; `refused` says why it could not."""
+    """How one side handled an event; `refused`: the error, if it failed."""
 
     changes: tuple[FieldChange, ...] = ()
     commands: tuple[Command, ...] = ()
@@ -216,7 +217,7 @@ class StepOutcome(msgspec.Struct, frozen=True):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """The first event at which the two sides part."""
+    """The first event that the two sides handle differently."""
 
     seq: int
     at: float
@@ -226,14 +227,14 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class ReplayComparison(msgspec.Struct, frozen=True):
-    """A log as it was ("here") and under other charts or settings ("there").
+    """A log as recorded ("here") against other charts or settings ("there").
 
     Attributes:
-        events: events folded under both; fewer than the log has when the other side refused one.
-        first: the event at which they part; None if nothing differs.
-        here, there: commands by kind.
-        changes: how the final states differ, here → there; without what was set otherwise.
-        decisions: events of which other commands came.
+        events: events folded on both sides; fewer than the log has if one side failed.
+        first: where the sides diverge; None if nothing differs.
+        here, there: number of commands, by kind.
+        changes: how the final states differ, here → there; without the overridden settings.
+        decisions: events that caused different commands.
     """
 
     events: int
@@ -245,8 +246,6 @@ class ReplayComparison(msgspec.Struct, frozen=True):
 
 
 class _ReplaySide:
-    """One of the two folds."""
-
     def __init__(self, state: State, step: StepRule) -> None:
         self.state = state
         self.step = step
@@ -273,9 +272,9 @@ NOTHING_SUPPOSED = SettingsOverride({})
 def compare_replays(
     directory: Path, other: StepRule = step, watch: Watch = iter, supposed: SettingsOverride = NOTHING_SUPPOSED
 ) -> ReplayComparison:
-    """Fold a log as it was, and under other charts or settings. Both sides are told the same events. `other`: the
-    core's step, with other charts bound if there are any. `supposed`: settings in place of the log's. Raises
-    ConfigError: a setting means nothing in this log."""
+    """Fold a log twice over the same events: as recorded, and under other charts or settings. `other`: the core's step,
+    possibly with other charts. `supposed`: settings that replace the log's. Raises ConfigError if a setting does not
+    apply to this log."""
     base = oldest_base(directory)
     here, there = _ReplaySide(base.state, step), _ReplaySide(supposed.override_state(base.state), other)
     first: Divergence | None = None
@@ -295,7 +294,7 @@ def compare_replays(
 
 
 def _changes_but_settings(before: State, after: State) -> tuple[FieldChange, ...]:
-    """What changed but for the settings, in which the two sides differ by themselves."""
+    """Differences between two states, without the settings, which differ by design."""
     return tuple(change for change in changes_between(before, after) if change.path.partition(".")[0] != "settings")
 
 

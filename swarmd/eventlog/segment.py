@@ -1,8 +1,8 @@
-"""Segments: the log's files, each with the frames from one event on.
+"""Segments: the log's files, each holding the frames from one event on.
 
-`segment_name` puts them in order, a header says whose log it is and has the SHA-256 of the segment before. The writer
-appends frames to the newest and syncs them; space is written ahead, so that a sync need not wait for the file system's
-journal.
+`segment_name` sorts in log order. A header names the log's node and has the SHA-256 of the previous segment. The writer
+appends frames to the newest segment and syncs them; it preallocates zeros, so that a sync need not wait for the file
+system's journal.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ MAGIC = b"SWRMLOG1"
 FORMAT = 1
 SUFFIX = ".seg"
 HEADER_BYTES_MAX = 4096
-PREFIX = struct.Struct("<8sIII")  # magic, format, length of the rest, CRC32C of all but itself
-CHECKED_BYTES = 16  # magic, format and length, the part of the prefix under the CRC
+PREFIX = struct.Struct("<8sIII")  # magic, format, length of the rest, CRC-32C of all the rest of the header
+CHECKED_BYTES = 16  # magic, format and length: the part of the prefix that the CRC covers
 
 _NAME = re.compile(r"(\d{20})\.seg")
 
@@ -43,14 +43,14 @@ class LogPosition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a segment says about itself, as a msgpack map.
+    """A segment's header, as a msgpack map.
 
     Attributes:
-        node: peer id of the node the log belongs to; the same in all segments, but those from before it was forked.
-        run: id of the process life that wrote the segment; every life begins a segment of its own.
+        node: peer id of the node that owns the log; the same in all segments, except those from before a fork.
+        run: id of the daemon run that wrote the segment; every run starts a new segment.
         first_seq: sequence number of the first event; also in the file's name.
         previous: SHA-256 of the whole preceding segment, 32 bytes; empty in the first segment of a log.
-        forked_from: peer id of the node that the segments before are of, in the first that is of another node.
+        forked_from: peer id of the parent, in a fork's first own segment.
     """
 
     node: str
@@ -61,7 +61,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ParsedHeader(msgspec.Struct, frozen=True):
-    """A header as read: where the frames begin, and the CRC theirs start from."""
+    """A header as read: where the frames begin, and the CRC that seeds theirs."""
 
     header: SegmentHeader
     size_bytes: int
@@ -73,12 +73,11 @@ def segment_name(first_seq: int) -> str:
 
 
 def first_seq_of(path: Path) -> int:
-    """The first sequence number, from the file's name."""
     return int(path.name.removesuffix(SUFFIX))
 
 
 def list_segments(directory: Path) -> list[Path]:
-    """Segments in their order. Raises NotFoundError when the directory does not exist."""
+    """Segments in log order. Raises NotFoundError when the directory does not exist."""
     try:
         return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -86,7 +85,7 @@ def list_segments(directory: Path) -> list[Path]:
 
 
 def find_segment_directory(path: Path) -> Path:
-    """The directory of segments, given it or the data directory around it. Raises NotFoundError."""
+    """The directory of segments, which `path` is or contains. Raises NotFoundError."""
     inner = path / "events"
     directory = inner if inner.is_dir() else path
     if not list_segments(directory):
@@ -131,7 +130,6 @@ def read_header(file: FileIO, path: Path) -> ParsedHeader:
 
 
 def damage_error(path: Path, offset: int, what: str) -> LogDamaged:
-    """The error for a file that cannot be trusted."""
     return LogDamaged(
         f"the event log file {path} is damaged at byte {offset}: {what}",
         "Restore it from a copy, or move the data directory away and let the node start from nothing",
@@ -139,30 +137,30 @@ def damage_error(path: Path, offset: int, what: str) -> LogDamaged:
 
 
 def unreadable(path: Path, error: OSError) -> LogDamaged:
-    """The error for a file of the log that the system does not let be read."""
+    """The error for a log file that the operating system refuses to read."""
     return LogDamaged(f"{path} cannot be read: {error.strerror}", advise_on_path_error(error, path) or "Check the disk")
 
 
-FULL_APPENDS = 64  # between two tries to write zeros on a full disk
+FULL_APPENDS = 64  # on a full disk, appends between tries to preallocate
 
 
 class SegmentWriter:
     """Appends frames to a segment and keeps its running digest.
 
-    Zeros are written ahead of the frames, so that most appends change neither the file's size nor its blocks: the sync
-    then has no metadata to write and takes some three quarters of the time. More follow when half of them are used, so
-    that what a node has to say when its disk is full can still be said. Closing the segment cuts them off.
+    It preallocates zeros, so that most appends change neither the file's size nor its blocks: the sync then has no
+    metadata to write and takes some three quarters of the time. It adds more when half are used, so that a node whose
+    disk is full can still log that. Closing the segment truncates them.
 
-    After a write that failed for want of space the segment is cut back and may be appended to again. After any other
-    failure, and after every failed sync, what is on disk is unknown: the writer is broken and refuses further appends.
+    After a write that failed for want of space, the segment is truncated and can be appended to again. After any other
+    failure, including a failed sync, what is on disk is unknown: the writer refuses further appends.
     """
 
     def __init__(self, path: Path, descriptor: int, head: bytes, reserve_bytes: int) -> None:
         self.path = path
         self.size_bytes = len(head)
-        self._file_bytes = len(head)  # with the zeros
+        self._file_bytes = len(head)  # preallocated zeros included
         self._reserve_bytes = reserve_bytes
-        self._full_for = 0  # appends until zeros are tried again that the disk had no room for
+        self._full_for = 0  # appends until preallocation is tried again on a full disk
         self._descriptor = descriptor
         self._seed: int = PREFIX.unpack_from(head)[-1]
         self._digest = hashlib.sha256(head)
@@ -170,8 +168,8 @@ class SegmentWriter:
 
     @classmethod
     def create(cls, directory: Path, header: SegmentHeader, reserve_bytes: int = RESERVE_BYTES) -> "SegmentWriter":
-        """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead. Raises
-        NoSpaceLeft or LogWriteFailed."""
+        """Create a segment durably and open it, preallocating up to `reserve_bytes`. Raises NoSpaceLeft or
+        LogWriteFailed."""
         path = directory / segment_name(header.first_seq)
         head = encode_header(header)
         write_durably(path, head)
@@ -181,8 +179,8 @@ class SegmentWriter:
             raise make_write_error(error, path, "opening") from error
 
     def append(self, payload: bytes) -> None:
-        """Write one frame and make it durable. Raises NoSpaceLeft, after which nothing of it remains unless the message
-        says so; LogWriteFailed: write or sync failed, or somebody else changed the file."""
+        """Write one frame durably. Raises NoSpaceLeft, after which none of it remains unless the message says so;
+        LogWriteFailed if write or sync failed, or another process changed the file."""
         frame = encode_frame(payload, self._seed)
         self._check_writable()
         try:
@@ -198,7 +196,7 @@ class SegmentWriter:
         self.size_bytes += len(frame)
 
     def _write_frame(self, frame: bytes) -> None:
-        """Write over the zeros ahead; where few are left, write new ones first. Raises OSError."""
+        """Write over the preallocated zeros; if few are left, add new ones first. Raises OSError."""
         end = self.size_bytes + len(frame)
         if end + self._reserve_bytes // 2 > self._file_bytes:
             self._write_zeros_ahead(end)
@@ -206,7 +204,7 @@ class SegmentWriter:
         self._file_bytes = max(end, self._file_bytes)
 
     def _write_zeros_ahead(self, end: int) -> None:
-        """Write zeros behind `end`, the end of the next frame; if there is no room for them, do without for a while."""
+        """Preallocate zeros after `end`, the end of the next frame; on a full disk, skip that for the next appends."""
         if self._full_for:
             self._full_for -= 1
             return
@@ -233,7 +231,7 @@ class SegmentWriter:
         return self._digest.digest()
 
     def close(self) -> None:
-        """Close the file; all that was appended is durable already. Zeros that stay are cut off by the next life."""
+        """Close the file. All appends are durable already; the next run truncates remaining zeros."""
         if self._descriptor < 0:
             return
         if not self._broken:
@@ -244,7 +242,7 @@ class SegmentWriter:
         self._broken = "it is closed"
 
     def _truncate_zeros(self) -> None:
-        """Take the zeros off. Raises OSError."""
+        """Truncate the preallocated zeros. Raises OSError."""
         if self._file_bytes > self.size_bytes:
             os.ftruncate(self._descriptor, self.size_bytes)
             self._file_bytes = self.size_bytes
@@ -258,7 +256,7 @@ class SegmentWriter:
             raise LogWriteFailed(f"{self.path} takes no more events: {self._broken}", "Start the node again")
 
     def _undo_write(self, error: OSError) -> LogWriteFailed:
-        """Cut the torn frame off again; only a full disk leaves the writer usable."""
+        """Truncate the torn frame and make the error; the writer stays usable only if the disk was full."""
         failure = make_write_error(error, self.path, "writing")
         self._broken = "a write failed"
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Snapshots of the state, from which a fold can start where the log before it is gone (or long).
+"""Snapshots of the state, so that a fold can start late in a long log, or in one whose beginning was removed.
 
 `snapshots/<seq, 20 digits>.snap` beside the segments holds the state after all events before `seq`. A snapshot is a
 cache: while the log is whole, all of them may be deleted.
@@ -21,18 +21,18 @@ from swarmd.files import make_directory, read_regular, remove_leftover, write_du
 MAGIC = b"SWRMSNP1"
 FORMAT = 1
 SUFFIX = ".snap"
-PREFIX = struct.Struct("<8sII")  # magic, format, length of the payload; the SHA-256 over both follows
+PREFIX = struct.Struct("<8sII")  # magic, format, length of the payload; then the SHA-256 over both
 DIGEST_BYTES = 32
 
 _NAME = re.compile(r"(\d{20})\.snap")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a snapshot file holds, as a msgpack map.
+    """The content of a snapshot file, as a msgpack map.
 
     Attributes:
-        run: id of the process life that took it.
-        seq: the first event that is not in it.
+        run: id of the daemon run that wrote it.
+        seq: the first event not included.
         rules: `swarmd.core.step.RULES` of the swarmd that made it.
     """
 
@@ -49,10 +49,10 @@ _snapshots = msgspec.msgpack.Decoder(Snapshot, dec_hook=state_dec_hook)
 
 
 def encode_state(state: State) -> bytes:
-    """The state in a form in which equal states are equal bytes, NaN included.
+    """Encode the state so that equal states give equal bytes, NaN included.
 
-    msgspec leaves a field out if its value is the very object that is the default, so a text that was read from
-    somewhere else stays in; decoding gives the objects of `Literal` types. So it is encoded as it reads back.
+    msgspec omits a field only if its value is identical to the default object, and an equal text from elsewhere is not.
+    Decoding replaces texts of `Literal` types with the default's objects, so the state is decoded and encoded again.
     """
     return _encoder.encode(_decoder.decode(_encoder.encode(state)))
 
@@ -74,7 +74,6 @@ def list_snapshots(directory: Path) -> list[Path]:
 
 
 def snapshot_seq(path: Path) -> int:
-    """The sequence number in the file's name."""
     return int(path.name.removesuffix(SUFFIX))
 
 
@@ -90,8 +89,8 @@ def check_no_snapshot_ahead(directory: Path, next_seq: int) -> None:
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
-    """Write a snapshot durably and read it back. Raises NoSpaceLeft, LogWriteFailed: the log itself is untouched;
-    LogDamaged: it does not read back, and is removed, for a fold would begin there."""
+    """Write a snapshot durably and read it back. Raises NoSpaceLeft, LogWriteFailed (the log is untouched); LogDamaged
+    if it does not read back: it is removed then, since a fold would start from it."""
     payload = _encoder.encode(snapshot)
     prefix = PREFIX.pack(MAGIC, FORMAT, len(payload))
     make_directory(snapshot_directory(directory))
@@ -107,8 +106,8 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
 
 
 def read_snapshot(path: Path, node: str) -> Snapshot:
-    """Read and check a snapshot of `node`. Raises OtherVersion: it has another format or other rules; LogForeign: it is
-    of another node; LogDamaged: its digest is wrong, or this swarmd cannot read its state."""
+    """Read and check a snapshot of `node`. Raises OtherVersion if it has another format or rules; LogForeign if it is
+    another node's; LogDamaged if its digest is wrong or its state cannot be decoded."""
     payload = _read_checked_payload(path)
     try:
         snapshot = _snapshots.decode(payload)
@@ -127,7 +126,6 @@ def read_snapshot(path: Path, node: str) -> Snapshot:
 
 
 def _damage_error(path: Path, what: str) -> LogDamaged:
-    """The error for a snapshot that cannot be trusted."""
     return LogDamaged(
         f"the snapshot {path} is damaged: {what}",
         "Delete it if the log before it is whole, or there is a later one; else restore it from a copy",

@@ -1,9 +1,9 @@
-"""The log as its one writer has it: locked, opened and recovered, appended to, sealed, kept within bounds.
+"""The event log as its single writer uses it: lock, recover, append, seal, and keep within a size budget.
 
-- One process writes: an advisory lock ends with the process that holds it.
-- What an interrupted append has left is cut off when the log is opened; anything else that does not fit is refused.
-- Beyond a budget, old segments go only if a snapshot that was just read stands in for them: the log always begins at a
-  point from which a fold can start.
+- Only one process writes: it holds an advisory lock, which ends with the process.
+- Opening the log truncates the remains of an interrupted append; any other damage is refused.
+- Beyond the budget, old segments are removed only if a snapshot that was just read covers them: a fold can always start
+  at the log's beginning.
 """
 
 import fcntl
@@ -38,8 +38,8 @@ PID_BYTES_MAX = 32
 
 
 def acquire_writer_lock(directory: Path) -> int:
-    """Lock the log for writing, with this pid in the lock file. Returns the lock's descriptor. Raises LogInUse: the
-    message names who holds it; NoSpaceLeft, LogWriteFailed: the file cannot be written."""
+    """Lock the log for writing, with this pid in the lock file. Returns the lock's descriptor. Raises LogInUse, which
+    names the holder; NoSpaceLeft, LogWriteFailed if the file cannot be written."""
     path = directory / LOCK_NAME
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -62,11 +62,11 @@ def acquire_writer_lock(directory: Path) -> int:
     return descriptor
 
 
-BLOCK_BYTES = 4096  # a file takes whole blocks, so that many small segments count for what they cost
+BLOCK_BYTES = 4096  # files take whole blocks, which matters for many small segments
 
 
 def disk_bytes(path: Path) -> int:
-    """What a file takes on disk, in whole blocks; 0 when it is gone."""
+    """Disk space of a file in whole blocks; 0 if it is gone."""
     try:
         return -(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES
     except FileNotFoundError:
@@ -74,22 +74,22 @@ def disk_bytes(path: Path) -> int:
 
 
 def log_disk_bytes(directory: Path) -> int:
-    """What segments and snapshots take on disk."""
+    """Disk space of segments and snapshots together."""
     return sum(map(disk_bytes, (*segment.list_segments(directory), *list_snapshots(directory))))
 
 
 def remove_old_segments(directory: Path, node: str, bytes_max: int) -> list[Path]:
     """Remove the oldest segments until the log fits its budget, as far as snapshots allow.
 
-    A segment may go only when a later one exists and a snapshot that was just read and checked begins at or behind its
-    end; all segments before that snapshot go together, so that a fold can start where the log begins. The log may stay
-    over its budget by what was written since the newest snapshot.
+    A segment is removed only if a later one exists and a snapshot that was just read and checked covers all of it. All
+    segments before that snapshot go together, so that a fold can start where the log begins. The log may exceed its
+    budget by what was written since the newest snapshot.
 
     Returns:
-        What was removed, the oldest first.
+        The removed files, oldest first.
 
     Raises:
-        LogWriteFailed: a removal failed; the log itself is sound.
+        LogWriteFailed: a removal failed; the log itself is intact.
     """
     try:
         return _remove_old_segments(directory, node, bytes_max)
@@ -127,7 +127,7 @@ def _is_snapshot_sound(path: Path, node: str) -> bool:
 
 
 def _remove_stale_snapshots(directory: Path) -> list[Path]:
-    """Remove snapshots from before the log's present beginning: nothing is left that follows on them."""
+    """Remove snapshots from before the log's beginning: the events after them are gone."""
     segments = segment.list_segments(directory)
     first_seq = segment.first_seq_of(segments[0]) if segments else 0
     stale = [path for path in list_snapshots(directory) if snapshot_seq(path) < first_seq]
@@ -143,7 +143,7 @@ LOG_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
 class TailCut(msgspec.Struct, frozen=True):
-    """The remains of an append that was interrupted, removed when the log was opened."""
+    """The remains of an interrupted append, truncated when the log was opened."""
 
     path: Path
     offset: int
@@ -159,7 +159,7 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """A node's event log, open for writing, in one thread at once. `cut`: what recovery removed, or None."""
+    """A node's event log, open for writing; not thread-safe. `cut`: what recovery truncated, or None."""
 
     def __init__(self, directory: Path, node: str, run: str, segment_bytes: int, bytes_max: int, lock: int) -> None:
         self.directory = directory
@@ -180,17 +180,17 @@ class EventLog:
     def open(
         cls, directory: Path, node: str, run: str, segment_bytes: int = SEGMENT_BYTES, bytes_max: int = LOG_BYTES_MAX
     ) -> "EventLog":
-        """Lock the log, recover its end, and be ready to append. The segment of this life begins with the first append.
+        """Lock the log, recover its end, and prepare to append. The first append creates this run's segment.
 
         Args:
-            segment_bytes: a segment that has reached it is sealed.
-            bytes_max: what the log may take on disk; see `swarmd.eventlog.store.remove_old_segments`.
+            segment_bytes: a segment is sealed at this size.
+            bytes_max: disk budget of the log, see `remove_old_segments`.
 
         Raises:
             LogInUse: another process writes it.
             LogForeign: it belongs to another node.
             OtherVersion: the last segment was written by a swarmd of another version.
-            LogDamaged: the last segment is damaged otherwise than by one interrupted append.
+            LogDamaged: the last segment has damage other than one interrupted append.
             NoSpaceLeft, LogWriteFailed: the directory or the lock cannot be written.
         """
         make_directory(directory)
@@ -202,9 +202,8 @@ class EventLog:
             raise
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> Commit:
-        """Make events durable as one frame; they are on disk when this returns. Raises CommitTooLarge: nothing was
-        written; NoSpaceLeft: nothing was written, and the log may be appended to again once there is space;
-        LogWriteFailed: the write or the sync failed; all further appends fail."""
+        """Write events as one durable frame. Raises CommitTooLarge, with nothing written; NoSpaceLeft, with nothing
+        written, and later appends may succeed; LogWriteFailed if write or sync failed: all further appends fail."""
         commit = Commit(self.next_seq, at, RULES, tuple(events), commands_digest)
         payload = encode_commit(commit)
         writer = self._segment
@@ -218,15 +217,15 @@ class EventLog:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether a snapshot should be taken now: a segment's worth of events has none, and a segment begins here."""
+        """Whether to take a snapshot now: a segment's worth of events has none, and a new segment is about to begin."""
         at_boundary = self._segment is None or self._segment.size_bytes >= self._segment_bytes
         return at_boundary and self._loose_bytes >= self._segment_bytes
 
     def write_snapshot(self, state: State) -> Path:
-        """Keep `state`, the fold of all events so far, and remove what the log need not keep any more.
+        """Write `state`, the fold of all events so far, as a snapshot, and remove old segments beyond the budget.
 
-        The next append begins a new segment, so that a fold can start there. Raises NoSpaceLeft, LogWriteFailed: the
-        snapshot could not be written; the log goes on without it.
+        The next append begins a new segment, so that a fold can start there. Raises NoSpaceLeft, LogWriteFailed if the
+        snapshot could not be written; the log stays usable.
         """
         path = write_snapshot(self.directory, Snapshot(self._node, self._run, self.next_seq, RULES, state))
         self._loose_bytes = 0
@@ -268,8 +267,8 @@ class EventLog:
 
 
 def recover_log_end(directory: Path, node: str) -> LogEnd:
-    """Remove unfinished files, cut what one interrupted append left behind, and say where the log ends. Only the last
-    segment is read here; reading the log checks the others. Raises as `EventLog.open` does."""
+    """Remove unfinished files, truncate an interrupted append, and find the log's end. Reads only the last segment;
+    reading the log checks the others. Raises as `EventLog.open` does."""
     try:
         for path in (*directory.glob(f"*{TEMPORARY}"), *snapshot_directory(directory).glob(f"*{TEMPORARY}")):
             path.unlink(missing_ok=True)
@@ -305,12 +304,12 @@ def _recover_segment(path: Path, node: str) -> LogEnd:
         _truncate_segment(path, offset)
         cut = TailCut(path, offset, tail.torn_bytes) if tail.torn_bytes else None
         if offset == opening.size_bytes:
-            return LogEnd(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
+            return LogEnd(next_seq, opening.header.previous, cut)  # empty: the next segment replaces it
         return LogEnd(next_seq, digest_file(file), cut)
 
 
 def _find_segment_end(file: FileIO, path: Path, opening: segment.ParsedHeader) -> tuple[int, int]:
-    """Sequence number after the last valid frame of a segment, and the offset behind that frame."""
+    """Sequence number after the last valid frame of a segment, and the offset at which that frame ends."""
     offset = opening.size_bytes
     last: bytes | None = None
     for end, payload in read_frames(file, offset, opening.seed):
@@ -321,10 +320,10 @@ def _find_segment_end(file: FileIO, path: Path, opening: segment.ParsedHeader) -
 
 
 def _truncate_segment(path: Path, offset: int) -> None:
-    """Shorten a segment to its valid part, and have that on disk.
+    """Truncate a segment to its valid part, and sync it.
 
-    It is synced in any case: the life that wrote it may have died before a sync, and does not sync when it closes. The
-    next segment is written after what is read here, so a power cut must not take any of it.
+    The sync is needed even if nothing is cut: the run that wrote the file may have died before syncing it, and the next
+    segment depends on what was read here.
     """
     try:
         descriptor = os.open(path, os.O_RDWR)
@@ -338,17 +337,16 @@ def _truncate_segment(path: Path, offset: int) -> None:
 
 
 def _bytes_since_snapshot(directory: Path) -> int:
-    """Bytes in segments that begin at or behind the newest snapshot."""
     seqs = [snapshot_seq(path) for path in list_snapshots(directory)]
     newest = max(seqs, default=0)
     return sum(path.stat().st_size for path in segment.list_segments(directory) if segment.first_seq_of(path) >= newest)
 
 
-RUN = "compaction"  # no segment is begun under it
+RUN = "compaction"  # run id in a compaction's snapshot; no segment has it
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """What the log takes on disk, in bytes, and how many segments went."""
+    """Disk space before and after, in bytes, and how many segments were removed."""
 
     before_bytes: int
     after_bytes: int
@@ -358,11 +356,11 @@ class CompactionResult(msgspec.Struct, frozen=True):
 def compact_event_log(directory: Path, keep_bytes: int = 0) -> CompactionResult:
     """Snapshot the state at the log's end, then remove the oldest segments until at most `keep_bytes` are left.
 
-    The last segment stays in any case. What is removed cannot be replayed any more.
+    The last segment always stays. Removed events cannot be replayed any more.
 
     Raises:
         LogInUse: the node runs.
-        LogDamaged and its kin: as reading raises them; nothing was removed.
+        LogDamaged and its subclasses: as reading does; nothing was removed.
         NoSpaceLeft, LogWriteFailed: the snapshot could not be written; nothing was removed.
     """
     before_bytes, segments = log_disk_bytes(directory), len(segment.list_segments(directory))

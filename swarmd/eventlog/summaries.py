@@ -1,12 +1,11 @@
-"""Summaries of a log, kept beside it, so that the next reader goes on from there.
+"""Cached summaries of a log, so that the next reader only reads what was added.
 
-`summaries/<kind>.sum` beside the segments is a bookmark: a place in the log, the end of any commit, and all that was
-made of what lies before. It is a cache, and written whole or not at all.
+`summaries/<kind>.sum` beside the segments is a bookmark: a position in the log, at the end of a commit, and the summary
+of everything before it. It is a cache, written atomically.
 
-- It is used only if the log up to its place is the one that was read: the header of the segment there has the SHA-256
-  of the segment before, and so of all before that, and what of this segment lies before the place has the SHA-256 that
-  it had.
-- One that was made by another version of its kind, or does not fit the log, is made again.
+- It is used only if the log up to its position is unchanged: the segment there still names the same previous segment by
+  SHA-256, which chains to all earlier ones, and the SHA-256 of this segment up to the position is the same.
+- A bookmark of another version, or one that does not match the log, is rebuilt.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ MAGIC = b"SWRMMRK1"
 LENGTH = struct.Struct("<I")
 DIGEST_BYTES = 32
 HEAD_BYTES_MAX = 4096
-LEFT_S = 3600.0  # a temporary file so old is of a writer that was killed
+LEFT_S = 3600.0  # a temporary file of this age was left by a killed writer
 CHUNK_BYTES = 1024 * 1024
 
 
@@ -44,16 +43,16 @@ class UnusableBookmark(SwarmdError):
 
 
 class BookmarkHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What stands before the body.
+    """What precedes the body.
 
     Attributes:
-        version: of who made it; another version makes its own.
-        node: whose log it is.
-        place: the end of what was read.
+        version: of the code that made it; other versions rebuild it.
+        node: peer id of the log's owner.
+        place: the position up to which the log was read.
         previous: as in the header of the segment there.
-        read: SHA-256 of that segment up to the place.
+        read: SHA-256 of that segment up to the position.
         body: SHA-256 of the body.
-        sizes: of the parts that the body is made of, bytes.
+        sizes: length of each part of the body, in bytes.
     """
 
     version: str
@@ -66,13 +65,13 @@ class BookmarkHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 def bookmark_path(directory: Path, kind: str) -> Path:
-    """Where the bookmark of a log lies."""
     return directory / "summaries" / f"{kind}.sum"
 
 
 def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition, parts: Sequence[bytes]) -> None:
-    """Keep it durably, in the place of an earlier one. Raises NoSpaceLeft, LogWriteFailed: it could not be written; the
-    next reader takes longer; LogDamaged, OtherVersion, OSError: the log cannot be read at that place."""
+    """Write a bookmark durably, replacing an earlier one. Raises NoSpaceLeft, LogWriteFailed if it could not be
+    written, which only makes the next reader slower; LogDamaged, OtherVersion, OSError if the log cannot be read
+    there."""
     node, previous, read = _log_fingerprint_at(directory, place)
     body = hashlib.sha256()
     for part in parts:
@@ -86,7 +85,7 @@ def write_bookmark(directory: Path, kind: str, version: str, place: LogPosition,
 
 
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[LogPosition, list[memoryview]] | None:
-    """Place and parts of a bookmark that fits; None if there is none. Raises UnusableBookmark."""
+    """Position and parts of a matching bookmark; None if there is none. Raises UnusableBookmark."""
     try:
         content = read_regular(bookmark_path(directory, kind))
     except FileNotFoundError:
@@ -110,13 +109,13 @@ def read_bookmark(directory: Path, kind: str, version: str) -> tuple[LogPosition
 
 
 def unread_bytes(directory: Path, place: LogPosition) -> int:
-    """How much of a log lies behind a place, with what is written ahead. Raises NotFoundError, OSError."""
+    """Bytes of the log after a position, preallocated ones included. Raises NotFoundError, OSError."""
     sizes = {first_seq_of(path): path.stat().st_size for path in list_segments(directory)}
     return sum(size for first, size in sizes.items() if first >= place.segment) - place.offset
 
 
 def _parse_header(content: bytes) -> tuple[BookmarkHeader, int]:
-    """The head, and where the body begins. Raises UnusableBookmark."""
+    """The header, and the offset at which the body begins. Raises UnusableBookmark."""
     begin = len(MAGIC) + LENGTH.size + DIGEST_BYTES
     if content[: len(MAGIC)] != MAGIC or len(content) < begin:
         raise UnusableBookmark("it is damaged")
@@ -130,7 +129,7 @@ def _parse_header(content: bytes) -> tuple[BookmarkHeader, int]:
 
 
 def _log_fingerprint_at(directory: Path, place: LogPosition) -> tuple[str, bytes, bytes]:
-    """Whose log it is, `previous` of the segment at a place, and the SHA-256 of that segment up to there."""
+    """Owner of the log, `previous` of the segment at `place`, and the SHA-256 of that segment up to there."""
     path = directory / segment_name(place.segment)
     with open_regular(path) as file:
         header = read_header(file, path).header
@@ -138,7 +137,7 @@ def _log_fingerprint_at(directory: Path, place: LogPosition) -> tuple[str, bytes
 
 
 def _digest_upto(file: FileIO, size_bytes: int) -> bytes:
-    """SHA-256 of the first bytes of a file, or of the whole if it is shorter."""
+    """SHA-256 of the first `size_bytes` of a file, or of the whole if it is shorter."""
     digest, offset = hashlib.sha256(), 0
     while chunk := os.pread(file.fileno(), min(CHUNK_BYTES, size_bytes - offset), offset):
         digest.update(chunk)
@@ -147,25 +146,26 @@ def _digest_upto(file: FileIO, size_bytes: int) -> bytes:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what writers that were killed have left of this file."""
+    """Remove temporary files that killed writers left for this bookmark."""
     with contextlib.suppress(OSError):
         for left in path.parent.glob(f"{path.name}.*{TEMPORARY}"):
             if time.time() - left.stat().st_mtime > LEFT_S:
                 left.unlink()
 
 
-WORTH_BYTES = 8 * 1024 * 1024  # of a log that the next reader is spared; below, nothing is kept
+WORTH_BYTES = 8 * 1024 * 1024  # write a bookmark only if it saves the next reader this much of the log
 
 BEGINNING = LogPosition(0, 0, 0)
 
 
 class SummaryKind(NamedTuple):
-    """What is gathered.
+    """A kind of summary.
 
     Attributes:
-        name: of the file.
-        version: grows when the same log gives other bytes.
-        needs_state: whether `begin` needs the state before the first event; else reading begins with the first segment.
+        name: file name without the suffix.
+        version: raise it when the same log gives other bytes.
+        needs_state: whether `restart` needs the state before the first event; else reading begins with the first
+        segment.
     """
 
     name: str
@@ -173,35 +173,33 @@ class SummaryKind(NamedTuple):
     needs_state: bool = True
 
     def bookmark_version(self, first: int) -> str:
-        """The version of a bookmark whose reader began at this event."""
+        """The version of a bookmark whose reader started at event `first`."""
         return f"{self.version}, from event {first}"
 
 
 class Summary(Protocol):
-    """What is made of a log, in the making."""
-
     def restart(self, base: FoldBase) -> None:
-        """Start from nothing, after this state."""
+        """Start over, from the state in `base`."""
 
     def restore(self, kept: bytes | memoryview) -> None:
-        """Go on where `encode` was called. Raises DecodeError, ValueError or LookupError for other bytes."""
+        """Continue from what `encode` returned. Raises DecodeError, ValueError or LookupError for other bytes."""
 
     def encode(self) -> bytes:
-        """All that was made of it so far."""
+        """The summary so far, as bytes for the bookmark."""
 
 
 class CommitSummary(Summary, Protocol):
-    """Figures of a log's whole life, gathered commit by commit; implemented by `swarmd.results.history` and others."""
+    """A summary that is built commit by commit; implemented by `swarmd.results.history` and others."""
 
     def add_commit(self, commit: Commit) -> None:
-        """Take the commit that follows."""
+        """Add the next commit."""
 
 
 def update_summary(directory: Path, kind: SummaryKind, gathered: CommitSummary) -> int:
-    """Have `gathered` take a log's commits, from the end of a summary that fits, and keep one for the next time.
+    """Bring `gathered` up to the log's end, starting from a matching bookmark, and write a new one.
 
-    If none can be written, the next reader takes longer. Returns the number of the first event that was read. Raises
-    NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
+    If none can be written, the next reader just takes longer. Returns the number of the first event that was read.
+    Raises NotFoundError, LogDamaged, LogForeign, OtherVersion as reading does.
     """
     firsts = [first_seq_of(path) for path in list_segments(directory)]
     oldest = oldest_base(directory) if kind.needs_state else FoldBase(State(), firsts[0] if firsts else 0)
@@ -210,7 +208,7 @@ def update_summary(directory: Path, kind: SummaryKind, gathered: CommitSummary) 
     if place is None:
         gathered.restart(oldest)
     start = oldest.seq if place is None else place.seq
-    within = start - (place is not None)  # its segment, so that the next one is compared with it
+    within = start - (place is not None)  # reread that segment: the next one's link to it is checked
     with LogReader(directory, within) as reader:
         for commit in reader.read():
             if commit.end_seq > start:
@@ -223,7 +221,7 @@ def update_summary(directory: Path, kind: SummaryKind, gathered: CommitSummary) 
 
 
 def _resume_summary(directory: Path, name: str, version: str, gathered: CommitSummary) -> LogPosition | None:
-    """Go on from the summary that fits. Returns its place; None if there is none."""
+    """Restore from a matching bookmark. Returns its position; None if there is none."""
     with contextlib.suppress(UnusableBookmark, *DECODE_ERRORS, ValueError):
         found = read_bookmark(directory, name, version)
         if found is not None:

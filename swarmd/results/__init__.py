@@ -1,4 +1,4 @@
-"""What becomes of training besides the log: histories, model cards, pictures, trackers, and pushes to the Hub.
+"""Outputs of training besides the log: histories, model cards, pictures, trackers, and pushes to the Hub.
 
-These modules read logs, and report nothing back except the outcome of a push.
+These modules read logs; the only event they cause is the outcome of a push.
 """

@@ -14,30 +14,30 @@ from swarmd.core.state import FirstAccuracy
 from swarmd.core.values import SkipCause
 from swarmd.results.history import RoundResult, StageResult, TrainingHistory
 
-TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # RL Swarm's, and swarmd's
-TABLE_ROWS_MAX = 60  # rounds; of more, evenly spaced ones with the first and the last
+TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # RL Swarm's tags, and swarmd's
+TABLE_ROWS_MAX = 60  # rounds in the table; of more, a selection with the first and last
 TEXT_CHARS_MAX = 200  # of a name in the text
 
-HERE = "path/to/this/model"  # in the usage, if the repository is not known
-HUB_DATA = {"gsm8k": "openai/gsm8k", "math-hard": "open-r1/DAPO-Math-17k-Processed"}  # of kinds with `data = "hub"`
+HERE = "path/to/this/model"  # stands for the repository in the usage example, if unknown
+HUB_DATA = {"gsm8k": "openai/gsm8k", "math-hard": "open-r1/DAPO-Math-17k-Processed"}  # if `data = "hub"`
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#.|~&$:@])")
 
 
 class TrainingData(msgspec.Struct, frozen=True):
-    """What a node trains on."""
+    """The data that a node trains on, for the card."""
 
-    dataset: str = ""  # on the Hub
+    dataset: str = ""  # id on the Hub
     details: tuple[tuple[str, str], ...] = ()  # name and value
 
 
 def describe_training_data(
     kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: Path = Path()
 ) -> TrainingData:
-    """Describe a swarm's data from its table of the configuration; only the last part of a path is shown.
+    """Describe a swarm's data from its configuration; of a path, only the last part is shown.
 
-    A data set that lies in `home`, the node's data directory, does not come from the Hub.
+    A data set that exists below `home`, the node's data directory, is not described as one of the Hub.
     """
     name = str(options.get("dataset") or (HUB_DATA.get(kind, "") if options.get("data") == "hub" else ""))
     keys = ("subset", "split", "revision", "digest") if name else ("digest",)
@@ -50,29 +50,30 @@ def describe_training_data(
 
 
 class CardSubject(msgspec.Struct, frozen=True):
-    """What a card needs besides the log. `base` is `training.model`, `kind` is `swarm.kind`."""
+    """What a card needs besides the log. `base`: `training.model`; `kind`: `swarm.kind`."""
 
     kind: str = ""
     base: str = ""
     adapters: bool = False  # the repository holds adapters, not a whole model
-    repo: str = ""  # that the card is made for
-    revision: str = ""  # of the base, `training.revision`
+    repo: str = ""  # repository that the card is for
+    revision: str = ""  # of the base model, `training.revision`
     data: TrainingData = TrainingData()
 
 
 def make_card(history: TrainingHistory, subject: CardSubject) -> str:
-    """The card's text. Names from configurations and peers are escaped, so that they add neither markup nor header."""
+    """Make the card's text. Names from configurations and peers are escaped, so that they cannot add markup or
+    headings."""
     return "\n".join([_header(history, subject), *_body(history, subject), ""])
 
 
 def escape(text: str) -> str:
-    """Text as plain words in Markdown, on one line."""
+    """Escape text for Markdown, on one line."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return _SPECIAL.sub(r"\\\1", line[:TEXT_CHARS_MAX])
 
 
 def public_model_name(name: str) -> str:
-    """A base model's public name: only the last part of a directory's path."""
+    """A base model's public name: of a directory only its last part."""
     return name if _HUB_ID.fullmatch(name) else name.rstrip("/").rpartition("/")[2]
 
 
@@ -123,7 +124,7 @@ def _body(history: TrainingHistory, subject: CardSubject) -> list[str]:
 
 
 def _usage_section(subject: CardSubject) -> list[str]:
-    """An example program that uses the model."""
+    """An example program that loads the model."""
     place = subject.repo if _HUB_ID.fullmatch(subject.repo) else HERE
     if subject.adapters:
         load = [
@@ -143,7 +144,7 @@ def _usage_section(subject: CardSubject) -> list[str]:
 
 
 def _data_section(subject: CardSubject) -> list[str]:
-    """Where the questions came from."""
+    """The section on the origin of the questions."""
     data = subject.data
     if _HUB_ID.fullmatch(data.dataset):
         first = f"Questions of the data set [{escape(data.dataset)}](https://huggingface.co/datasets/{data.dataset})."
@@ -176,7 +177,7 @@ def _facts_section(history: TrainingHistory) -> list[str]:
 
 
 def describe_accuracy(history: TrainingHistory) -> str:
-    """A history's accuracy before and after, in words."""
+    """Describe accuracy before and after training."""
     last = _find_first_measured(reversed(history.stages))
     before, first = history.held_out_before, _find_first_measured(history.stages)
     if before is not None:
@@ -185,7 +186,7 @@ def describe_accuracy(history: TrainingHistory) -> str:
 
 
 def describe_accuracy_change(first: FirstAccuracy | None, last: float | None) -> str:
-    """A node's held-out accuracy before and after training, in the words of all views."""
+    """Describe held-out accuracy before and after training, in the same words for all views."""
     if first is None or last is None:
         return "not measured"
     when = "before the first step" if first.untrained else "when first measured"
@@ -215,7 +216,7 @@ def _table(rounds: Sequence[RoundResult]) -> list[str]:
 
 
 def thin_out(rounds: Sequence[RoundResult], rows_max: int) -> list[RoundResult]:
-    """At most `rows_max` rounds, evenly spaced, with the first and the last."""
+    """Select at most `rows_max` rounds, evenly spaced, with the first and the last."""
     if len(rounds) <= rows_max:
         return list(rounds)
     step = (len(rounds) - 1) / (rows_max - 1)

@@ -1,7 +1,7 @@
-"""The history of a node's training in its event log: stages, rewards, accuracy, skipped rounds, restarts, pushes.
+"""A node's training history from its event log: stages, rewards, accuracy, skipped rounds, restarts, pushes.
 
-The log is read without a lock, whether the daemon runs or not, and no state is folded. The history of a long log is
-kept beside it (`swarmd.eventlog.summaries`), so that the next read covers only what came since.
+The log is read without a lock, whether or not the daemon runs, and no state is folded. The history of a long log is
+cached beside it (`swarmd.eventlog.summaries`), so that the next read covers only what was added.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ class SkillPoint(msgspec.Struct, frozen=True, gc=False):
     held_out: float
     best: float
     fallen: bool
-    weight: float  # how often the task was drawn from there on; 1: as usual
+    weight: float  # how often the task is drawn from then on; 1: normal
 
 
 class SkillCurve(msgspec.Struct, frozen=True):
@@ -42,14 +42,14 @@ class SkillCurve(msgspec.Struct, frozen=True):
 
     task: str
     points: tuple[SkillPoint, ...]
-    fallen_since: int | None = None  # round; None if it has not fallen now
-    drawn_more_since: int | None = None  # round; None if it is drawn as usual now
+    fallen_since: int | None = None  # round; None if accuracy has not fallen
+    drawn_more_since: int | None = None  # round; None if drawn normally
 
 
 def curves_of(stages: Iterable[tuple[int, int, Sequence[Skill]]]) -> tuple[SkillCurve, ...]:
-    """The curves, sorted by task; of more than `SKILLS_MAX` tasks those that were measured last.
+    """Accuracy curves, sorted by task; of more than `SKILLS_MAX` tasks, the most recently measured.
 
-    Stages come in order, as round, stage and what was measured after it.
+    `stages`: in order, as (round, stage, measurements after it).
     """
     points: dict[str, list[SkillPoint]] = defaultdict(list)
     for round, stage, skills in stages:
@@ -66,7 +66,7 @@ def curves_of(stages: Iterable[tuple[int, int, Sequence[Skill]]]) -> tuple[Skill
 
 
 def _find_run_start(newest_first: Iterable[tuple[int, bool]]) -> int | None:
-    """First round of the unbroken run up to the newest one in which something holds; None if it does not hold there."""
+    """First round of the latest unbroken run of True; None if the newest value is False."""
     since = None
     for round, holds in newest_first:
         if not holds:
@@ -76,7 +76,8 @@ def _find_run_start(newest_first: Iterable[tuple[int, bool]]) -> int | None:
 
 
 def skills_summary(curves: Sequence[SkillCurve], tasks_max: int) -> str:
-    """The newest accuracy of at most `tasks_max` tasks, first of those that are drawn more often, with since when."""
+    """Summarize the newest accuracy of at most `tasks_max` tasks, starting with those drawn more often, and since
+    when."""
     ordered = sorted(curves, key=lambda curve: curve.drawn_more_since is None)
     told = [f"{curve.task} {curve.points[-1].held_out:.2f}{_describe_decline(curve)}" for curve in ordered[:tasks_max]]
     return ", ".join([*told, *[f"{len(curves) - tasks_max} more"] * (len(curves) > tasks_max)])
@@ -103,31 +104,31 @@ class StageResult(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     seconds: float
     peer_groups: int
-    refused: int  # peers' groups that were refused for any reason
+    refused: int  # peers' groups refused for any reason
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """A start of the node after its first, and the round that was open then."""
+    """A start of the node after its first, and the round open at the time."""
 
     round: int
     at: float
 
 
 class RoundResult(msgspec.Struct, frozen=True, gc=False):
-    """The stages of a round, summed up."""
+    """Aggregated stages of a round."""
 
     round: int
     stages: int
-    reward: float  # mean of the stages'
-    held_out: float | None  # the last measurement in it
+    reward: float  # mean over the stages
+    held_out: float | None  # last measurement in the round
     seconds: float
     tokens: int
     peer_groups: int
 
 
 class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
-    """The history in one log. `held_out_before` is the accuracy before the node's very first step."""
+    """The history in one log. `held_out_before`: accuracy before the node's very first step."""
 
     peer: str
     name: str = ""  # as configured
@@ -141,11 +142,11 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     pushes: tuple[events.ModelPushed, ...] = ()
     trainer_exits: int = 0  # unplanned
     held_out_before: float | None = None
-    from_seq: int = 0  # first event of the log: above 0 if its oldest part was removed
+    from_seq: int = 0  # first event of the log; above 0 if its beginning was removed
 
     @property
     def label(self) -> str:
-        """The node's configured name, or the one made from its peer id."""
+        """The configured name, or else the one derived from the peer id."""
         return self.name or animal_name(self.peer)
 
     @cached_property
@@ -177,7 +178,7 @@ def _sum_up(round: int, stages: Sequence[StageResult]) -> RoundResult:
 
 
 def read_history(directory: Path, trained: events.StageTrained | None = None) -> TrainingHistory:
-    """The history in a log.
+    """Read the history from a log.
 
     Args:
         directory: a data directory, or its events directory.
@@ -193,21 +194,21 @@ def read_history(directory: Path, trained: events.StageTrained | None = None) ->
 
 
 class PartialHistory(msgspec.Struct, array_like=True):
-    """A history in the making, as it is kept in a summary; `at` is the time of the last event."""
+    """The summary's on-disk form; `at`: time of the last event."""
 
     at: float = 0.0
-    round: int = -1  # the newest known one
+    round: int = -1  # newest known round
     first_seq: int = -1
     stopping: bool = False
-    fields: TrainingHistory = TrainingHistory("")  # without what follows
-    stages: dict[tuple[int, int], StageResult] = {}  # by round and stage, as reported last
+    fields: TrainingHistory = TrainingHistory("")  # all fields but those below
+    stages: dict[tuple[int, int], StageResult] = {}  # (round, stage) → last report
     skips: list[SkippedRounds] = []
     restarts: list[Restart] = []
     pushes: list[events.ModelPushed] = []
 
 
 class HistorySummary:
-    """Gathers a history from a log's events, one after the other; a `swarmd.eventlog.summaries.CommitSummary`."""
+    """Builds a history from a log's events; a `swarmd.eventlog.summaries.CommitSummary`."""
 
     def __init__(self) -> None:
         self._kept = PartialHistory()
@@ -232,7 +233,6 @@ class HistorySummary:
             self.apply_event(envelope)
 
     def apply_event(self, envelope: events.Envelope) -> None:
-        """Add the next event."""
         kept, event = self._kept, envelope.event
         kept.at = envelope.at
         if kept.first_seq < 0:
@@ -283,7 +283,7 @@ class HistorySummary:
         self._kept.fields = msgspec.structs.replace(self._kept.fields, **fields)
 
     def make_history(self, trained: events.StageTrained | None = None) -> TrainingHistory:
-        """The history so far, with a stage that may not be in the log yet. Raises NotFoundError."""
+        """The history so far, plus `trained`, which may not be in the log yet. Raises NotFoundError."""
         if trained is not None:
             self._apply_stage(trained)
         kept = self._kept

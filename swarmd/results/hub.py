@@ -1,12 +1,11 @@
-"""Pushing the model to the Hugging Face Hub, without delaying training.
+"""Pushes the model to the Hugging Face Hub without delaying training.
 
-- A push is a process of its own, `python -m swarmd.results.hub`, with an order on stdin and the outcome on stdout. It
+- A push is a separate process, `python -m swarmd.results.hub`, with the order on stdin and the outcome on stdout. It
   has a deadline and low priority, and may hang or crash.
-- It works on a snapshot that nothing else changes: hard links to the files of a finished checkpoint.
-- A push is one commit, made by `create_commit`: a download gets all of it or what was there before. (`upload_folder`
+- It works on an immutable snapshot: hard links to the files of a finished checkpoint.
+- A push is one commit, made by `create_commit`, so a download gets all of it or the previous version. (`upload_folder`
   may split a folder over several commits.)
-- The outcome is an event, `ModelPushed`. After a failure, or if the process ended during a push, the next due round
-  pushes again.
+- The outcome is an event, `ModelPushed`. After a failure, or an interrupted push, the next due round pushes again.
 """
 
 import os
@@ -34,12 +33,12 @@ from swarmd.secret_files import SecretKind
 from swarmd.worker.messages import EventSink
 
 TOKEN = SecretKind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
-VARIABLE = "HF_TOKEN"  # as for all of the Hub's libraries
-NAME_CHARS_MAX = 96  # of a repository: the Hub's own bound
+VARIABLE = "HF_TOKEN"  # environment variable of all Hub libraries
+NAME_CHARS_MAX = 96  # of a repository's name; the Hub's bound
 ERROR_CHARS_MAX = 500
 OUTCOME_BYTES_MAX = 65536  # of the process's answer
-PUSH_S = 3600.0  # a longer push is given up
-CLOSE_S = 3.0  # longest wait for a push that is killed
+PUSH_S = 3600.0  # timeout of a push
+CLOSE_S = 3.0  # longest wait for a killed push
 CHILD = (sys.executable, "-m", "swarmd.results.hub")
 SNAPSHOT = "snapshot"
 WEIGHTS, ADAPTERS, ADAPTER_SETTINGS = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
@@ -50,7 +49,7 @@ log = get_logger(__name__)
 
 
 class PushOrder(msgspec.Struct, frozen=True):
-    """What the push's process reads from its stdin. `trained` may not be in the log yet."""
+    """The input of the push process. `trained` may not be in the log yet."""
 
     snapshot: str
     data: str
@@ -60,7 +59,7 @@ class PushOrder(msgspec.Struct, frozen=True):
 
 
 class PushOutcome(msgspec.Struct, frozen=True):
-    """What it writes to its stdout."""
+    """The output of the push process."""
 
     revision: str = ""
     url: str = ""
@@ -68,8 +67,8 @@ class PushOutcome(msgspec.Struct, frozen=True):
 
 
 def repo_of(config: Config, peer: str, base: str) -> str:
-    """The repository's full name; "user/" is completed by the names of base model and node. Raises ConfigError:
-    results.hub.repo is not a valid name."""
+    """The repository's full name; "user/" is completed with base model and node. Raises ConfigError if results.hub.repo
+    is invalid."""
     repo = config.results.hub.repo
     check_repo(repo)
     if not repo.endswith("/"):
@@ -80,7 +79,7 @@ def repo_of(config: Config, peer: str, base: str) -> str:
 
 
 def check_hub(hub: HubConfig) -> None:
-    """Raise ConfigError if a repository is set whose name is not valid, or for which no token is named."""
+    """Raise ConfigError if a repository is set and its name is invalid, or no token is configured."""
     if hub.repo:
         check_repo(hub.repo)
     if hub.repo and not hub.token and not os.environ.get(VARIABLE, "").strip():
@@ -91,7 +90,7 @@ def check_hub(hub: HubConfig) -> None:
 
 
 def check_repo(repo: str, key: str = "results.hub.repo") -> None:
-    """Raise ConfigError if it is not a repository's name; `key` says where it was given."""
+    """Raise ConfigError unless `repo` is a valid repository name; `key` names its setting."""
     if not _REPO.fullmatch(repo):
         raise ConfigError(f"{key}: {repo!r} is not a repository of the Hub", 'Write it as "user/name" or "user/"')
 
@@ -100,13 +99,13 @@ class Pusher:
     """Pushes the model every `results.hub.every` rounds, one push at a time.
 
     Args:
-        observe: takes the outcome of a push; called from another thread.
+        observe: receives a push's outcome; called from another thread.
 
     Attributes:
-        base: the base model's name; as configured, but if that is "auto", the trainer puts the chosen one here.
+        base: the base model's name from the configuration; for "auto", the trainer sets the chosen one.
 
     Raises:
-        ConfigError: the repository's name is not valid, or there is no token.
+        ConfigError: the repository's name is invalid, or there is no token.
     """
 
     def __init__(self, config: Config, paths: NodeDirectory, peer: str, observe: EventSink) -> None:
@@ -123,10 +122,10 @@ class Pusher:
         if self._hub.repo:
             repo_of(config, peer, self.base)
             self._read_token()
-            shutil.rmtree(self._place, ignore_errors=True)  # from a push that the end of the process cut off
+            shutil.rmtree(self._place, ignore_errors=True)  # left by an interrupted push
 
     def _read_token(self) -> str:
-        """The token in the configured file, else in HF_TOKEN."""
+        """The token from the configured file, or else HF_TOKEN."""
         if self._hub.token:
             return load_token(self._hub.token, self._paths.root, TOKEN, chars_min=1)
         token = os.environ.get(VARIABLE, "").strip()
@@ -137,7 +136,6 @@ class Pusher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a push is under way."""
         return self._thread is not None and self._thread.is_alive()
 
     def is_due(self, trained: StageTrained) -> bool:
@@ -146,10 +144,10 @@ class Pusher:
         return bool(self._hub.repo) and last and (trained.round + 1) % self._hub.every == 0
 
     def push(self, trained: StageTrained, checkpoint: Path) -> None:
-        """Start to push a stage's checkpoint, if a push is due. Raises nothing.
+        """Start to push a stage's checkpoint, if a push is due. Never raises.
 
-        Returns when there is a snapshot: at once, or after the weights were copied if there are no hard links.
-        The checkpoint's directory may be removed afterwards.
+        Returns once the snapshot exists: at once, or after copying the weights if hard links are unsupported. The
+        checkpoint's directory may be removed afterwards.
         """
         if not self.is_due(trained):
             return
@@ -171,7 +169,7 @@ class Pusher:
         snapshot = self._place / SNAPSHOT
         shutil.rmtree(self._place, ignore_errors=True)
         snapshot.mkdir(parents=True)
-        token = self._read_token()  # each time, because it may have been replaced
+        token = self._read_token()  # read for each push, because it may have been replaced
         swarm = self._config.swarm
         copy_model_files(checkpoint, snapshot, public_model_name(self.base))
         subject = CardSubject(
@@ -185,7 +183,7 @@ class Pusher:
         return PushOrder(str(snapshot), str(self._paths.root), token, trained, subject)
 
     def _run_and_report(self, order: PushOrder, began: float) -> None:
-        """In a thread: run the push to its end or its deadline, and report the outcome."""
+        """In a thread: run the push until it ends or its deadline, and report the outcome."""
         try:
             outcome = self._run_push_process(order)
         except Exception as error:
@@ -218,11 +216,11 @@ class Pusher:
         event = ModelPushed(round, repo, outcome.revision, outcome.url, error, seconds)
         try:
             self._observe(event)
-        except OSError as gone:  # the daemon is gone, and with it the log
+        except OSError as gone:  # the daemon is gone
             log.warning("the outcome of a push could not be reported", round=round, error=error, reason=str(gone))
 
     def close(self) -> None:
-        """Kill a push that is under way; it is reported as a failure."""
+        """Kill a running push; it is reported as a failure."""
         self._closed.set()
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
@@ -231,16 +229,16 @@ class Pusher:
 
 
 def _push_environment() -> dict[str, str]:
-    """The operator's environment, without telemetry, implicit tokens and checks for updates."""
+    """The operator's environment, with telemetry, implicit tokens and update checks disabled."""
     kept = {key: value for key, value in os.environ.items() if key not in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
     quiet = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_DISABLE_PROGRESS_BARS")
     return {**kept, **dict.fromkeys((*quiet, "HF_HUB_DISABLE_UPDATE_CHECK"), "1"), "HF_DEBUG": "0"}
 
 
 def copy_model_files(checkpoint: Path, snapshot: Path, base: str) -> None:
-    """Copy the files of a checkpoint that are part of the model.
+    """Copy the model's files from a checkpoint.
 
-    Adapters get the file name that PEFT expects, and the public name of their base model.
+    Adapters get the file name that PEFT expects, and their base model's public name.
     """
     adapters = (checkpoint / ADAPTER_SETTINGS).exists()
     for file in checkpoint.iterdir():
@@ -255,7 +253,7 @@ def copy_model_files(checkpoint: Path, snapshot: Path, base: str) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Make a hard link, or a copy if the file system has no links."""
+    """Make a hard link, or a copy if the file system has none."""
     try:
         os.link(source, target)
     except OSError:
@@ -267,7 +265,7 @@ README = "README.md"
 
 
 def push(order: PushOrder) -> PushOutcome:
-    """Write the card into the snapshot and put it on the Hub. Raises whatever reading the log and the library raise."""
+    """Write the card into the snapshot and upload it. Raises whatever reading the log and the library raise."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     snapshot = Path(order.snapshot)
@@ -288,7 +286,7 @@ def push(order: PushOrder) -> PushOutcome:
 def main() -> None:
     """Read the order, push, and write the outcome; of an error, only its first line."""
     answers = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print to stdout
     os.nice(NICENESS)
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=PushOrder)
     try:

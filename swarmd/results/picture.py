@@ -1,7 +1,7 @@
-"""One picture of one or more nodes: held-out accuracy, reward, skipped rounds and restarts.
+"""Plots one or more nodes: held-out accuracy, reward, skipped rounds and restarts.
 
-It is drawn without a display. Colours are those of Okabe and Ito, which the colour-blind can tell apart; each node also
-has its own marker and line style.
+No display is needed. The colours are those of Okabe and Ito, distinguishable for the colour-blind; each node also has
+its own marker and line style.
 """
 
 from __future__ import annotations
@@ -33,27 +33,26 @@ CAUSES: dict[SkipCause, tuple[str, str]] = {  # marker and colour
     "fault": ("x", "#D55E00"),
     "stopped": ("s", "#0072B2"),
 }
-NODES_MAX = 64  # in one picture
-TASKS_MAX = 8  # panels of tasks in one picture
-TASK_INCHES = 1.4  # height of one
-POINTS_MARKED_MAX = 60  # rounds; with more, only some points have a marker
-BARS_MAX = 1000  # side by side
-POINTS_MAX = 4000  # of a line; more are averaged in groups
-SKIPS_BESIDE = 5  # skipped rounds shown before the first and after the last trained one, at the least
-LEGEND_CHARS = 140  # in one row
+NODES_MAX = 64  # nodes in one picture
+TASKS_MAX = 8  # task panels in one picture
+TASK_INCHES = 1.4  # height of a task panel
+POINTS_MARKED_MAX = 60  # with more rounds, only some points get a marker
+BARS_MAX = 1000  # bars in a row
+POINTS_MAX = 4000  # points of a line; more are averaged
+SKIPS_BESIDE = 5  # skipped rounds shown before the first and after the last trained one
+LEGEND_CHARS = 140  # in one row of the legend
 LABEL_CHARS_MAX = 60
 WIDTH_INCHES, DPI = 10.0, 150
 SUFFIXES = (".png", ".svg")
 
 
 def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
-    """Write the picture, as PNG or SVG by the suffix. An existing file is replaced atomically. Raises PathUnusable: the
-    file cannot be written."""
+    """Write the picture, as PNG or SVG by suffix, atomically. Raises PathUnusable if the file cannot be written."""
     figure = make_figure(histories)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # boxes instead
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # such characters appear as boxes
             figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated_metadata(path))
         temporary.replace(path)
     except OSError as error:
@@ -66,7 +65,7 @@ def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
 
 
 def _undated_metadata(path: Path) -> dict[str, Any]:
-    """Metadata without a date: the same log gives the same bytes."""
+    """Metadata without a date, so that the same log gives the same bytes."""
     return {"Date": None} if path.suffix == ".svg" else {"Software": "swarmd"}
 
 
@@ -100,14 +99,14 @@ def make_figure(histories: Sequence[TrainingHistory]) -> Figure:
 
 
 def choose_tasks(histories: Sequence[TrainingHistory]) -> list[str]:
-    """The tasks that get a panel, `TASKS_MAX` at most: first those that have fallen, then by name."""
+    """Choose at most `TASKS_MAX` tasks for panels: first those whose accuracy has fallen, then by name."""
     curves = [curve for history in histories for curve in history.skills]
     fallen = {curve.task for curve in curves if any(point.fallen for point in curve.points)}
     return sorted({curve.task for curve in curves}, key=lambda task: (task not in fallen, task))[:TASKS_MAX]
 
 
 def _draw_task(axes: Axes, histories: Sequence[TrainingHistory], task: str) -> None:
-    """Draw the nodes' accuracy on one task by round, with a broad line while the task is drawn more often."""
+    """Plot the nodes' accuracy on one task by round, with a wider line while the task is drawn more often."""
     for place, history in enumerate(histories):
         look = {**_node_style(place, history), "markersize": 3.0, "linewidth": 1.2}
         for points in (curve.points for curve in history.skills if curve.task == task):
@@ -123,7 +122,6 @@ def _draw_task(axes: Axes, histories: Sequence[TrainingHistory], task: str) -> N
 
 
 def _node_style(place: int, history: TrainingHistory) -> dict[str, Any]:
-    """Colour, line style and marker of a node."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": LINES[place // len(COLOURS) % len(LINES)],
@@ -152,7 +150,7 @@ def _draw_reward(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> 
 
 
 def average_points(points: Iterable[tuple[int, float]], count: int) -> list[tuple[float, float]]:
-    """Average neighbouring points so that at most `POINTS_MAX` of `count` points are left."""
+    """Average neighbouring points so that at most `POINTS_MAX` of `count` remain."""
     step = math.ceil(count / POINTS_MAX)
     if step <= 1:
         return [*points]
@@ -184,7 +182,7 @@ def _draw_node_lanes(axes: Axes, histories: Sequence[TrainingHistory], names: Se
 
 
 def list_trained_spans(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
-    """First and last rounds of spans of trained rounds; rounds at most `gap` apart are in one span."""
+    """First and last rounds of spans of trained rounds; rounds at most `gap` apart are joined."""
     spans: list[tuple[int, int]] = []
     for row in history.rounds:
         if spans and row.round - spans[-1][1] <= gap:
@@ -195,7 +193,7 @@ def list_trained_spans(history: TrainingHistory, gap: float) -> list[tuple[int, 
 
 
 def _shown_rounds(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
-    """First and last round that are shown: the trained ones, with skips and restarts near them."""
+    """First and last round to show: the trained ones, with nearby skips and restarts."""
     ends = [(history.rounds[0], history.rounds[-1]) for history in histories if history.rounds]
     trained = [row.round for both in ends for row in both] or [0]
     first, last = min(trained), max(trained)
@@ -207,7 +205,7 @@ def _shown_rounds(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
 
 
 def labels_of(histories: Sequence[TrainingHistory]) -> list[str]:
-    """The nodes' names; if two are the same, with the names made from their peer ids."""
+    """The nodes' names; duplicates get the name derived from the peer id as well."""
     names = [history.label for history in histories]
     full = [
         name if names.count(name) == 1 else f"{name} ({animal_name(history.peer)})"
@@ -217,7 +215,7 @@ def labels_of(histories: Sequence[TrainingHistory]) -> list[str]:
 
 
 def escape_label(text: str) -> str:
-    """Text without special meaning to matplotlib, on one line; a leading underscore would hide it from the legend."""
+    """Escape matplotlib's markup, on one line; a leading underscore would hide a legend entry."""
     line = "".join(c if c.isprintable() else " " for c in text)[:LABEL_CHARS_MAX].replace("$", r"\$")
     return f" {line}" if line.startswith("_") else line
 

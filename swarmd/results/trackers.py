@@ -1,11 +1,11 @@
-"""Trackers: training metrics for TensorBoard, Weights & Biases and trackio, step by step.
+"""Trackers: per-step training metrics for TensorBoard, Weights & Biases and trackio.
 
 - transformers' own integrations write them, so TRL's metrics have their usual names, below `train/`.
-- All write below the data directory; none uses the network unless the operator's environment says so.
-- A tracker is called in a thread. One that fails or takes too long is given up with one warning until the trainer
-  starts again, and training goes on.
-- Steps are optimiser steps since the node's first start, so that curves continue after a restart. A stage that is
-  trained again first takes back the metrics of its steps (`rewind`).
+- All write below the data directory; none uses the network unless the operator's environment enables it.
+- A tracker runs in a thread. One that fails or takes too long is disabled, with one warning, until the trainer
+  restarts, and training continues.
+- Steps are optimiser steps since the node's first start, so that curves continue after a restart. Before a stage is
+  trained again, the metrics of its steps are removed (`rewind`).
 """
 
 import importlib.util
@@ -29,24 +29,24 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 
 PROJECT = "swarmd"
-FILE_BYTES_MAX = 8 * 1024 * 1024  # of one TensorBoard event file; the next one is begun then
+FILE_BYTES_MAX = 8 * 1024 * 1024  # of one TensorBoard event file before the next begins
 FILES_MAX = 512  # event files kept
-TENSORBOARD_BYTES_MAX = 128 * 1024 * 1024  # event files kept, all together; the oldest go first
+TENSORBOARD_BYTES_MAX = 128 * 1024 * 1024  # total of event files kept; the oldest are removed first
 RUNS_MAX = 32  # directories of wandb runs kept
-TRACKIO_BYTES_MAX = 256 * 1024 * 1024  # of trackio's database; then it takes no more
+TRACKIO_BYTES_MAX = 256 * 1024 * 1024  # of trackio's database; then it gets no more metrics
 SIZE_CHECK_LOGS = 100  # between two checks of a file's size
-MAKE_S = 40.0  # longest wait for a tracker's start: wandb's server, if it is used, may not answer
-TELL_S = 10.0  # for metrics: only local disks are waited for, unless the environment says otherwise
-CLOSE_S = 10.0  # for writing what it still holds
+MAKE_S = 40.0  # timeout of a tracker's start: wandb's server, if used, may not answer
+TELL_S = 10.0  # timeout for metrics: normally only local disks are involved
+CLOSE_S = 10.0  # timeout for flushing
 
 T = TypeVar("T")
 log = get_logger(__name__)
 
 
 class Tracker:
-    """One of transformers' integrations. Any method may raise; then `Trackers` gives the tracker up."""
+    """Wraps one of transformers' integrations. If a method raises, `Trackers` disables the tracker."""
 
-    _arguments = SimpleNamespace(to_dict=dict, run_name=None)  # none of the trainer's arguments are shown
+    _arguments = SimpleNamespace(to_dict=dict, run_name=None)  # reveals none of the trainer's arguments
 
     def __init__(self, callback: Any) -> None:
         self._callback = callback
@@ -58,17 +58,15 @@ class Tracker:
         self._callback.on_log(self._arguments, TrainerState(global_step=step), None, logs=figures)
 
     def rewind(self, step: int) -> None:
-        """Take back the metrics of steps after this one: they will be trained again."""
+        """Remove the metrics of steps after `step`, which will be trained again."""
 
     def close(self) -> None:
-        """Write what is still held."""
         from transformers import TrainerState
 
         self._callback.on_train_end(self._arguments, TrainerState(), None)
 
 
 def make_callback(name: str, *arguments: Any) -> Any:
-    """One of transformers' integrations."""
     from transformers.integrations import integration_utils
 
     make: Callable[..., Any] = integration_utils.INTEGRATION_TO_CALLBACK[name]
@@ -76,7 +74,7 @@ def make_callback(name: str, *arguments: Any) -> Any:
 
 
 class TensorBoard(Tracker):
-    """Event files in a directory, beside those of earlier processes, whose steps after `step` are purged."""
+    """Event files beside those of earlier processes, whose steps after `step` are purged."""
 
     def __init__(self, directory: Path, step: int) -> None:
         self._directory = directory
@@ -96,7 +94,7 @@ class TensorBoard(Tracker):
         super().log(step, figures)
         self._logs += 1
         if self._logs % SIZE_CHECK_LOGS == 0 and event_files(self._directory)[-1].stat().st_size > FILE_BYTES_MAX:
-            self.rewind(step)  # there are no later steps: only a new file is begun
+            self.rewind(step)  # there are no later steps; this only starts a new file
 
     def rewind(self, step: int) -> None:
         self.close()
@@ -104,16 +102,16 @@ class TensorBoard(Tracker):
 
 
 class Wandb(Tracker):
-    """A run of Weights & Biases, in `wandb` below the directory; `wandb sync` sends it later.
+    """A run of Weights & Biases, in `wandb` below the directory; `wandb sync` uploads it later.
 
-    Offline, unless WANDB_MODE says otherwise. Each process has its own run, in one group. Runs cannot take metrics
-    back: a stage that was trained again is in them twice.
+    Offline, unless WANDB_MODE says otherwise. Each process has its own run, in one group. Runs cannot remove metrics: a
+    stage that was trained again appears twice.
     """
 
     def __init__(self, directory: Path, run: str, group: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         prune(oldest_first(directory / "wandb", "*run-*"), RUNS_MAX - 1)
-        os.environ |= {"WANDB_LOG_MODEL": "false", "WANDB_WATCH": "false"}  # the callback is given no model
+        os.environ |= {"WANDB_LOG_MODEL": "false", "WANDB_WATCH": "false"}  # the callback gets no model
         import wandb
 
         self._run: Any = wandb.init(
@@ -134,20 +132,20 @@ class Wandb(Tracker):
 
 
 class Trackio(Tracker):
-    """A run in trackio's local database, the same one after a restart; a stage that is trained again is in it twice."""
+    """A run in trackio's local database, continued after a restart; a stage that is trained again appears twice."""
 
     def __init__(self, directory: Path, run: str, group: str) -> None:
         self._directory = directory
         self._logs = 0
         directory.mkdir(parents=True, exist_ok=True)
-        os.environ["TRACKIO_DIR"] = str(directory)  # read when it is imported
+        os.environ["TRACKIO_DIR"] = str(directory)  # read by trackio on import
         import trackio
 
         trackio.init(
             project=PROJECT, name=run, group=group, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
         )
         super().__init__(make_callback("trackio"))
-        self._callback._initialized = True  # otherwise it starts its own run, with metrics of the machine
+        self._callback._initialized = True  # otherwise it starts its own run, with system metrics
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         if self._logs % SIZE_CHECK_LOGS == 0:
@@ -168,7 +166,7 @@ def oldest_first(directory: Path, pattern: str) -> list[Path]:
 
 
 def prune(paths: list[Path], count_max: int, bytes_max: float = math.inf) -> None:
-    """Remove the first of these files and directories, so that the rest is within both bounds."""
+    """Remove the first of these files and directories until the rest is within both bounds."""
     kept_bytes = 0
     for place, path in enumerate(reversed(paths)):
         kept_bytes += path.lstat().st_size
@@ -181,31 +179,31 @@ def prune(paths: list[Path], count_max: int, bytes_max: float = math.inf) -> Non
 
 
 class Trackers:
-    """The configured trackers. One that fails or takes too long is given up with one warning.
+    """The configured trackers. One that fails or takes too long is disabled with one warning.
 
-    Making each may take `MAKE_S`.
+    Starting each may take up to `MAKE_S`.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], Tracker]] | None = None) -> None:
         self._trackers: dict[str, tuple[Tracker, Context]] = {}
         for name, make in (makers or {}).items():
-            context = copy_context()  # trackio keeps its run there
+            context = copy_context()  # trackio keeps its current run in a context variable
             try:
                 self._trackers[name] = run_with_timeout(make, MAKE_S, context), context
             except Exception as error:
                 _warn(name, error)
 
     def log(self, step: int, figures: Mapping[str, float | None]) -> None:
-        """Write the metrics of an optimiser step, by name; those that are not finite numbers are left out."""
+        """Write the metrics of an optimiser step, by name; values that are not finite are dropped."""
         told = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
         self._call_trackers(lambda tracker: tracker.log(step, told), TELL_S)
 
     def rewind(self, step: int) -> None:
-        """Take back the metrics of steps after this one: they will be trained again."""
+        """Remove the metrics of steps after `step`, which will be trained again."""
         self._call_trackers(lambda tracker: tracker.rewind(step), TELL_S)
 
     def close(self) -> None:
-        """Have all trackers write what they still hold."""
+        """Flush all trackers."""
         self._call_trackers(lambda tracker: tracker.close(), CLOSE_S)
         self._trackers.clear()
 
@@ -219,7 +217,7 @@ class Trackers:
 
 
 def run_with_timeout(call: Callable[[], T], limit_s: float, context: Context) -> T:
-    """Run a call in its own thread and return its result, or raise its error. Raises TimeoutError beyond the limit."""
+    """Run a call in its own thread; return its result or raise its error. Raises TimeoutError after `limit_s`."""
     outcome: Future[T] = Future()
 
     def run_call() -> None:
@@ -228,7 +226,7 @@ def run_with_timeout(call: Callable[[], T], limit_s: float, context: Context) ->
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run_call, name="tracker", daemon=True).start()  # does not keep the process from ending
+    threading.Thread(target=run_call, name="tracker", daemon=True).start()  # does not delay the process's end
     try:
         return outcome.result(limit_s)
     except TimeoutError as error:
@@ -243,7 +241,7 @@ def _warn(name: str, error: Exception) -> None:
 
 
 def check_trackers(config: Config) -> None:
-    """Raise ConfigError if a configured tracker's package is not installed. Imports nothing."""
+    """Raise ConfigError if a configured tracker's package is missing. Imports nothing."""
     for name in ("wandb", "trackio"):
         if name in config.results.trackers and not is_installed(name):
             raise ConfigError(
@@ -257,10 +255,10 @@ def is_installed(package: str) -> bool:
 
 
 def make_trackers(config: Config, paths: NodeDirectory, peer: str, step: int) -> Trackers:
-    """The configured trackers, which continue after optimiser step `step`.
+    """Make the configured trackers, which continue after optimiser step `step`.
 
-    Without the tensorboard package the node trains on, and the log says once that there are no event files. Raises
-    ConfigError: wandb or trackio is configured and not installed.
+    Without the tensorboard package, training goes on and the log says once that there are no event files. Raises
+    ConfigError if wandb or trackio is configured but not installed.
     """
     check_trackers(config)
     run = config.name or animal_name(peer, "_")

@@ -1,8 +1,8 @@
-"""A process gives up rights: to files by Landlock, to system calls by seccomp. Its children inherit what is left.
+"""Lets a process drop rights: to files by Landlock, to system calls by seccomp. Its children inherit the rest.
 
-- It is for workers: trusted programs that talk to the network. They keep what they need, so that whoever exploits a
-  hole in them gets no more.
-- It needs no privilege, and Linux 5.13. What a kernel cannot take away is reported, and the process goes on.
+- It is for workers: trusted programs that use the network. They keep what they need, so that an attacker who exploits
+  one gets no more.
+- It needs Linux 5.13, and no privilege. Rights that a kernel cannot take away are reported, and the process continues.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import swarmd
 from swarmd.sandbox import syscalls
 from swarmd.sandbox.launcher import apply_syscall_filter, check_libc_result, libc
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls, alike on all machines
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system call numbers, the same on all architectures
 VERSION, PATH_BENEATH = 1, 1
 NO_NEW_PRIVILEGES = 38
 
@@ -28,43 +28,42 @@ REMOVE_DIRECTORY, REMOVE_FILE = 1 << 4, 1 << 5
 MAKE_DIRECTORY, MAKE_FILE, MAKE_SOCKET, MAKE_LINK = 1 << 7, 1 << 8, 1 << 9, 1 << 12
 ALL_OF_FIRST = (1 << 13) - 1
 REFER, TRUNCATE, DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
-SINCE = {2: REFER, 3: TRUNCATE, 5: DEVICE_CONTROL}  # by the version of Landlock that brought the right
+SINCE = {2: REFER, 3: TRUNCATE, 5: DEVICE_CONTROL}  # version of Landlock → right that it added
 ABSTRACT_SOCKETS, SCOPES_SINCE = 1, 6
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL  # that apply to files, not only to directories
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL  # rights that apply to files
 
 READ = READ_FILE | READ_DIRECTORY
 CHANGE = (
     READ | WRITE_FILE | TRUNCATE | REMOVE_FILE | REMOVE_DIRECTORY | MAKE_DIRECTORY | MAKE_FILE | MAKE_SOCKET | REFER
 )
 
-# What a Python program that uses the network reads of a machine.
+# What a Python program that uses the network reads outside its own files.
 SYSTEM = ("/usr", "/lib", "/lib64", "/proc", "/sys", "/dev", "/run/systemd/resolve")
 ETC = (
     *("ca-certificates", "crypto-policies", "pki", "ssl"),
     *("gai.conf", "host.conf", "hosts", "nsswitch.conf", "protocols", "resolv.conf", "services"),
     *("group", "ld.so.cache", "localtime", "mime.types", "passwd", "timezone"),
 )
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # variables that name further files of OpenSSL's
-CLOCK = "FAKETIME_TIMESTAMP_FILE"  # and the one that names the file with libfaketime's time, in tests of clock steps
-DEVICES = ("/dev/null", "/dev/tty")  # that are written to as well
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # environment variables that name more certificate files of OpenSSL
+CLOCK = "FAKETIME_TIMESTAMP_FILE"  # names the file with libfaketime's time, in tests of clock steps
+DEVICES = ("/dev/null", "/dev/tty")  # may also be written to
 
-# Calls that a worker needs, but no program in the sandbox.
+# Calls that a worker needs, but a sandboxed program does not.
 NEEDED = {"socket", "pidfd_open", "memfd_create", "shmget", "semget", "msgget", "mq_open", "personality"}
 
 
 class AllowedAccess(NamedTuple):
-    """What a process may still do."""
+    """Access that a process keeps."""
 
-    reads: tuple[Path, ...] = ()  # files, and directories with all below; besides the interpreter's and the system's
-    changes: tuple[Path, ...] = ()  # directories: everything below may be read, made, changed and removed
-    runs: tuple[Path, ...] = ()  # programs; no other can be executed
+    reads: tuple[Path, ...] = ()  # files and directory trees to read, besides the interpreter's and the system's
+    changes: tuple[Path, ...] = ()  # directory trees in which everything is allowed but execution
+    runs: tuple[Path, ...] = ()  # programs to execute
 
 
 def confine(bounds: AllowedAccess, away_from: Path) -> list[str]:
-    """Take from this thread, and from all that it starts, every right that the bounds do not name.
+    """Drop every right of this thread, and of what it starts, that `bounds` does not list.
 
-    In `away_from` nothing else may be read even if it is on Python's path. Returns what could not be taken away, in
-    words.
+    Python's path grants no access inside `away_from`. Returns descriptions of what could not be dropped.
     """
     left = []
     try:
@@ -96,7 +95,7 @@ def _restrict_file_access(bounds: AllowedAccess, away_from: Path) -> None:
     for since, right in SINCE.items():
         handled |= right if version >= since else 0
     wanted = _LandlockRuleset(handled, 0, ABSTRACT_SOCKETS if version >= SCOPES_SINCE else 0)
-    size = 8 if version < 4 else 16 if version < SCOPES_SINCE else 24  # of the structure, as this kernel knows it
+    size = 8 if version < 4 else 16 if version < SCOPES_SINCE else 24  # size of the structure in this kernel
     rules = check_libc_result(libc.syscall(CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), 0), "landlock")
     try:
         for path, rights in _collect_path_rights(bounds, away_from).items():
@@ -126,7 +125,7 @@ def _collect_path_rights(bounds: AllowedAccess, away_from: Path) -> dict[Path, i
 
 
 def _module_paths(away_from: Path) -> list[Path]:
-    """Where modules are read from, except for places from which the directory could be reached."""
+    """Directories that modules are imported from, without those that contain `away_from`."""
     places = {Path(place).resolve() for place in (*sys.path, *sysconfig.get_paths().values(), sys.base_prefix) if place}
     places |= {Path(swarmd.__file__).resolve().parent, Path(sys.prefix).resolve()}
     return sorted(place for place in places if not away_from.resolve().is_relative_to(place))
@@ -136,7 +135,7 @@ def _add_path_rule(rules: int, path: Path, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # a missing file cannot be opened later either: a rule is for a file, not for a name
+        return  # rules apply to files, not names: a missing file stays inaccessible
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= OF_FILES

@@ -1,7 +1,7 @@
-"""Runs first in the sandbox, as `python -c`: takes the program from standard input, sets the limits, runs it.
+"""Runs first in the sandbox, as `python -c`: reads the program from standard input, sets the limits, runs it.
 
-It imports as little as possible, because every run pays for it. Arguments: the program's size in bytes; for bubblewrap,
-what it has left to do, as FILES:FILTER, else an empty one; then limits for `resource.setrlimit`, as NAME=NUMBER.
+It imports as little as possible, because every run pays for it. Arguments: the program's size in bytes; under
+bubblewrap, the remaining set-up as FILES:FILTER, else ""; then limits for `resource.setrlimit`, as NAME=NUMBER.
 """
 
 import os
@@ -13,11 +13,11 @@ NO_SUID, NO_DEVICES, REMOUNT = 2, 4, 32  # sys/mount.h
 SET_NO_NEW_PRIVILEGES, SET_SECCOMP, SECCOMP_FILTER = 38, 22, 2  # linux/prctl.h
 CAPABILITIES_VERSION = 0x20080522  # linux/capability.h
 
-READY = b"\x06"  # first byte of standard output: all is set up, and what follows is the program's
+READY = b"\x06"  # first byte of standard output: set-up is done, the program's output follows
 
 
 def read_program(size_bytes: int) -> str:
-    """Read the program, and no byte of its own standard input, which follows."""
+    """Read the program, but not its standard input, which follows."""
     program = b""
     while len(program) < size_bytes:
         chunk = os.read(0, size_bytes - len(program))
@@ -28,8 +28,8 @@ def read_program(size_bytes: int) -> str:
 
 
 def finish_isolation(files: int, instructions: bytes) -> None:
-    """Do what bubblewrap cannot: bound the number of files in the scratch directory. Then give up the capability that
-    this takes, and filter system calls. Raises OSError if the kernel does not allow it; then nothing is run."""
+    """Complete bubblewrap's set-up: bound the number of files in the scratch directory, then drop the capability that
+    this needs, and filter system calls. Raises OSError if the kernel refuses; nothing is run then."""
     import ctypes
 
     class FilterProgram(ctypes.Structure):  # struct sock_fprog
@@ -50,16 +50,16 @@ def finish_isolation(files: int, instructions: bytes) -> None:
 
 
 def set_resource_limits(named: list[str]) -> None:
-    """Set each limit for good: without a privilege, a hard limit cannot be raised again."""
+    """Set hard limits, which cannot be raised again without privilege."""
     for limit in named:
         name, _, number = limit.partition("=")
         hard = int(number)
-        extra = 1 if name == "RLIMIT_CPU" else 0  # SIGXCPU first; SIGKILL a second later if it was ignored
+        extra = 1 if name == "RLIMIT_CPU" else 0  # SIGXCPU first; SIGKILL a second later if it is ignored
         resource.setrlimit(getattr(resource, name), (hard, hard + extra))
 
 
 def run_program(program: str) -> None:
-    """Run the program as `__main__`. What it raises is printed without this file's frames."""
+    """Run the program as `__main__`. Its traceback is printed without this file's frames."""
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]

@@ -1,13 +1,13 @@
-"""Puts a program into namespaces of its own if there is no bubblewrap.
+"""Runs a program in its own namespaces, where bubblewrap is missing.
 
-It runs as a script with one argument, the order, as marshal's bytes in hexadecimal, and imports as little as it can,
+It runs as a script with one argument, the order, marshalled and in hexadecimal, and imports as little as it can,
 because every run pays for it.
 
-- The program gets a user, mount, process, network, IPC, host name and cgroup namespace; a root file system in memory
-  that holds what the layout names, read-only, and a scratch directory; no capability, no new privilege, and the system
+- The program gets new user, mount, process, network, IPC, host name and cgroup namespaces; an in-memory root file
+  system with the layout's files, read-only, and a scratch directory; no capability, no new privilege, and the system
   call filter.
 - The launcher waits outside. The first process inside reaps the others and ends with the program, and then the kernel
-  ends everything in the namespace. Each process dies with its parent.
+  kills everything in the namespace. Each process dies with its parent.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import os
 import select
 import sys
 
-TYPE_CHECKING = False  # as typing has it, without the time that importing typing takes
+TYPE_CHECKING = False  # avoids importing typing, which is slow
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
 NEW_NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x02000000
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-KEPT = READ_ONLY | NO_SUID | NO_DEVICES | NO_EXEC | 1024 | 2048  # statvfs and mount number these alike (noatime too)
+KEPT = READ_ONLY | NO_SUID | NO_DEVICES | NO_EXEC | 1024 | 2048  # statvfs and mount use the same numbers (noatime too)
 RELATIVE_TIME, RELATIVE_TIME_MOUNT = 4096, 1 << 21
 DETACH = 2
 SET_DEATH_SIGNAL, SET_NO_NEW_PRIVILEGES, SET_SECCOMP, SECCOMP_FILTER = 1, 38, 22, 2
 CAPABILITIES_VERSION = 0x20080522
 NOBODY, KILL = 65534, 9
-SIGNALLED = 128  # plus the signal's number: the exit code of a process that a signal ended
+SIGNALLED = 128  # 128 plus a signal's number is the exit code of a process that it killed
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check_libc_result(result: int, what: str) -> int:
-    """A libc call's result; raises OSError for -1."""
+    """Return a libc call's result; raise OSError for -1."""
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -52,7 +52,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def die_with_parent(parent_is_gone: Callable[[], bool]) -> None:
-    """Have the kernel kill this process when its parent ends; end now if that has happened already."""
+    """Make the kernel kill this process when its parent ends; exit now if that has already happened."""
     check_libc_result(libc.prctl(SET_DEATH_SIGNAL, KILL, 0, 0, 0), "prctl")
     if parent_is_gone():
         os._exit(1)
@@ -62,14 +62,14 @@ def enter_namespaces() -> None:
     """Enter new namespaces of every kind, as the user `nobody`."""
     user, group = os.geteuid(), os.getegid()
     check_libc_result(libc.unshare(NEW_NAMESPACES), "unshare")
-    libc.sethostname(b"sandbox", 7)  # if a service may not do this, its programs see the machine's name
+    libc.sethostname(b"sandbox", 7)  # if not permitted, programs see the machine's name
     for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
             file.write(text)
 
 
 def build_root_filesystem(order: dict[str, Any]) -> None:
-    """Make the root file system and go there; the former one is then out of reach."""
+    """Build the root file system and switch to it; the old one becomes unreachable."""
     mount("", "/", flags=RECURSIVE | PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", NO_SUID | NO_DEVICES, "size=1m,nr_inodes=1024,mode=755")
     os.mkdir("/tmp/old")  # noqa: PTH102
@@ -89,7 +89,7 @@ def build_root_filesystem(order: dict[str, Any]) -> None:
 
 
 def bind_read_only(source: str, target: str) -> None:
-    """Mount a file or directory at another place, read-only."""
+    """Bind-mount a file or directory read-only."""
     os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
     if os.path.isdir(source):  # noqa: PTH112
         os.mkdir(target)  # noqa: PTH102
@@ -97,7 +97,7 @@ def bind_read_only(source: str, target: str) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     mount(source, target, flags=BIND)
     had = os.statvfs(target).f_flag
-    kept = had & KEPT | (RELATIVE_TIME_MOUNT if had & RELATIVE_TIME else 0)  # flags of a parent's mount are locked
+    kept = had & KEPT | (RELATIVE_TIME_MOUNT if had & RELATIVE_TIME else 0)  # flags of the parent's mount are locked
     mount("", target, flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | kept)
 
 
@@ -113,14 +113,14 @@ class FilterProgram(ctypes.Structure):
 
 
 def apply_syscall_filter(instructions: bytes) -> None:
-    """From here on allow no new privileges, and only the system calls that the filter lets through."""
+    """Forbid new privileges, and all system calls that the filter does not allow, from now on."""
     check_libc_result(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
     program = FilterProgram(len(instructions) // 8, instructions)
     check_libc_result(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
 
 
 def exec_interpreter(order: dict[str, Any]) -> None:
-    """Filter system calls and become the interpreter, with only standard input, output and error open."""
+    """Filter system calls and exec the interpreter, with only standard input, output and error open."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     apply_syscall_filter(order["filter"])
     os.execve(order["command"][0], order["command"], order["environment"])
@@ -132,7 +132,7 @@ def exit_code_of(status: int) -> int:
 
 
 def run_init_process(order: dict[str, Any], parent_end: int) -> None:
-    """Be process 1 of the namespace. Never returns."""
+    """Act as process 1 of the namespace. Never returns."""
     waiter = select.poll()
     waiter.register(parent_end, 0)
     die_with_parent(lambda: bool(waiter.poll(0)))
@@ -149,7 +149,7 @@ def run_init_process(order: dict[str, Any], parent_end: int) -> None:
 
 
 def launch_program(order: dict[str, Any]) -> int:
-    """Run the program. Returns the exit code; raises OSError if the kernel does not allow what this needs."""
+    """Run the program. Returns the exit code; raises OSError if the kernel refuses what this needs."""
     die_with_parent(lambda: os.getppid() != order["parent"])
     if not order["namespaces"]:
         os.chdir(order["scratch"])

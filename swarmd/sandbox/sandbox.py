@@ -1,7 +1,7 @@
-"""The sandbox: takes untrusted programs, gives verdicts.
+"""The sandbox: runs untrusted programs and returns verdicts.
 
 - A program sees the interpreter, its standard library, and the shared libraries that these load. They are mounted under
-  `/python`, so that it sees no path of this machine and nothing that lies beside them.
+  `/python`, so that it sees no path of this machine and no neighbouring file.
 - Each run is one child process: fed, read up to a bound, and killed at its deadline.
 """
 
@@ -33,18 +33,18 @@ from swarmd.sandbox.session import SandboxSession
 
 MIB = 1024 * 1024
 
-# How programs are confined. `auto` takes bubblewrap if it works, else namespaces made here, else refuses.
+# How programs are confined. `auto`: bubblewrap if it works, else the namespaces of `launcher`, else refuse.
 Isolation = Literal["auto", "bubblewrap", "namespaces", "none-i-accept-the-risk"]
 
 Status = Literal[
     "ok",  # ended by itself with exit code 0
     "failed",  # an exception, another exit code, or a signal
-    "timeout",  # past the wall deadline, or out of CPU seconds
+    "timeout",  # past the wall deadline, or out of CPU time
     "memory",  # ended by a MemoryError
     "output-limit",  # killed: it printed more than allowed
-    "processes",  # tried to start a process or a thread, and ended of it
-    "stopped",  # ended, or never run, because the caller wanted no more of it, or not begun in time: proves nothing
-    "refused",  # never run: program or standard input is too large, or not text
+    "processes",  # tried to start a process or a thread, and ended because of that
+    "stopped",  # ended or not run at the caller's request, or not started in time: proves nothing
+    "refused",  # never run: program or standard input is too large, or not valid text
 ]
 
 Seconds = Annotated[int, msgspec.Meta(ge=1, le=3600)]
@@ -52,19 +52,19 @@ Bytes = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bounds on one run. A program is one process with one thread; it cannot start another.
+    """Bounds on one run. A program is one process with one thread, and cannot start another.
 
-    Memory in all is at most `memory_bytes` and `scratch_bytes` together, plus what the kernel keeps for it: buffers of
-    pipes (1 MiB for two of `files_open`, at most 64 MiB), 1,024 files and directories, mappings and locks, 35 MiB at
-    worst with the default of `files_open`. Without isolation the scratch directory is one of the machine's, and only
-    `file_bytes` and CPU seconds bound what is written to it.
+    Total memory is at most `memory_bytes` plus `scratch_bytes`, plus kernel memory: pipe buffers (1 MiB for two of
+    `files_open`, at most 64 MiB), 1,024 files and directories, mappings and locks, 35 MiB at worst with the default of
+    `files_open`. Without isolation the scratch directory is on the machine's disk, and only `file_bytes` and CPU time
+    bound what is written to it.
     """
 
-    wall_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0  # then it is killed
+    wall_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0  # wall time, then it is killed
     cpu_s: Seconds = 2
-    memory_bytes: Annotated[int, msgspec.Meta(ge=64 * MIB, le=2**40)] = 512 * MIB  # of address space, Python included
-    scratch_bytes: Bytes = 16 * MIB  # of the one writable directory, which is gone afterwards
-    file_bytes: Bytes = 8 * MIB  # of one file
+    memory_bytes: Annotated[int, msgspec.Meta(ge=64 * MIB, le=2**40)] = 512 * MIB  # address space, Python included
+    scratch_bytes: Bytes = 16 * MIB  # size of the one writable directory, removed afterwards
+    file_bytes: Bytes = 8 * MIB  # size of one file
     files_open: Annotated[int, msgspec.Meta(ge=8, le=1024)] = 32
     program_bytes: Bytes = 64 * 1024
     input_bytes: Bytes = MIB
@@ -72,42 +72,40 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. The program itself decides all but `status`, the exit code and the times."""
+    """The result of a run. The program controls all fields but `status`, the exit code and the times."""
 
     status: Status
-    stdout: str = ""  # cut at `Limits.output_bytes`; what is not UTF-8 is replaced
-    stderr: str = ""  # its end, at most `STDERR_BYTES_KEPT`
-    exit_code: int = 0  # 128 plus the signal's number if a signal ended it
+    stdout: str = ""  # cut at `Limits.output_bytes`; invalid UTF-8 is replaced
+    stderr: str = ""  # the last `STDERR_BYTES_KEPT` bytes
+    exit_code: int = 0  # 128 plus the signal's number if a signal killed it
     wall_s: float = 0.0  # start-up included
-    cpu_s: float = 0.0  # likewise; only bubblewrap's own under bubblewrap, or if it was killed
+    cpu_s: float = 0.0  # start-up included; only bubblewrap's own if it was killed under bubblewrap
 
 
 STDERR_BYTES_KEPT = 4096
 CHUNK_BYTES = 65536
-POLL_S = 0.2  # how often it is asked whether to stop
-DRAIN_S = 2.0  # to read what a killed process has left in its pipes
+POLL_S = 0.2  # interval of polling `is_stopped`
+DRAIN_S = 2.0  # for reading a killed process's pipes
 
 Cut = Literal["", "deadline", "output", "stopped"]
 
 
 class ProcessOutcome(msgspec.Struct, frozen=True):
-    """How a process ended."""
-
     cut: Cut  # why it was killed; empty if it ended by itself
-    exit_code: int  # 128 plus the signal's number if a signal ended it
+    exit_code: int  # 128 plus the signal's number if a signal killed it
     stdout: bytes
     stderr: bytes
     wall_s: float
-    cpu_s: float  # with that of the processes that it waited for
+    cpu_s: float  # with its reaped children's
 
 
 def run_command(
     command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int, is_stopped: Callable[[], bool]
 ) -> ProcessOutcome:
-    """Run a command with an empty environment and nothing else open. Raises OSError if it cannot start.
+    """Run a command with an empty environment and no other open files. Raises OSError if it cannot start.
 
     It is killed after `wall_s`, if it prints more than `output_bytes` to standard output or to standard error, and if
-    `is_stopped`, which is asked every `POLL_S`, becomes true.
+    `is_stopped`, which is polled every `POLL_S`, becomes true.
     """
     begun = time.monotonic()
     pipe = subprocess.PIPE
@@ -118,12 +116,12 @@ def run_command(
         try:
             cut = talk.feed_and_read(begun + wall_s, is_stopped)
         finally:
-            os.kill(process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+            os.kill(process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             talk.drain_output(time.monotonic() + DRAIN_S)
             talk.close()
-        if not cut and talk.is_output_full:  # it ended before all that it printed was read
+        if not cut and talk.is_output_full:  # it ended before all its output was read
             cut = "output"
         code = process.returncode
         return ProcessOutcome(
@@ -137,7 +135,7 @@ def run_command(
 
 
 class _ProcessPipes:
-    """Feeds a process and reads from it at the same time, so that neither waits for the other."""
+    """Feeds a process and reads from it concurrently, so that neither blocks the other."""
 
     def __init__(self, process: subprocess.Popen[bytes], feed: bytes, output_bytes: int) -> None:
         assert process.stdin and process.stdout and process.stderr
@@ -154,7 +152,7 @@ class _ProcessPipes:
         self._selector.register(self._stdin.fileno(), selectors.EVENT_WRITE)
 
     def feed_and_read(self, deadline_s: float, is_stopped: Callable[[], bool]) -> Cut:
-        """Feed and read until the process ends or is to be killed."""
+        """Feed and read until the process ends or has to be killed. Returns why."""
         try:
             while True:
                 ready = self._selector.select(min(POLL_S, max(0.0, deadline_s - time.monotonic())))
@@ -171,7 +169,7 @@ class _ProcessPipes:
             self._close_input()
 
     def drain_output(self, deadline_s: float) -> None:
-        """Read what is left, until nothing holds the other ends of the pipes."""
+        """Read the rest, until no process holds the other ends of the pipes."""
         while self._sinks and not self.is_output_full and time.monotonic() < deadline_s:
             for key, _ in self._selector.select(deadline_s - time.monotonic()):
                 self._handle_ready_descriptor(key.fd)
@@ -181,7 +179,7 @@ class _ProcessPipes:
         os.close(self._end)
 
     def _handle_ready_descriptor(self, descriptor: int) -> bool:
-        """Move some bytes. Returns whether the process has ended."""
+        """Read or write some bytes. Returns whether the process has ended."""
         if descriptor == self._end:
             self._selector.unregister(self._end)
             return True
@@ -202,7 +200,7 @@ class _ProcessPipes:
     def _write_input(self) -> None:
         try:
             self._feed = self._feed[os.write(self._stdin.fileno(), self._feed[:CHUNK_BYTES]) :]
-        except BrokenPipeError:  # it closed its standard input: the rest is not wanted
+        except BrokenPipeError:  # it closed its standard input: drop the rest
             self._feed = self._feed[:0]
         if not self._feed:
             self._close_input()
@@ -224,8 +222,8 @@ PROBE_S = 60.0
 # Extension modules that need a terminal, a network or a test suite, and load large libraries.
 LEFT_OUT = ("_tkinter", "_curses", "_curses_panel", "readline", "_ssl", "_dbm", "_gdbm", "_test", "_xx", "xx")
 
-# Loads every extension module of the standard library, then prints which shared objects that took, by the names under
-# which the linker looked for them. The linker itself is among them.
+# Loads every extension module of the standard library, then prints the shared objects that this loaded, by the names
+# that the linker looked for, including the linker itself.
 _PROBE = """
 import ctypes, importlib, json, os, sys
 left_out, found = tuple(json.loads(sys.argv[1])), []
@@ -248,17 +246,17 @@ print(json.dumps([name for name in found if name.startswith("/") and "lib-dynloa
 
 
 class SandboxLayout(msgspec.Struct, frozen=True):
-    """Files and directories of this machine and where they are mounted in the sandbox, read-only."""
+    """Files and directories of this machine, and where they are mounted read-only in the sandbox."""
 
-    interpreter: str  # in the sandbox
+    interpreter: str  # path in the sandbox
     host_interpreter: str
-    binds: tuple[tuple[str, str], ...]  # (here, in the sandbox)
-    masked: tuple[str, ...]  # directories that are empty in the sandbox
+    binds: tuple[tuple[str, str], ...]  # (path here, path in the sandbox)
+    masked: tuple[str, ...]  # directories that appear empty in the sandbox
 
 
 @functools.cache
 def find_sandbox_layout() -> SandboxLayout:
-    """The layout for this process's Python; asks a fresh interpreter once, 0.2 s. Raises SandboxUnavailable."""
+    """Find the layout for this process's Python; runs a fresh interpreter once, 0.2 s. Raises SandboxUnavailable."""
     interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     library = Path(sysconfig.get_path("stdlib"))
     place = ROOT / "lib" / library.name
@@ -269,10 +267,10 @@ def find_sandbox_layout() -> SandboxLayout:
     linkers = [name for name in objects if Path(name).name.startswith("ld")]
     libraries = [name for name in objects if name not in linkers]
     binds = [(interpreter, str(inside)), (str(library), str(place))]
-    binds += [(name, name) for name in linkers]  # the interpreter's file names its linker by this very path
+    binds += [(name, name) for name in linkers]  # the interpreter's ELF header names its linker by this path
     binds += [(name, str(LIBRARIES / Path(name).name)) for name in libraries]
     masked = [str(place / name) for name in ("site-packages", "dist-packages") if (library / name).is_dir()]
-    resolved = [(os.path.realpath(here), there) for here, there in binds]  # a link would be resolved in the new root
+    resolved = [(os.path.realpath(here), there) for here, there in binds]  # links would be resolved in the new root
     return SandboxLayout(str(inside), interpreter, tuple(resolved), tuple(masked))
 
 
@@ -288,16 +286,16 @@ def _list_shared_objects(interpreter: str) -> list[str]:
 
 HERE = Path(__file__).parent
 NOBODY = "65534"
-SCRATCH_FILES = 1024  # and directories: each takes about 1 KiB of the kernel's memory, which no other limit counts
-SIGNALS_PENDING = 64  # and timers: these take the kernel's memory, too
-MOUNTING = "CAP_SYS_ADMIN"  # in the sandbox's own namespaces; bounds the files, and is dropped before the program runs
-# Flags: no sites, no path of the working directory, no byte code written. The hash seed makes runs repeatable.
+SCRATCH_FILES = 1024  # files and directories; each takes about 1 KiB of kernel memory, which no other limit counts
+SIGNALS_PENDING = 64  # signals and timers, which also take kernel memory
+MOUNTING = "CAP_SYS_ADMIN"  # in the sandbox's own namespaces, to bound the files; dropped before the program runs
+# No site packages, no working directory on the path, no bytecode written. The fixed hash seed makes runs repeatable.
 FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": str(LIBRARIES)}
 
 
 def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, way: Isolation) -> list[str]:
-    """The command that starts the interpreter inside the sandbox."""
+    """The interpreter's command line inside the sandbox."""
     left_over = f"{SCRATCH_FILES}:{syscalls.build_syscall_filter().hex()}" if way == "bubblewrap" else ""
     bounds = {
         "RLIMIT_CPU": limits.cpu_s,
@@ -323,8 +321,8 @@ def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, wa
 
 
 def bubblewrap_command(layout: SandboxLayout, limits: Limits, command: Sequence[str]) -> list[str]:
-    """A command for bubblewrap 0.6 or newer. The bound on files and the system call filter are left to `inside.py`:
-    bubblewrap has no option for the one, and the other would refuse what bubblewrap needs."""
+    """The command line for bubblewrap 0.6 or newer. `inside.py` bounds the files and filters system calls: bubblewrap
+    has no option for the former, and itself needs calls that the filter refuses."""
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     arguments += ["--unshare-cgroup-try", "--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"]
     arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--cap-add", MOUNTING]
@@ -340,7 +338,7 @@ def bubblewrap_command(layout: SandboxLayout, limits: Limits, command: Sequence[
 
 
 def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[str], scratch: str = "") -> list[str]:
-    """A command for this package's own launcher: in namespaces, or without them if `scratch` is given."""
+    """The command line for `launcher.py`: with namespaces, or without them if `scratch` is given."""
     order = {
         "namespaces": not scratch,
         "parent": os.getpid(),
@@ -358,14 +356,14 @@ def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[st
 
 @contextlib.contextmanager
 def make_scratch_directory() -> Iterator[str]:
-    """A new directory, removed at the end. Raises OSError or CalledProcessError."""
+    """A new directory, removed at the end of the block. Raises OSError or CalledProcessError."""
     top = tempfile.mkdtemp(prefix="swarmd-program-")
     scratch = Path(top, "scratch")
     scratch.mkdir()
     try:
         yield str(scratch)
     finally:
-        # A program may have made directories deeper than Python descends, or have closed them.
+        # A program may have nested directories deeper than Python's recursion, or removed their permissions.
         for command in (["chmod", "-R", "u+rwx", top], ["rm", "-r", top]):
             subprocess.run(command, check=True)
 
@@ -373,7 +371,7 @@ def make_scratch_directory() -> Iterator[str]:
 RISKY: Isolation = "none-i-accept-the-risk"
 PROBE_LIMITS = Limits(wall_s=30.0, cpu_s=10)
 BEST_FIRST: tuple[Isolation, ...] = ("bubblewrap", "namespaces")  # the first is faster and widely reviewed
-STARTS = 2  # attempts to set up a sandbox that has worked before: a busy machine may refuse a process
+STARTS = 2  # attempts to set up a working sandbox: a busy machine may fail to start a process
 CUTS: dict[Cut, Status] = {"deadline": "timeout", "output": "output-limit", "stopped": "stopped"}
 NO_PROCESS = ("BlockingIOError: [Errno 11]", "RuntimeError: can't start new thread")
 FIX = (
@@ -383,10 +381,10 @@ FIX = (
 
 
 class Sandbox:
-    """Runs untrusted Python programs. Safe to use from several threads.
+    """Runs untrusted Python programs. Thread-safe.
 
-    `auto` takes the strongest isolation that works on this machine. Raises SandboxUnavailable if none does, or the one
-    that is asked for does not: a node reports it when it starts.
+    `auto` uses the strongest isolation that works on this machine. Raises SandboxUnavailable if the requested
+    isolation, or with `auto` any, does not work, so that a node reports it at its start.
     """
 
     def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto") -> None:
@@ -398,12 +396,12 @@ class Sandbox:
         self.isolation = self._choose_isolation(isolation)
 
     def stop_when(self, is_stopped: Callable[[], bool]) -> None:
-        """While this is true, end programs and begin none: their status is `stopped`. It is asked from several threads,
-        five times a second."""
+        """While `is_stopped()` is true, kill programs and start none: their status is `stopped`. It is called from
+        several threads, five times a second."""
         self._is_stopped = is_stopped
 
     def run(self, program: str, stdin: str = "", wall_s: float = math.inf) -> Verdict:
-        """Run one program and wait for it, at most `wall_s`; one that this ends before the limits do is `stopped`.
+        """Run one program and wait for it, at most `wall_s`; if that ends it before its own limits do, it is `stopped`.
 
         Raises SandboxUnavailable if the sandbox has stopped working.
         """
@@ -421,20 +419,20 @@ class Sandbox:
             if ended.stdout.startswith(READY):
                 is_cut_short = ended.cut == "deadline" and wall_s < self.limits.wall_s
                 return make_verdict(msgspec.structs.replace(ended, cut="stopped") if is_cut_short else ended, limits)
-            if ended.cut:  # the program was not begun: a busy machine, or hardly any time
+            if ended.cut:  # the program was not started: a busy machine, or hardly any time
                 return Verdict(status="stopped", wall_s=ended.wall_s)
         raise SandboxUnavailable(
             f"the sandbox ({self.isolation}) cannot be set up any more: {_describe_failure(ended)}", FIX
         )
 
     def run_all(self, programs: Sequence[str], wall_s: float = math.inf) -> list[Verdict]:
-        """Run several side by side, one for each CPU, at most `wall_s` for all of them; verdicts in their order."""
+        """Run several in parallel, one for each CPU, at most `wall_s` in total; verdicts in the same order."""
         due = time.monotonic() + wall_s
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="sandbox") as pool:
             return list(pool.map(lambda program: self.run(program, wall_s=due - time.monotonic()), programs))
 
     def open(self, program: str) -> SandboxSession:
-        """Start a program that is talked to. Raises SandboxUnavailable."""
+        """Start an interactive program. Raises SandboxUnavailable."""
         source = program.encode()
         stack = contextlib.ExitStack()
         try:
@@ -488,7 +486,7 @@ def _describe_failure(ended: ProcessOutcome) -> str:
 
 
 def make_verdict(ended: ProcessOutcome, limits: Limits) -> Verdict:
-    """The verdict on a run in which the program began."""
+    """The verdict on a run in which the program was started."""
     stderr = ended.stderr.decode(errors="replace")
     return Verdict(
         status=_determine_status(ended, limits, stderr.rstrip().rpartition("\n")[2]),

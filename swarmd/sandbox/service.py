@@ -1,10 +1,10 @@
-"""A confined process that goes on: serves requests in JSON lines under another interpreter than this one.
+"""A confined long-running process, possibly under another Python interpreter, that serves requests in JSON lines.
 
-- It gets namespaces of its own (no network, no other process), a root file system in memory with its interpreter,
+- It gets its own namespaces (no network, no other process), an in-memory root file system with its interpreter,
   packages and system libraries, read-only, and one scratch directory; no capability and no environment. It may start
   threads, but no processes.
-- One thread starts each process and reads from it, since a confined process ends with the thread that started it.
-- Requests may come from several threads. If the process ends, those that wait fail; the next one has a new process.
+- One thread starts each process and reads from it, since a confined process dies with the thread that started it.
+- Requests may come from several threads. If the process ends, pending requests fail; the next one starts a new process.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from swarmd.sandbox.sandbox import HERE, MIB
 
 ServiceIsolation = Literal["namespaces", "none-i-accept-the-risk"]
 
-START_S = 120.0  # until the first line
+START_S = 120.0  # timeout of the first line
 PROBE_S = 30.0
-LINE_BYTES_MAX = 16 * MIB  # of what it writes
+LINE_BYTES_MAX = 16 * MIB  # of one line of its output
 SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")
 SCRATCH = "/scratch"
 SCRATCH_BYTES, SCRATCH_FILES = 256 * MIB, 8192
@@ -50,13 +50,13 @@ _PROBE = "import json, sys; print(json.dumps([sys.base_prefix, sys.prefix, *sys.
 
 
 class ServiceFailed(Exception):
-    """The process ended, or answered with an error; the text says what."""
+    """The process ended or answered with an error; the text says what."""
 
 
 def find_places(interpreter: Path, kept_out: Path) -> list[str]:
     """Files and directories that an interpreter needs to import its packages, none inside another.
 
-    Raises SandboxUnavailable if it does not run, or `kept_out` lies in one of them.
+    Raises SandboxUnavailable if it does not run, or one of them contains `kept_out`.
     """
     try:
         probed = subprocess.run(
@@ -82,7 +82,7 @@ def find_places(interpreter: Path, kept_out: Path) -> list[str]:
 def service_command(
     interpreter: Path, source: str, arguments: Sequence[str], places: Sequence[str], isolation: ServiceIsolation
 ) -> list[str]:
-    """A command that runs a script, given as its source, under an interpreter, confined."""
+    """The command line that runs a script, given as source text, confined under an interpreter."""
     order = {
         "namespaces": isolation == "namespaces",
         "parent": os.getpid(),
@@ -112,7 +112,7 @@ class _Process:
         self._process = started.result()
 
     def _run(self, command: Sequence[str], started: Future[subprocess.Popen[bytes]]) -> None:
-        """Start it, then read from it until it ends."""
+        """Start the process, then read from it until it ends."""
         pipe = subprocess.PIPE
         try:
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env={}, cwd="/", start_new_session=True)
@@ -124,7 +124,7 @@ class _Process:
         try:
             while line := process.stdout.readline(LINE_BYTES_MAX):
                 self._receive(json.loads(line))
-        except (ValueError, TypeError, KeyError):  # no more of what it writes can be read
+        except (ValueError, TypeError, KeyError):  # its output is no longer readable
             process.kill()
         process.wait()
         with self._lock:
@@ -137,7 +137,7 @@ class _Process:
     def _receive(self, message: Mapping[str, Any]) -> None:
         with self._lock:
             future = self._waiting.pop(message["id"], None) if self.hello.done() else self.hello
-        if future is None:  # nobody waits for it any more
+        if future is None:  # the caller has given up
             return
         if "error" in message:
             future.set_exception(ServiceFailed(str(message["error"])))
@@ -145,7 +145,6 @@ class _Process:
             future.set_result(message if future is self.hello else message["result"])
 
     def request(self, message: Mapping[str, Any], wait_s: float | None) -> Any:
-        """See `ConfinedService.request`."""
         answer: Future[Any] = Future()
         with self._lock:
             if self.is_over:
@@ -154,7 +153,7 @@ class _Process:
             self._waiting[number] = answer
             line = json.dumps({"id": number, **message}).encode() + b"\n"
             assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # then the reading thread says that it has ended
+            with contextlib.suppress(BrokenPipeError):  # the reading thread reports the end
                 self._process.stdin.write(line)
                 self._process.stdin.flush()
         try:
@@ -169,10 +168,10 @@ class _Process:
 
 
 class ConfinedService:
-    """See the module.
+    """A confined process, restarted when needed; see the module.
 
     Args:
-        command: of `service_command`.
+        command: from `service_command`.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -182,7 +181,7 @@ class ConfinedService:
         self._end: Callable[[], object] = lambda: None
 
     def read_hello(self) -> Mapping[str, Any]:
-        """The first line of the process, which is started if there is none. Raises ServiceFailed."""
+        """The process's first line; starts the process if needed. Raises ServiceFailed."""
         process = self._ensure_process()
         try:
             return dict(process.hello.result(START_S))
@@ -191,13 +190,13 @@ class ConfinedService:
             raise ServiceFailed(f"it was not ready within {START_S:g} s") from None
 
     def request(self, message: Mapping[str, Any], wait_s: float | None = None) -> Any:
-        """The result. Raises ServiceFailed, also if there is none after `wait_s`."""
+        """Send a request. Returns the result. Raises ServiceFailed, also if there is none within `wait_s`."""
         process = self._ensure_process()
         self.read_hello()
         return process.request(message, wait_s)
 
     def restart(self) -> None:
-        """End the process, and with it all that waits for answers; start another."""
+        """Kill the process, failing all pending requests, and start another."""
         with self._lock:
             self._end()
             self._process = None

@@ -1,7 +1,7 @@
-"""A program in the sandbox that is talked to: a line goes in, a line comes out, until it ends or is closed.
+"""An interactive program in the sandbox: one line in, one line out, until it ends or is closed.
 
-Its limits are those of one run, except for the wall deadline, which each question has for itself. A session that breaks
-a limit has ended.
+Its limits are those of one run, except that each question has its own wall deadline. A session that exceeds a limit is
+killed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from concurrent.futures import ThreadPoolExecutor
 from swarmd.errors import SwarmdError
 from swarmd.sandbox.inside import READY
 
-POLL_S = 0.2  # how often it is asked whether to stop
+POLL_S = 0.2  # interval of polling `is_stopped`
 CHUNK_BYTES = 65536
 
-# A confined process ends with the thread that started it, and a rollout's calls each have a thread of their own.
+# A confined process dies with the thread that started it, and each call of a rollout has its own thread.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="sandbox-starter")
 
 
 class SessionEnded(SwarmdError):
-    """The program has ended, or was ended because it broke a limit; its text says why."""
+    """The program ended, or was killed for exceeding a limit; the text says why."""
 
 
 class SandboxSession:
-    """One program, used by one thread at a time. Close it.
+    """One program, used by one thread at a time. Must be closed.
 
     Args:
-        command: that starts the sandbox with the program's interpreter, see `Sandbox.open`.
-        program: its source.
-        output_bytes: of one answer at most.
-        is_stopped: asked five times a second; once it is true, the session ends.
+        command: starts the sandbox with the program's interpreter, see `Sandbox.open`.
+        program: source text.
+        output_bytes: limit on one answer.
+        is_stopped: polled five times a second; once true, the session ends.
         free: called when the session has ended.
 
     Raises:
@@ -59,8 +59,8 @@ class SandboxSession:
         self._process = _starter.submit(start, command, start_new_session=True).result()
         assert self._process.stdin and self._process.stdout
         self._output_bytes, self._is_stopped, self._free = output_bytes, is_stopped, free
-        self._feed = program  # what is still to be written
-        self._read = b""  # and what was read and not asked for yet
+        self._feed = program  # bytes still to be written
+        self._read = b""  # bytes read ahead
         self._is_ready = False
         self._selector = selectors.DefaultSelector()
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -69,7 +69,7 @@ class SandboxSession:
         self._selector.register(self._stdout, selectors.EVENT_READ)
 
     def ask(self, line: str, wall_s: float) -> str:
-        """Write a line without a line break, and wait for one. Raises SessionEnded."""
+        """Write a line, given without its line break, and return the next line of output. Raises SessionEnded."""
         if self._process.returncode is not None:
             raise SessionEnded("the program has ended")
         self._feed += line.encode() + b"\n"
@@ -94,7 +94,7 @@ class SandboxSession:
         return answer.decode(errors="replace")
 
     def _exchange(self, wait_s: float) -> None:
-        """Write and read what can be. Raises SessionEnded if the program has ended."""
+        """Write and read as much as possible. Raises SessionEnded if the program has ended."""
         for key, _ in self._selector.select(wait_s):
             if key.fd == self._stdin:
                 with contextlib.suppress(BrokenPipeError):  # its output ends as well
@@ -110,10 +110,10 @@ class SandboxSession:
                 self._is_ready, self._read = True, self._read[len(READY) :]
 
     def close(self) -> None:
-        """End the program. May be called again."""
+        """Kill the program. May be called repeatedly."""
         if self._process.returncode is not None:
             return
-        os.kill(self._process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+        os.kill(self._process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
         self._process.wait()
         self._selector.close()
         for stream in (self._process.stdin, self._process.stdout):

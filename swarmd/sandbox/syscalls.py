@@ -1,7 +1,7 @@
-"""The seccomp filter: refuses, by number, the system calls that no program in the sandbox needs.
+"""The seccomp filter: refuses, by number, system calls that sandboxed programs do not need.
 
-Namespaces and limits would contain a program without it. The filter keeps it to one process and one thread, closes ways
-to memory that no limit counts (shared segments, memory files), and takes much of the kernel out of its reach. The
+Namespaces and limits would contain a program without it. The filter limits it to one process and one thread, closes
+ways to memory that no limit counts (shared segments, memory files), and reduces the kernel's attack surface. The
 numbers are those of x86-64 and of the kernel's generic table, which arm64 uses.
 """
 
@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[int, int]] = {
     "userfaultfd": (323, 282),
     "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445),
-    # the kernel itself
+    # kernel interfaces
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "add_key": (248, 217),
@@ -72,35 +72,36 @@ REFUSED: dict[str, tuple[int, int]] = {
     "syslog": (103, 116),
     "personality": (135, 92),
 }
-STARTING: dict[str, tuple[int, int]] = {  # processes and threads; refused with the error of RLIMIT_NPROC
+STARTING: dict[str, tuple[int, int]] = {  # start processes and threads; refused with RLIMIT_NPROC's error
     "clone": (56, 220),
     "clone3": (435, 435),
     "fork": (57, 220),  # arm64 has only clone
     "vfork": (58, 220),
 }
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH of linux/audit.h
-X32_BIT = 0x40000000  # calls of the x32 ABI, which have other numbers
+X32_BIT = 0x40000000  # marks calls of the x32 ABI, which has other numbers
 
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
 KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000  # linux/seccomp.h
-AT_NUMBER, AT_ARCHITECTURE, AT_FIRST_ARGUMENT = 0, 4, 16  # in struct seccomp_data
+AT_NUMBER, AT_ARCHITECTURE, AT_FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 THREAD = 0x10000  # CLONE_THREAD of linux/sched.h
 
 
 def has_filter_for(machine: str = "") -> bool:
-    """Whether there is a filter for a machine type, as `uname -m` names it; by default for this one."""
+    """Whether a filter exists for a machine type, named as by `uname -m`; by default for this machine."""
     return (machine or platform.machine()) in ARCHITECTURES
 
 
 def build_syscall_filter(
     machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None, has_threads: bool = False
 ) -> bytes:
-    """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError if `is_known` is False.
+    """The filter in the kernel's format, 8 bytes for each `struct sock_filter`. Raises KeyError if `has_filter_for` is
+    False.
 
     By default it is for this machine, and refuses `REFUSED` and `STARTING`.
 
     Args:
-        has_threads: let threads be started, but no processes.
+        has_threads: allow threads, but no processes.
     """
     column, architecture = ARCHITECTURES[machine or platform.machine()]
     program = [
@@ -113,7 +114,7 @@ def build_syscall_filter(
     ]
     if has_threads:
         program += [
-            # The C library falls back to clone, whose flags can be looked at.
+            # The C library falls back to clone, whose flags a filter can inspect.
             (JUMP_EQUAL, 0, 1, STARTING["clone3"][column]),
             (RETURN, 0, 0, ERRNO | errno.ENOSYS),
             (JUMP_EQUAL, 0, 4, STARTING["clone"][column]),

@@ -1,14 +1,13 @@
-"""Serves a taskset of verifiers 0.4: runs as a script under the interpreter of the environment that it is installed in.
+"""Serves a taskset of verifiers 0.4: runs as a script under the interpreter of the environment it is installed in.
 
-- One process serves all rollouts, with no program for each: verifiers' own `Env`, `Agent` and `Rollout` run unchanged,
-  but where they would start a harness's program, a tool server or a proxy, this process does the work itself.
-- A rollout is a task of the event loop. When an agent wants the model, it waits until the other end of the pipe gives
-  its text. Tools run in threads, so that one that hangs holds up its own rollout alone.
-- Whoever starts this confines it. It sets itself limits that its modules cannot raise.
+- One process serves all rollouts: verifiers' own `Env`, `Agent` and `Rollout` run unchanged, but where they would start
+  a harness program, a tool server or a proxy, this process does the work itself.
+- A rollout is a task of the event loop. When an agent calls the model, it waits until the other end of the pipe
+  supplies the model's text. Tools run in threads, so that one that hangs blocks only its own rollout.
+- The starting process confines it. It sets itself limits that its modules cannot raise.
 
-Standard input and output carry JSON, a line a message. Arguments: the taskset's name, its configuration as JSON,
-the most tasks to offer, and the most bytes of address space. The first line that it writes describes tasks and
-versions.
+Standard input and output carry JSON, one message a line. Arguments: the taskset's name, its configuration as JSON, the
+most tasks to offer, and the most bytes of address space. Its first output line describes tasks and versions.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from verifiers.v1.utils.decorators import discover_decorated
 
 FILES_OPEN, FILE_BYTES = 256, 64 * 1024 * 1024
 REASON_CHARACTERS_MAX = 300
-TOOLS_AT_ONCE = 64  # in threads, those that hang included
+TOOLS_AT_ONCE = 64  # concurrent tool threads, hanging ones included
 TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 TOOLS = (
     "You can call these functions. Each line is one of them, as JSON:\n{tools}\n"
@@ -55,7 +54,7 @@ Shown = dict[str, str]  # a message: role and content
 
 
 class RolloutEnded(Exception):
-    """What a rollout cannot go on with."""
+    """An error that ends a rollout."""
 
 
 class Episode:
@@ -65,12 +64,12 @@ class Episode:
         self._env = env
         self._task = task
         self._context = context
-        self._messages: list[Shown] = []  # that the model has seen or written
+        self._messages: list[Shown] = []  # what the model has seen or written
         # The model's next text; None: it writes no more.
         self._text: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._asked: asyncio.Future[list[Shown] | None] = asyncio.get_running_loop().create_future()
         self._has_ended = False  # the model writes no more
-        self.episode: Any = None  # verifiers' own record, once it is over
+        self.episode: Any = None  # verifiers' own record, once the episode is over
         self.running = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -82,7 +81,7 @@ class Episode:
                 self._asked.set_result(None)
 
     async def wait(self) -> list[Shown] | None:
-        """What the model is shown next; None if the rollout is over. Raises RolloutEnded if it failed."""
+        """The next messages for the model; None if the rollout is over. Raises RolloutEnded if it failed."""
         shown = await asyncio.shield(self._asked)
         if shown is None:
             await asyncio.wait([self.running])
@@ -94,19 +93,19 @@ class Episode:
         return shown
 
     async def give(self, text: str | None) -> list[Shown] | None:
-        """Give the model's text to the agent that waits for it. Returns as `wait`."""
+        """Pass the model's text to the waiting agent. Returns the same as `wait`."""
         self._asked = asyncio.get_running_loop().create_future()
         self._text.set_result(text)
         return await self.wait()
 
     async def end(self) -> None:
-        """Let the agent that waits for the model know that it writes no more, and the episode come to its end."""
+        """Tell the waiting agent that the model writes no more, and wait for the episode's end."""
         if not self._text.done():
             await self.give(None)
         await asyncio.wait([self.running])
 
     async def ask(self, messages: list[Shown]) -> str | None:
-        """The model's next text. Raises RolloutEnded if the messages do not go on where the model has stopped."""
+        """Return the model's next text. Raises RolloutEnded if the messages do not continue the conversation."""
         known = len(self._messages)
         if messages[:known] != self._messages:
             raise RolloutEnded("a second conversation began: one agent in one conversation can be trained")
@@ -122,7 +121,7 @@ class Episode:
         return text
 
     def read_reward(self) -> dict[str, Any]:
-        """The sum of the rewards, and each by its name."""
+        """The sum of the rewards, and each by name."""
         parts: dict[str, float] = {}
         for trace in self.episode.traces:
             for name, reward in trace.rewards.items():
@@ -136,14 +135,14 @@ EPISODE: contextvars.ContextVar[Episode] = contextvars.ContextVar("episode")
 
 
 class Sessions(Interception):  # type: ignore[misc]
-    """In place of verifiers' proxy before the model: knows the session of each rollout that is under way."""
+    """Replaces verifiers' proxy for the model: finds the session of each running rollout."""
 
     def __init__(self) -> None:
         super().__init__()
         self.by_secret: dict[str, Any] = {}
 
     async def start(self) -> None:
-        """Nothing is started."""
+        """Start nothing: there is no proxy."""
 
     @contextlib.asynccontextmanager
     async def acquire(self, session: Any) -> AsyncIterator[tuple[str, str, str]]:
@@ -159,7 +158,7 @@ SESSIONS = Sessions()
 
 
 class RolloutTools:
-    """In place of verifiers' tool servers: the tools of one rollout."""
+    """The tools of one rollout, in place of verifiers' tool servers."""
 
     def __init__(self, servers: Iterable[Any]) -> None:
         self.servers = list(servers)
@@ -171,8 +170,8 @@ class RolloutTools:
         self.described = [describe_tool(name, function) for name, function in self._functions.items()]
 
     async def call(self, state: Any, call: Any) -> str:
-        """What a call gives, or what went wrong, as the model is shown it. Functions that do not await run in threads,
-        so that one that hangs holds up its own rollout alone."""
+        """Call a tool. Returns its result, or its error, as shown to the model. Synchronous functions run in threads,
+        so that one that hangs blocks only its own rollout."""
         function = self._functions.get(call.name)
         if function is None:
             return f"Error: there is no function {call.name!r}"
@@ -183,20 +182,20 @@ class RolloutTools:
                 result = await function(**arguments)
             else:
                 result = await asyncio.to_thread(function, **arguments)
-        except Exception as error:  # whatever a tool does
+        except Exception as error:  # tools may raise anything
             return f"Error: {type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
         finally:
             tool_servers._call_state.reset(token)
         return result if isinstance(result, str) else json.dumps(result, default=str)
 
 
-SHARED: list[Any] = []  # tool servers of the whole taskset
-TOOLS_OF: dict[str, RolloutTools] = {}  # by trace
+SHARED: list[Any] = []  # tool servers shared by the whole taskset
+TOOLS_OF: dict[str, RolloutTools] = {}  # by trace id
 
 
 @contextlib.asynccontextmanager
 async def serve_tools(own: Sequence[Any], runtime: Any, *, state_route: str, **_: Any) -> AsyncIterator[dict[str, str]]:
-    """In place of verifiers' function of this name, which starts a server for each of the tools."""
+    """Replaces verifiers' function of this name, which starts a server for each tool."""
     for server in own:
         await server.setup()
     TOOLS_OF[state_route] = RolloutTools([*SHARED, *own])
@@ -207,7 +206,7 @@ async def serve_tools(own: Sequence[Any], runtime: Any, *, state_route: str, **_
 
 
 class ModelLoop(vf.Harness):  # type: ignore[misc]
-    """In place of every harness: shows an agent's conversation to the model, and runs the tools that it calls."""
+    """Replaces every harness: passes an agent's conversation to the model, and runs the tools that it calls."""
 
     APPENDS_SYSTEM_PROMPT = SUPPORTS_MCP = SUPPORTS_RESUME = SUPPORTS_TOOL_INTERCEPTION = True
     EXECUTES_CODE = NEEDS_CONTAINER = False
@@ -223,7 +222,7 @@ class ModelLoop(vf.Harness):  # type: ignore[misc]
         data: Any,
         tool_interception_url: str | None = None,
     ) -> Any:
-        """See `Harness.launch`: the model's turns, until one calls no tool or the rollout is to stop."""
+        """See `Harness.launch`: run turns of the model until one calls no tool or the rollout must stop."""
         session, tools = SESSIONS.by_secret[secret], TOOLS_OF[trace.id]
         for server in tools.servers:
             if server not in SHARED:
@@ -242,7 +241,7 @@ class ModelLoop(vf.Harness):  # type: ignore[misc]
 
 
 async def take_turn(session: Any, messages: list[Any], tools: list[Any]) -> Any:
-    """The model's next message, as verifiers' proxy would have it; None if the rollout is to stop."""
+    """The model's next message, in the form of verifiers' proxy; None if the rollout must stop."""
     if await session.refused():
         return None
     request, rewrites, stopped = await session.rewrite_request(vf.Request(messages=messages, tools=tools or None))
@@ -273,7 +272,7 @@ async def take_turn(session: Any, messages: list[Any], tools: list[Any]) -> Any:
 
 
 async def run_tool(session: Any, tools: RolloutTools, call: Any) -> Any:
-    """The message with a call's result, or with what an interceptor puts in its place."""
+    """The message with a tool call's result, or an interceptor's replacement."""
     verdict = await session.decide_tool(call.id, call.name) if session.request_interceptors else {}
     if verdict.get("action") == "deny":
         return vf.ToolMessage.model_validate(verdict["message"])
@@ -282,7 +281,7 @@ async def run_tool(session: Any, tools: RolloutTools, call: Any) -> Any:
 
 
 def describe_tool(name: str, function: Callable[..., Any]) -> Any:
-    """A tool's name, words and parameters, as JSON Schema."""
+    """A tool's name, description and parameters, as JSON Schema."""
     parameters = inspect.signature(function, eval_str=True).parameters
     fields: dict[str, Any] = {
         each.name: (
@@ -296,7 +295,7 @@ def describe_tool(name: str, function: Callable[..., Any]) -> Any:
 
 
 def read_tool_calls(text: str, number: int) -> list[Any]:
-    """The calls in what the model wrote. Text that is not JSON calls nothing."""
+    """Parse tool calls from the model's text. Invalid JSON calls nothing."""
     calls: list[Any] = []
     for match in TOOL_CALL.finditer(text):
         try:
@@ -309,7 +308,7 @@ def read_tool_calls(text: str, number: int) -> list[Any]:
 
 
 def render_messages(messages: Sequence[Any], tools: Sequence[Any]) -> list[Shown]:
-    """Messages for a chat template that knows neither tools nor their results."""
+    """Flatten messages for a chat template without support for tools."""
     shown: list[Shown] = []
     for message in messages:
         text = message.content if isinstance(message.content, str) else content_text(message.content)
@@ -328,7 +327,7 @@ def render_messages(messages: Sequence[Any], tools: Sequence[Any]) -> list[Shown
 
 
 class Server:
-    """Answers the other end of the pipe.
+    """Serves the requests of the other end of the pipe.
 
     Raises whatever a taskset raises when it is loaded.
     """
@@ -353,7 +352,7 @@ class Server:
         }
 
     async def start(self) -> None:
-        """Bring up what all rollouts share, and say what there is."""
+        """Start what all rollouts share, and send the first line."""
         SHARED.extend(self._env.taskset.toolsets(self._env.taskset.config))
         for server in SHARED:
             await server.setup()
@@ -367,12 +366,12 @@ class Server:
             self._output.flush()
 
     async def answer(self, request: dict[str, Any]) -> None:
-        """Do what a request asks for, and write what came of it."""
+        """Handle a request, and write the result."""
         try:
             result = await self._do(request)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # whatever a taskset does
+        except BaseException as error:  # tasksets may raise anything
             told = str(error) if isinstance(error, RolloutEnded) else f"{type(error).__name__}: {error}"
             if not isinstance(error, RolloutEnded):
                 traceback.print_exc()
@@ -401,7 +400,7 @@ class Server:
 
 
 def find_version(module: str) -> str:
-    """The version of the distribution that brings a module; empty if none does."""
+    """The version of the distribution that contains a module; empty if none does."""
     name = module.partition(".")[0]
     owners = importlib.metadata.packages_distributions().get(name, [name])
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -419,7 +418,7 @@ async def serve(server: Server) -> None:
     def read() -> None:
         for line in sys.stdin.buffer:
             loop.call_soon_threadsafe(requests.put_nowait, line)
-        os._exit(0)  # the other end has gone, whatever still runs here
+        os._exit(0)  # exit at once, even if something still runs
 
     await server.start()
     threading.Thread(target=read, daemon=True).start()
@@ -430,7 +429,6 @@ async def serve(server: Server) -> None:
 
 
 def limit_resources(memory_bytes: int) -> None:
-    """Set limits for good."""
     limits = {"AS": memory_bytes, "FSIZE": FILE_BYTES, "NOFILE": FILES_OPEN, "CORE": 0}
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))

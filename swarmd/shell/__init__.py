@@ -1,1 +1,1 @@
-"""What a node does around its core, without any input or output: the daemon and the simulator drive the same."""
+"""A node's logic around the core, without any I/O; the daemon and the simulator both run it."""

@@ -1,12 +1,12 @@
-"""The loop through which everything passes: facts in, one durable commit, commands out. It never waits.
+"""The node's loop: facts in, one durable commit, commands out. It never waits.
 
-- A driver takes the next facts, has them written, and has what was written adopted; between these calls it may wait.
-  `step` runs before the write, in memory, because the commit holds the digest of the commands that it causes; the new
-  state is adopted, and the commands leave, only after the commit is durable.
-- Consecutive facts of one kind (reports of a stage, memberships) become one event, which means the same as the facts
-  one after the other. This shortens the log of a large swarm, and its coordinator makes one state of a thousand
-  reports. If they are few they stay single events, because people read each line of a small swarm's log.
-- A snapshot that cannot be kept costs only time at the next start, so it does not end the node.
+- A driver takes the next facts, has them written, and then has the result adopted; between these calls it may wait.
+  `step` runs in memory before the write, because the commit holds a digest of the commands that it causes; the new
+  state is adopted, and the commands are issued, only after the commit is durable.
+- Consecutive facts of one kind (reports of a stage, memberships) become one event with the same meaning. This shortens
+  a large swarm's log, and its coordinator makes one new state for a thousand reports. A few facts stay single events,
+  because people read a small swarm's log line by line.
+- A snapshot that cannot be written only slows the next start, so it does not end the node.
 """
 
 from collections import deque
@@ -35,16 +35,16 @@ from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.errors import CommitTooLarge, LogDamaged, LogWriteFailed
 from swarmd.eventlog.frame import digest_commands
 
-# Takes a command and returns at once; what comes of it, or goes wrong, is a fact, later. Raises nothing. Commands are
-# known by their ids, and one for a worker that is not there is dropped: it is given again when the worker is up.
+# Takes a command and returns at once; results and failures come later, as facts. Raises nothing. Commands have ids, and
+# one for a worker that does not run is dropped: it is issued again when the worker is up.
 PerformCommand = Callable[[Command], None]
-# Takes an event for the log; waits while the inbox is full. Those of one caller keep their order. Raises nothing: the
-# node ends if its log cannot be written, and the call is cancelled.
+# Takes an event for the log; waits while the inbox is full. Events of one caller keep their order. Raises nothing: if
+# the log cannot be written, the node ends and the call is cancelled.
 ObserveEvent = Callable[[Event], Coroutine[Any, Any, None]]
 
 
 class CommitLog(Protocol):
-    """Where commits are made durable: `swarmd.eventlog.store.EventLog`, or a simulated disk."""
+    """Makes commits durable: `swarmd.eventlog.store.EventLog`, or a simulated disk."""
 
     @property
     def next_seq(self) -> int:
@@ -52,7 +52,7 @@ class CommitLog(Protocol):
         ...
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> object:
-        """Write one commit and make it durable; blocks.
+        """Write one commit durably; blocks.
 
         Raises CommitTooLarge if nothing was written; LogWriteFailed or NoSpaceLeft if it may or may not be durable, and
         the process must end.
@@ -65,19 +65,19 @@ class CommitLog(Protocol):
         ...
 
     def write_snapshot(self, state: State) -> object:
-        """Keep the fold of all events so far, and remove the oldest segments by budget; blocks.
+        """Write a snapshot of all events so far, and remove the oldest segments beyond the budget; blocks.
 
-        Raises LogWriteFailed, NoSpaceLeft, LogDamaged: there is no such snapshot, and the log goes on without it.
+        Raises LogWriteFailed, NoSpaceLeft, LogDamaged: there is no such snapshot, and the log stays usable.
         """
         ...
 
 
-ROW_MIN = 16  # facts of one kind from which on they become one event
+ROW_MIN = 16  # fewer consecutive facts of one kind stay single events
 ROW_MAX = 1024  # facts in one such event
 
 
 def count_mergeable_facts(waiting: Iterable[Event]) -> int:
-    """How many of the waiting facts, from the first on, may become one event: 1 to `ROW_MAX`."""
+    """How many of the waiting facts, from the first, may be merged into one event: 1 to `ROW_MAX`."""
     row = islice(waiting, ROW_MAX)
     kind = _merge_key(next(row))
     if kind is None:
@@ -91,14 +91,14 @@ def count_mergeable_facts(waiting: Iterable[Event]) -> int:
 
 
 def _merge_key(fact: Event) -> tuple[int, int] | None:
-    """A key that is equal for facts which may become one event; None for facts that never do."""
+    """Facts with equal keys may be merged; None for facts that never are."""
     if isinstance(fact, ReportSeen):
         return fact.round, fact.stage
     return (-1, -1) if isinstance(fact, MemberSeen) else None
 
 
 def merge_facts(row: list[Event]) -> list[Event]:
-    """One event for consecutive facts of one kind; the facts themselves if they are few."""
+    """Merge consecutive facts of one kind into one event; a few are returned unchanged."""
     if len(row) < ROW_MIN:
         return row
     first = row[0]
@@ -114,7 +114,7 @@ def merge_facts(row: list[Event]) -> list[Event]:
 
 
 def split_facts(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]] | None:
-    """Facts in two parts that mean the same, also the parts of one event; None if there are no parts."""
+    """Split facts into two halves with the same meaning, a merged event too; None if they cannot be split."""
     if len(facts) > 1:
         middle = len(facts) // 2
         return facts[:middle], facts[middle:]
@@ -137,7 +137,7 @@ class SnapshotTaker:
         self._error: LogDamaged | LogWriteFailed | None = None
 
     def take_if_due(self, state: State) -> None:
-        """Take a snapshot of the state if one is due; if that fails, one is due again with the next segment."""
+        """Write a snapshot if one is due; after a failure, the next is due with the next segment."""
         if not self._log.is_snapshot_due:
             return
         try:
@@ -149,20 +149,20 @@ class SnapshotTaker:
 
     @property
     def failure_note(self) -> str:
-        """A note for the operator that the last snapshot could not be kept, and why; empty if it could."""
+        """Why the last snapshot could not be written, for the operator; empty if it could."""
         if self._error is None:
             return ""
         times = "" if self.failed == 1 else f", {self.failed} times one after another"
         return f"no snapshot of the log could be kept{times}; it is tried again with the next segment: {self._error}"
 
 
-INBOX_FACTS_MAX = 1024  # at the bound `offer` refuses facts
-BATCH_FACTS_MAX = 64  # events of one commit, before skips; many facts that became one event count as one
-WAIT_S_MAX = 30.0  # longest wait, so that a clock that was set is noticed
+INBOX_FACTS_MAX = 1024  # beyond this, `offer_fact` refuses facts
+BATCH_FACTS_MAX = 64  # events in a commit, before skipped rounds; a merged event counts as one
+WAIT_S_MAX = 30.0  # longest wait, so that a changed clock is noticed
 
 
 class PlannedCommit(msgspec.Struct, frozen=True, gc=False):
-    """The result of a batch of facts: the events to commit, with rounds that they skip, the state and the commands."""
+    """A batch applied in memory: the events to commit, with rounds that they skip, the new state and the commands."""
 
     journal: tuple[AppliedEvent, ...]
     state: State
@@ -186,8 +186,8 @@ def plan_commit(state: State, next_seq: int, at: float, facts: Sequence[Event]) 
 class NodeLoop:
     """One run of a node's daemon, from the fold of its log to `NodeStopped`.
 
-    This loop is the log's only writer. Projections get each durable event before the commands of its commit leave.
-    `state`: after all commits that were adopted. `ended`: the event that ended this run; None while it goes on.
+    This loop is the log's only writer. Projections get each durable event before its commit's commands are issued.
+    `state`: after all adopted commits. `ended`: the event that ended this run; None while it goes on.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ class NodeLoop:
         self._inbox: deque[Event] = deque()
         self._inbox_max = inbox_max
         self._beginning: NodeStarted | None = None
-        self._fired: set[Deadline] = set()  # timers reported while their deadline still stands in the state
+        self._fired: set[Deadline] = set()  # reported deadlines that are still in the state
         self._perform: PerformCommand | None = None
 
     def set_command_handler(self, perform: PerformCommand) -> None:
-        """Set what carries out commands; call it before the first commit."""
+        """Set the function that carries out commands; must precede the first commit."""
         self._perform = perform
 
     # --- facts ---
@@ -221,7 +221,6 @@ class NodeLoop:
 
     @property
     def has_facts(self) -> bool:
-        """Whether facts wait in the inbox."""
         return bool(self._inbox)
 
     def offer_fact(self, fact: Event) -> bool:
@@ -232,20 +231,19 @@ class NodeLoop:
         return True
 
     def start_run(self, started: NodeStarted) -> None:
-        """Begin this run with a commit of its own, before any deadline of the last run that has passed meanwhile."""
+        """Queue the start of this run, which gets its own commit before any expired deadline of the previous run."""
         self._beginning = started
 
     def take_next_facts(self, now: float) -> list[Event]:
-        """Take the next batch to commit: the beginning of this run, else deadlines that have passed by `now` (POSIX
-        seconds), else what waits in the inbox.
-        """
+        """Take the next batch to commit: the start of this run, else deadlines before `now` (POSIX seconds), else facts
+        from the inbox."""
         if self._beginning is not None:
             beginning, self._beginning = self._beginning, None
             return [beginning]
         return self._take_due_timers(now) or self._take_waiting_facts()
 
     def idle_s(self, now: float) -> float:
-        """How long there is nothing to do unless a fact comes; at most `WAIT_S_MAX`."""
+        """Seconds until the next deadline, at most `WAIT_S_MAX`; 0 if there is work now."""
         if self._inbox:
             return 0.0
         waiting = [deadline.due_at for deadline in self.state.deadlines if deadline not in self._fired]
@@ -262,7 +260,7 @@ class NodeLoop:
         return [TimerFired(each.name, each.due_at) for each in due]
 
     def _take_waiting_facts(self) -> list[Event]:
-        """Take waiting facts, at most up to `NodeStopped`, which ends the run."""
+        """Take facts from the inbox, up to a `NodeStopped`, which ends the run."""
         facts: list[Event] = []
         while self._inbox and len(facts) < BATCH_FACTS_MAX:
             length = count_mergeable_facts(self._inbox)
@@ -276,10 +274,10 @@ class NodeLoop:
     # --- commits ---
 
     def write_commits(self, at: float, facts: Sequence[Event]) -> list[PlannedCommit]:
-        """Make facts durable, in one commit or, if that would be too large, in several. Blocks; in any thread.
+        """Write facts in one commit or, if that would be too large, in several. Blocks; callable in any thread.
 
         Nothing takes effect before `adopt_commits`. Raises LogWriteFailed or NoSpaceLeft, after which the process must
-        end, and CommitTooLarge for a single fact. Facts of workers are never that large, for frames are smaller than
+        end, and CommitTooLarge for a single fact, which cannot come from a worker, since frames are smaller than
         commits.
         """
         return self._write_or_split(self.state, at, facts)
@@ -298,7 +296,7 @@ class NodeLoop:
         return [planned]
 
     def adopt_commits(self, written: Sequence[PlannedCommit]) -> None:
-        """Adopt what was written: first the state, then the projections, then the commands."""
+        """Adopt written commits: first the state, then the projections, then the commands."""
         for planned in written:
             self.state = planned.state
             if self._fired:

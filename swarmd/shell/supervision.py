@@ -1,8 +1,7 @@
-"""The decisions of a supervisor about worker processes, without starting, reading or killing any.
+"""Decides what to do with worker processes, without starting, reading or killing any.
 
-A driver reports what happened and carries out the actions that are returned: the daemon with real processes, the
-simulator with simulated ones. At most one process of a worker exists at a time, and the core gets every end exactly
-once.
+A driver reports what happened and carries out the returned actions: the daemon with real processes, the simulator with
+simulated ones. A worker has at most one process at a time, and the core gets every exit exactly once.
 """
 
 import contextlib
@@ -25,18 +24,18 @@ from swarmd.worker.messages import (
     ToWorker,
 )
 
-MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
-DRAIN_S = 2.0  # longest reading of what an ended worker left in its pipes
-PINGS_MISSED = 12  # in a row, within `silent_s`; one more and the worker is killed
-STOP_MESSAGE_SHARE = 0.7  # of stop_s: until then a worker may end by itself; then SIGTERM
+MESSAGES_QUEUED_MAX = 256  # a worker with this many unread messages is killed
+DRAIN_S = 2.0  # for reading an ended worker's pipes
+PINGS_MISSED = 12  # in a row, within `silent_s`; after one more the worker is killed
+STOP_MESSAGE_SHARE = 0.7  # of stop_s: time for a worker to end by itself, then SIGTERM
 STOP_TERMINATE_SHARE = 0.9  # of stop_s: then SIGKILL
-REASON_CHARACTERS_MAX = 4096  # of why a process ended, which is kept in the state; a worker may write any amount
-PINGS_UNANSWERED = 2  # a worker that missed no more than these counts as answering
+REASON_CHARACTERS_MAX = 4096  # of an exit's reason, which is kept in the state; a worker may write any amount
+PINGS_UNANSWERED = 2  # a worker with at most this many unanswered pings counts as answering
 
-# Signals that come from outside a process: from the kernel for lack of memory, or from others.
+# Signals sent by the kernel for lack of memory, or by other processes.
 OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
-# Facts about the daemon itself and its machine; a worker that observes one is broken.
+# Facts about the daemon and its machine; a worker that sends one is broken.
 DAEMON_EVENTS = (
     events.NodeStarted,
     events.StopRequested,
@@ -53,27 +52,27 @@ DAEMON_EVENTS = (
 
 
 class ExecuteAction(NamedTuple):
-    """Start the worker's program; `started` or `on_start_failed` follows."""
+    """Execute the worker's program; the driver then calls `on_started` or `on_start_failed`."""
 
     worker: Worker
     attempt: int
 
 
 class SendAction(NamedTuple):
-    """Queue a message for the worker, or call `unread` if `MESSAGES_QUEUED_MAX` wait."""
+    """Queue a message for the worker; the driver calls `on_messages_unread` if `MESSAGES_QUEUED_MAX` wait."""
 
     worker: Worker
     message: ToWorker
 
 
 class TerminateAction(NamedTuple):
-    """Ask the worker's process, and what it started, to end."""
+    """Send SIGTERM to the worker's process group."""
 
     worker: Worker
 
 
 class KillAction(NamedTuple):
-    """End the worker's process, and what it started, at once."""
+    """Send SIGKILL to the worker's process group."""
 
     worker: Worker
 
@@ -88,14 +87,13 @@ Action = ExecuteAction | SendAction | TerminateAction | KillAction | EmitEventAc
 
 
 def worker_for_command(command: commands.NetworkCommand | commands.TrainerCommand | commands.ChainCommand) -> Worker:
-    """The worker that carries a command out."""
     if isinstance(command, commands.NetworkCommand):
         return "network"
     return "trainer" if isinstance(command, commands.TrainerCommand) else "chain"
 
 
 class SupervisedProcess:
-    """One process, from the command to start it until it was reaped."""
+    """One process, from the command to start it until it is reaped."""
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
@@ -107,27 +105,27 @@ class SupervisedProcess:
         self.heard = False  # it has sent a frame
         self.pings = 0
         self.missed = 0  # pings sent since the last frame
-        self.handing_over = False  # its fact waits for room in the inbox, so its silence is not its fault
-        self.terminate_at = self.kill_at = self.give_up_at = math.inf  # of an orderly stop
+        self.handing_over = False  # its fact waits for room in the inbox, so it is not to blame for its silence
+        self.terminate_at = self.kill_at = self.give_up_at = math.inf  # times in an orderly stop
 
 
 class WorkerSupervision:
-    """The worker processes of one run of a daemon; `limits` are ping and stop times."""
+    """The worker processes of one run of a daemon. `limits`: ping and stop times."""
 
     def __init__(self, workers: Sequence[Worker], limits: WorkersConfig) -> None:
         self._limits = limits
         self._processes: dict[Worker, SupervisedProcess | None] = dict.fromkeys(workers)
         self._end_told: dict[Worker, bool] = dict.fromkeys(
             workers, False
-        )  # the end of the last process, or its failed start, was reported
+        )  # whether the exit or failed start of the last process was reported
         self._stop: commands.StopWorkers | None = None
-        self._ending = False  # the daemon is about to exit: nothing is started or reported any more
+        self._ending = False  # the daemon is about to exit: nothing is started or reported
         self._stop_told = False
 
     # --- commands ---
 
     def handle_command(self, command: commands.SupervisorCommand, now: float) -> list[Action]:
-        """The actions of a command. `now`: seconds of a monotonic clock."""
+        """Actions that a command asks for. `now`: seconds of a monotonic clock."""
         match command:
             case commands.StartWorker():
                 return self._start_worker(command.worker, command.attempt)
@@ -139,11 +137,11 @@ class WorkerSupervision:
                 assert_never(command)
 
     def send_command(self, worker: Worker, command: commands.Command) -> list[Action]:
-        """Hand a command to the worker's process; it is dropped if there is none."""
+        """Send a command to the worker's process; without one it is dropped."""
         return [] if self._processes[worker] is None else [SendAction(worker, PerformMessage(command))]
 
     def _start_worker(self, worker: Worker, attempt: int) -> list[Action]:
-        """Start a process, unless there is one or the node is stopping."""
+        """Start a process, unless one exists or the node is stopping."""
         if self.is_stopping or self._processes[worker] is not None:
             return []
         self._processes[worker] = SupervisedProcess(attempt)
@@ -151,10 +149,10 @@ class WorkerSupervision:
         return [ExecuteAction(worker, attempt)]
 
     def kill_worker(self, worker: Worker, reason: str) -> list[Action]:
-        """End the worker's process at once; its exit is reported with this reason.
+        """Kill the worker's process; its exit is reported with this reason.
 
-        If there is no process, and no end was reported, an end is reported: the core waits for an exit after a
-        kill, and would otherwise wait for ever.
+        If there is no process, and no exit was reported, one is reported: after a kill the core waits for an exit, and
+        would otherwise wait for ever.
         """
         process = self._processes[worker]
         if process is not None:
@@ -166,7 +164,7 @@ class WorkerSupervision:
         return [EmitEventAction(events.WorkerExited(worker, f"{reason}, and no process was there"))]
 
     def _stop_workers(self, command: commands.StopWorkers, now: float) -> list[Action]:
-        """Ask all processes to end within `stop_s`, and start none any more."""
+        """Ask all processes to end within `stop_s`, and start no more."""
         if self._stop is not None:
             return []
         self._stop = command
@@ -187,7 +185,7 @@ class WorkerSupervision:
         return [EmitEventAction(events.NodeStopped(self._stop.reason, self._stop.code))]
 
     def kill_all(self) -> list[Action]:
-        """End everything without waiting: the daemon is about to exit."""
+        """Kill everything without waiting, because the daemon is about to exit."""
         self._ending = True
         present = [worker for worker, process in self._processes.items() if process is not None]
         return [action for worker in present for action in self.kill_worker(worker, "killed at once")]
@@ -212,7 +210,7 @@ class WorkerSupervision:
         )
 
     def tick(self, now: float) -> list[Action]:
-        """Escalate for processes that were asked to end: first SIGTERM, then SIGKILL, then stop waiting for them."""
+        """Escalate for processes that were asked to end: SIGTERM, then SIGKILL, then stop waiting for them."""
         actions: list[Action] = []
         for worker, process in self._processes.items():
             if process is None:
@@ -231,8 +229,8 @@ class WorkerSupervision:
     def ping_worker(self, worker: Worker) -> list[Action]:
         """Ping, every `silent_s / PINGS_MISSED`, and kill a worker that has answered none for `silent_s`.
 
-        Counted in pings, not by the clock, so that a daemon that was itself suspended kills no worker. Before the first
-        frame only the core's `ready_s` deadline counts, because imports take long on a busy machine.
+        Counts pings instead of measuring time, so that a suspended daemon does not kill its workers when it resumes.
+        Before the first frame only the core's `ready_s` deadline applies, because imports take long on a busy machine.
         """
         process, limits = self._processes[worker], self._limits
         if process is None or process.killed_for:
@@ -255,7 +253,7 @@ class WorkerSupervision:
         return [*kill, EmitEventAction(events.WorkerStarted(worker, pid, process.attempt))]
 
     def on_start_failed(self, worker: Worker, reason: str, wanting: bool) -> list[Action]:
-        """The program was not executed. `wanting`: the machine has no room for one more process."""
+        """Handle a failed start. `wanting`: the machine lacks resources for another process."""
         process = self._processes[worker]
         assert process is not None, f"a {worker} worker was to be executed that nobody asked for"
         self._processes[worker], self._end_told[worker] = None, True
@@ -265,7 +263,7 @@ class WorkerSupervision:
         ]
 
     def on_message(self, worker: Worker, message: FromWorker) -> list[Action]:
-        """Handle a frame: the worker is alive, and what it observed is a fact."""
+        """Handle a frame: the worker is alive, and its observation becomes a fact."""
         process = self._processes[worker]
         if process is None or process.broken:
             return []
@@ -279,13 +277,13 @@ class WorkerSupervision:
         return []
 
     def set_waiting_for_inbox(self, worker: Worker, waits: bool) -> None:
-        """Note whether a fact of this worker waits for room in the inbox."""
+        """Set whether a fact of this worker is waiting for room in the inbox."""
         process = self._processes[worker]
         if process is not None:
             process.handing_over = waits
 
     def on_broken_output(self, worker: Worker, reason: str) -> list[Action]:
-        """Kill a worker whose messages make no sense."""
+        """Kill a worker whose messages cannot be decoded."""
         process = self._processes[worker]
         if process is not None:
             process.broken = True
@@ -296,19 +294,19 @@ class WorkerSupervision:
         return self.kill_worker(worker, f"took none of {MESSAGES_QUEUED_MAX} waiting messages")
 
     def is_answering(self, worker: Worker) -> bool:
-        """Whether the worker has sent a frame, and missed no more than `PINGS_UNANSWERED` pings."""
+        """Whether the worker has sent a frame, and has at most `PINGS_UNANSWERED` unanswered pings."""
         process = self._processes[worker]
         return process is not None and process.heard and process.missed <= PINGS_UNANSWERED
 
     def is_listened_to(self, worker: Worker) -> bool:
-        """Whether the worker's messages still count."""
+        """Whether the worker's messages are still processed."""
         process = self._processes[worker]
         return process is not None and not process.broken
 
     def on_exit(self, worker: Worker, status: int | None, tail: str = "") -> list[Action]:
-        """The process is gone and reaped; `tail` is the end of its output.
+        """Handle the end of a reaped process; `tail`: the last lines of its output.
 
-        `status` is minus the number of the signal that ended it; None if it does not go away.
+        `status`: minus the signal's number if a signal ended it; None if it cannot be killed.
         """
         process = self._processes[worker]
         if process is None:
@@ -318,7 +316,6 @@ class WorkerSupervision:
 
 
 def make_exit_event(worker: Worker, process: SupervisedProcess, status: int | None, tail: str) -> events.WorkerExited:
-    """The event of a process's end."""
     fault = process.fault
     return events.WorkerExited(
         worker=worker,
@@ -348,12 +345,11 @@ def _exit_reason(process: SupervisedProcess, status: int | None, tail: str) -> s
 
 
 def is_ended_from_outside(status: int | None) -> bool:
-    """Whether a process was ended from outside: by a signal, or because others had filled its memory."""
+    """Whether something else ended a process: a signal, or lack of memory."""
     return status is not None and (status == EXIT_FOR_ROOM or -status in OUTSIDE_SIGNALS)
 
 
 def describe_exit_status(status: int | None) -> str:
-    """How a process ended, in words."""
     if status is None:
         return "does not go away though killed"
     if status >= 0:

@@ -11,8 +11,8 @@ from typing import Any
 
 
 def _defer_module_import(name: str) -> None:
-    """Let a stand-in take the place of a module, and load the module when the stand-in is first used. importlib's
-    LazyLoader does not serve here: its modules load as soon as they are imported."""
+    """Put a proxy into `sys.modules` that imports the real module on first use. importlib's LazyLoader does not help
+    here: its modules are loaded as soon as they are imported."""
     spec = find_spec(name) if name not in sys.modules else None
     if spec is None:
         return
@@ -30,5 +30,5 @@ def _defer_module_import(name: str) -> None:
     sys.modules[name] = stand_in
 
 
-# reasoning_gym imports it for the game of life alone, and it brings matplotlib: 24 MB
+# reasoning_gym imports it only for the game of life, and it pulls in matplotlib: 24 MB
 _defer_module_import("cellpylib")

@@ -48,16 +48,16 @@ log = get_logger(__name__)
 class ExecutedProgram(msgspec.Struct, frozen=True):
     """A program in a completion, with the output that follows it."""
 
-    program: str | None  # None if there was none between the tags
+    program: str | None  # None if the tags held no program
     output: str
-    span: tuple[int, int]  # of the block of output, in characters
+    span: tuple[int, int]  # character span of the output block
 
 
 def find_executed_programs(text: str) -> list[ExecutedProgram]:
-    """Programs that are followed by a block of output, in order; those beyond the allowed number are left out."""
+    """Programs with an output block after them, in order, at most one more than allowed."""
     found: list[ExecutedProgram] = []
     for match in _BLOCK.finditer(text):
-        if len(found) > EXECUTIONS_MAX:  # one more may be there: the refusal
+        if len(found) > EXECUTIONS_MAX:  # the extra one may be the refusal
             break
         before = text[found[-1].span[1] if found else 0 : match.start()]
         found.append(ExecutedProgram(extract_program(before), match["output"], match.span("block")))
@@ -65,7 +65,7 @@ def find_executed_programs(text: str) -> list[ExecutedProgram]:
 
 
 def extract_program(text: str) -> str | None:
-    """The last fenced block behind the last opening in a text that ends where its closing begins."""
+    """The last fenced block after the last opening tag, in a text that ends at its closing tag."""
     _, opening, inside = text.rpartition(PROGRAM_OPENING)
     blocks = _FENCE.findall(inside) if opening else []
     return str(blocks[-1]) if blocks else None
@@ -78,7 +78,7 @@ def extract_just_closed_program(text: str) -> str | None:
 
 
 def remove_outputs(text: str) -> str:
-    """The parts of a completion that the model wrote itself."""
+    """A completion without its output blocks: what the model wrote itself."""
     parts, start = [], 0
     for execution in find_executed_programs(text):
         parts.append(text[start : execution.span[0]])
@@ -87,12 +87,12 @@ def remove_outputs(text: str) -> str:
 
 
 def frame_output(output: str, characters_max: int) -> str:
-    """The block that is appended to a program."""
+    """The output block that is appended after a program."""
     return f"\n{OUTPUT_OPENING}\n{clean_output(output, characters_max)}\n{OUTPUT_CLOSING}\n"
 
 
 def clean_output(output: str, characters_max: int) -> str:
-    """What goes between the tags: cut, without tags or control characters, in Unicode's composed form."""
+    """Program output as shown: cut, without tags or control characters, in NFC."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in output.rstrip())
     clean = escape_markers(normalize_unicode(clean), MARKERS)
     if len(clean) > characters_max:
@@ -101,7 +101,7 @@ def clean_output(output: str, characters_max: int) -> str:
 
 
 def describe_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
-    """The output that a model is shown: what was printed, or one line that begins with `error`."""
+    """The output shown to the model: what the program printed, or one line that begins with `error`."""
     if verdict is None:
         return f"{error}the program could not be run"
     if verdict.status == "ok":
@@ -119,7 +119,7 @@ def describe_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
 
 
 def is_same_output(one: str, other: str) -> bool:
-    """Whether two outputs are the same except for spaces, as far as both go if one was cut."""
+    """Whether two outputs are equal except for white space; of a cut one, only what is left is compared."""
     texts = [" ".join(text.split()) for text in (one, other)]
     if texts[0] == texts[1]:
         return True
@@ -131,7 +131,7 @@ def is_same_output(one: str, other: str) -> bool:
     )
 
 
-KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
+KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: one more than shown, to know that it was cut
 
 RULES = (
     "You solve problems step by step and may use Python for calculations.\n"
@@ -154,7 +154,7 @@ BOXED = "\nInside the answer tags, put the result into \\boxed{}. Put your reaso
 
 
 def make_system_messages(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
-    """The messages before a question. `number`: of the question, the same on every node: `alternate` shows the example
+    """The messages before a question. `number`: of the question, the same on every node; `alternate` shows the example
     with even ones. `boxed`: ask for the form that `rewards = "compat"` pays for."""
     if prompt == "none":
         return ()
@@ -165,18 +165,18 @@ def make_system_messages(prompt: Prompt, number: int, boxed: bool) -> tuple[Mess
 
 _COMPAT_SEAMS = ("</think>\n<answer>", "</think> <answer>")
 _PYTHON_FENCE = "```python"
-FIRST_WEIGHTS = (1.0, 2.0, 2.0)  # of answer, form and programs, in the first 16 weight updates
+FIRST_WEIGHTS = (1.0, 2.0, 2.0)  # weights of answer, form and programs in the first 16 weight updates
 LATER_WEIGHTS = (2.0, 1.0, 1.0)
 
 
 def has_required_form(text: str) -> bool:
-    """One pair of answer tags at the end, and as many programs closed as opened."""
+    """Whether there is one pair of answer tags, at the end, and every opened program is closed."""
     own = remove_outputs(text)
     return is_well_formed(own) and own.count(PROGRAM_OPENING) == own.count(PROGRAM_CLOSING)
 
 
 def count_working_programs(executions: list[ExecutedProgram], verdicts: Mapping[str, Verdict | None]) -> int:
-    """Count the different programs that ran without error and printed something, and whose output is the one shown."""
+    """Count distinct programs that ran without error, printed something, and really print the output shown."""
     counted = set()
     for execution in executions:
         verdict = verdicts.get(execution.program) if execution.program is not None else None
@@ -188,7 +188,7 @@ def count_working_programs(executions: list[ExecutedProgram], verdicts: Mapping[
 
 
 def compat_reward_parts(text: str, correct: bool) -> dict[str, float]:
-    """Upstream's three rewards: +-1, +-1, and a tenth for each fence, less a tenth for each error."""
+    """Upstream's three rewards: ±1 for the answer, ±1 for the form, +0.1 for each fence and -0.1 for each error."""
     formed = _has_compat_form(text)
     calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
     return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}
@@ -199,7 +199,7 @@ def _has_compat_form(text: str) -> bool:
 
     Looks up tag by tag, in time linear in the text; the pattern would try every pair of tags.
     """
-    ends = text.startswith("<think>") and text.removesuffix("\n").endswith("</answer>")  # `$` lets one line break stand
+    ends = text.startswith("<think>") and text.removesuffix("\n").endswith("</answer>")  # as `$`
     return ends and all(text.count(tag) == 1 for tag in TAGS) and any(seam in text for seam in _COMPAT_SEAMS)
 
 
@@ -207,7 +207,7 @@ MIXTURE = (
     *("chain_sum", "products", "gcd", "lcm", "prime_factorization"),
     *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
 )
-AUTHOR = "swarmd-author"  # in a question's entry: the peer who answers it
+AUTHOR = "swarmd-author"  # key in a question's entry: the peer whose completions are scored
 
 
 class CodePlan(SplitPlan):
@@ -240,7 +240,7 @@ class CodePlan(SplitPlan):
         self._runner.begin_stage(is_cancelled)
 
     def expect(self, peers: Collection[str]) -> None:
-        """See `Plan.expect`: they share the seconds for peers' programs."""
+        """See `Plan.expect`: the peers share the time for running peers' programs."""
         self._runner.share_seconds(self._rerun_s, peers)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
@@ -250,11 +250,12 @@ class CodePlan(SplitPlan):
         return [self._with_system_prompt(question) for question in self._questions.select_questions(task, side, count)]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`; RecordRejected for the reasons of reasoning-gym's or of a file's questions."""
+        """See `Plan.regenerate`; RecordRejected with the same reasons as the plan that gives the questions."""
         return self._with_system_prompt(self._questions.regenerate(reference, place, material), place.peer)
 
     def react(self, question: Question, text: str) -> str | None:
-        """Run the program that has just closed. The first one too many gets an error; the next ends the completion."""
+        """Run the program that has just closed. The first one over the limit gets an error; the next ends the
+        completion."""
         executions = find_executed_programs(text)
         if len(executions) > EXECUTIONS_MAX:
             return None
@@ -270,11 +271,11 @@ class CodePlan(SplitPlan):
         return frame_output(output, self._options.output_characters)
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.foreign_spans`: blocks of output, recognised by their place and exact form."""
+        """See `Plan.foreign_spans`: output blocks, recognised by position and exact form."""
         return [execution.span for execution in find_executed_programs(text)]
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """Score answer, form and programs. Programs whose outcome is not known here are run, within bounds."""
+        """Score answer, form and programs. Programs that were not run here yet are run, within bounds."""
         executions = [find_executed_programs(text) for text in completions]
         wanted = [each.program for found in executions for each in found[:EXECUTIONS_MAX]]
         verdicts: dict[str, Verdict | None] = {}
@@ -333,7 +334,7 @@ class CodePlan(SplitPlan):
         self._questions.load_memory(memory)
 
     def _with_system_prompt(self, question: Question, author: str = "") -> Question:
-        """The question under this swarm's own system prompt, with the peer whose answers are scored."""
+        """The question with this swarm's own system prompt; records the peer whose completions are scored."""
         reference = question.reference
         number = hash_number("prompt", reference.task, reference.config_digest, reference.seed, reference.index)
         system = make_system_messages(self._options.prompt, number, self._options.rewards == "compat")
@@ -344,7 +345,7 @@ class CodePlan(SplitPlan):
 def make_question_plan(
     swarm: SwarmConfig, options: CodeOptions, training: TrainingConfig | None, home: Path | None
 ) -> ReasoningGymPlan | FilePlan:
-    """The plan that gives the questions and scores the answers. Raises SwarmError."""
+    """The plan that supplies questions and scores answers. Raises SwarmError."""
     if not options.data:
         tasks = swarm.tasks or tuple(TaskConfig(name) for name in MIXTURE)
         return ReasoningGymPlan(msgspec.structs.replace(swarm, tasks=tasks, options={}), training, home)

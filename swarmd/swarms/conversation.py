@@ -2,10 +2,10 @@
 
 - A plan of this kind (`ConversationPlan`) opens an `Environment` for each rollout. The trainer's driver
   (`swarmd.training.turns`) calls it: `reset`, then `act` with each text of the model, then `reward`.
-- What an environment answers depends on the question and on the model's texts alone. So a peer's rollout is judged by
-  running it again: the same texts must get the same answers here, and the reward is the one that comes out here.
-- Environments are other people's code. `ConversationCalls` runs each call in a thread of its own and waits for it no
-  longer than its rollout has time left: one that hangs costs its rollout alone.
+- An environment's answers must depend on the question and the model's texts alone. A peer's rollout is checked by
+  running it again here: the same texts must get the same answers, and the reward computed here counts.
+- Environments are third-party code. `ConversationCalls` runs each call in its own thread, for as long as its rollout
+  has time left: a call that hangs costs only its own rollout.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from swarmd.swarms.options import TurnLimits
 from swarmd.swarms.plan import Message, Plan, Question, Score, read_score
 
 CALLS_AT_ONCE = 8
-HANGING_MAX = 64  # threads of calls that were given up and go on, beyond which no call is begun
+HANGING_MAX = 64  # abandoned calls that still run; at this bound no new call starts
 POLL_S = 0.2  # how often the cancellation is checked while a call runs
-CLOSE_S = 5.0  # for an environment to free what it holds
+CLOSE_S = 5.0  # for an environment to free its resources
 REASON_CHARACTERS_MAX = 300
 
 T = TypeVar("T")
@@ -37,31 +37,31 @@ log = get_logger(__name__)
 
 
 class Environment(Protocol):
-    """What answers the model in one rollout. A method `close`, if there is one, is called when it is over."""
+    """The model's counterpart in one rollout. A method `close`, if there is one, is called at the end."""
 
     def reset(self, question: Question) -> Sequence[Any] | None:
-        """Begin. Returns the prompt as messages, or None if the question has it."""
+        """Start the rollout. Returns the prompt as messages, or None if the question already has it."""
 
     def act(self, text: str) -> str | None:
-        """The answer to what the model wrote; None if the rollout ends there."""
+        """The answer to the model's text; None if the rollout ends there."""
 
     def reward(self) -> float | Score:
-        """What the rollout is worth. Called once, after the last `act`."""
+        """The rollout's reward. Called once, after the last `act`."""
 
 
 class ConversationPlan(Plan):
     """Base of plans whose rollouts are conversations with an environment."""
 
     limits: TurnLimits = TurnLimits()
-    answer_role: ClassVar[Literal["user", "tool"]] = "user"  # under which the chat template shows answers
-    resets_prompt: ClassVar[bool] = False  # whether the prompt is what `Environment.reset` returns
+    answer_role: ClassVar[Literal["user", "tool"]] = "user"  # role of answers in the chat template
+    resets_prompt: ClassVar[bool] = False  # whether the prompt comes from `Environment.reset`
 
     @abc.abstractmethod
     def open_environment(self, question: Question) -> Environment:
-        """A new environment for one rollout. It may be called from several threads."""
+        """Open a new environment for one rollout. May be called from several threads."""
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """Scores of completions that are one turn each. The trainer scores conversations itself."""
+        """Score completions of a single turn. The trainer scores conversations itself."""
         calls, asked = ConversationCalls(), self.complete_prompt(question)
         rollouts = [Conversation(self, asked) for _ in completions]
         calls.run_each([(rollout, rollout.begin) for rollout in rollouts])
@@ -82,26 +82,27 @@ class ConversationPlan(Plan):
 
 
 class EnvironmentFailed(SwarmError):
-    """An environment raised, gave something else than it should, or took too long."""
+    """An environment raised, returned a wrong type, or took too long."""
 
 
 class Conversation:
-    """One rollout's environment, and what the rollout has used of its limits. Its methods raise whatever it raises."""
+    """One rollout's environment, and how much of its limits the rollout has used. Methods raise what the environment
+    raises."""
 
     def __init__(self, plan: ConversationPlan, question: Question) -> None:
         self.plan = plan
         self.question = question
         self.seconds_left = plan.limits.seconds
-        self.failure = ""  # why the rollout counts nothing; empty as long as it does
+        self.failure = ""  # why the rollout is void; empty if it is valid
         self._bytes_left = plan.limits.answer_bytes
         self._turns = 0
         self._environment: Any = None
 
     def begin(self, fills_prompt: bool = False) -> None:
-        """Open the environment.
+        """Open and reset the environment.
 
         Args:
-            fills_prompt: take its prompt as the question's; otherwise EnvironmentFailed is raised if they differ.
+            fills_prompt: use its prompt as the question's; otherwise EnvironmentFailed is raised if they differ.
         """
         self._environment = self.plan.open_environment(self.question)
         given = self._environment.reset(self.question)
@@ -113,7 +114,7 @@ class Conversation:
         self.question = question
 
     def answer(self, text: str) -> str | None:
-        """The answer to a turn of the model, within the limits; None if the rollout ends there."""
+        """The environment's answer to a turn, within the limits; None if the rollout ends there."""
         self._turns += 1
         given = self._environment.act(text)
         if given is None or self._turns >= self.plan.limits.turns or self._bytes_left <= 0:
@@ -125,11 +126,9 @@ class Conversation:
         return encoded.decode(errors="ignore")
 
     def finish(self) -> Score:
-        """The score."""
         return read_score(self.plan, self.question, self._environment.reward())
 
     def close(self) -> None:
-        """Let the environment free what it holds."""
         close = getattr(self._environment, "close", None)
         if close is not None:
             close()
@@ -142,7 +141,7 @@ def _read_message(given: Any) -> Message:
 
 
 class _Call(Generic[T]):
-    """One call in a thread of its own, which puts the call into `done` when it has ended."""
+    """A call that runs in its own thread, and puts itself into `done` when it ends."""
 
     def __init__(self, rollout: Conversation, function: Callable[[], T], done: SimpleQueue[_Call[T]]) -> None:
         self.rollout = rollout
@@ -155,7 +154,7 @@ class _Call(Generic[T]):
     def _run(self, function: Callable[[], T], done: SimpleQueue[_Call[T]]) -> None:
         try:
             self.result = function()
-        except BaseException as error:  # whatever somebody's environment does, it ends this thread alone
+        except BaseException as error:  # whatever third-party code raises ends this thread alone
             self.error = error
         done.put(self)
 
@@ -164,7 +163,7 @@ class _Call(Generic[T]):
         return max(self.due - time.monotonic(), 0.0)
 
     def settle(self) -> None:
-        """Charge the rollout for a call that has ended."""
+        """Charge the rollout for the time of a call that has ended."""
         self.rollout.seconds_left = self.seconds_left
         if self.error is None:
             return
@@ -174,12 +173,12 @@ class _Call(Generic[T]):
         self.rollout.failure = told[:REASON_CHARACTERS_MAX]
 
     def give_up(self) -> None:
-        """Leave a call alone that takes too long, and its rollout with it."""
+        """Abandon a call that takes too long, and mark its rollout as failed."""
         self.rollout.failure = f"it took longer than turns.seconds = {self.rollout.plan.limits.seconds:g}"
         _hanging.append(self.thread)
 
 
-_hanging: list[threading.Thread] = []  # of calls that were given up, in this process
+_hanging: list[threading.Thread] = []  # threads of abandoned calls in this process
 
 
 def _count_hanging() -> int:
@@ -188,10 +187,10 @@ def _count_hanging() -> int:
 
 
 class ConversationCalls:
-    """Runs calls of several rollouts at once, each within the seconds that its rollout has left.
+    """Runs calls of several rollouts concurrently, each within the seconds that its rollout has left.
 
     Args:
-        check: called again and again meanwhile; raises if there is no more need of the results.
+        check: called repeatedly meanwhile; raises if the results are no longer needed.
     """
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
@@ -200,11 +199,11 @@ class ConversationCalls:
     def run_each(
         self, calls: Sequence[tuple[Conversation, Callable[[], T]]], even_failed: bool = False
     ) -> list[T | None]:
-        """The results, in order. A rollout whose call fails or takes too long has a `failure`, and None as its result.
+        """Run one call for each rollout. Returns the results in order; a rollout whose call fails or takes too long
+        gets a `failure`, and None as its result.
 
         Args:
-            calls: one of each rollout.
-            even_failed: call for rollouts that have a failure already, too.
+            even_failed: also run calls of rollouts that have failed already.
         """
         waiting = [(rollout, function) for rollout, function in calls if even_failed or not rollout.failure]
         done: SimpleQueue[_Call[T]] = SimpleQueue()
@@ -230,7 +229,7 @@ class ConversationCalls:
         return [results.get(id(rollout)) for rollout, _ in calls]
 
     def finish(self, rollouts: Sequence[Conversation]) -> list[Score]:
-        """The scores, after which the environments are closed; 0 and failed for each rollout that has a `failure`."""
+        """Score the rollouts, then close their environments; 0 and failed for each rollout with a `failure`."""
         scores = self.run_each([(rollout, rollout.finish) for rollout in rollouts])
         failures = [rollout.failure for rollout in rollouts if rollout.failure]
         if failures:
@@ -239,11 +238,11 @@ class ConversationCalls:
         return [Score(0.0, failed=True) if score is None else score for score in scores]
 
     def close(self, rollouts: Sequence[Conversation]) -> None:
-        """Close the environments, whatever became of the rollouts. One that takes long is not waited for."""
+        """Close the environments of all rollouts, failed ones too. Slow ones are not waited for."""
         for rollout in rollouts:
             rollout.seconds_left = CLOSE_S
         self.run_each([(rollout, rollout.close) for rollout in rollouts], even_failed=True)
 
     def abandon(self, rollouts: Sequence[Conversation]) -> None:
-        """Close the environments of rollouts that nobody wants any more, without waiting for it."""
+        """Close the environments of rollouts that are no longer needed, without waiting."""
         threading.Thread(target=ConversationCalls().close, args=(rollouts,), name="abandon", daemon=True).start()

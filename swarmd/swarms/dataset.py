@@ -1,10 +1,10 @@
-"""Makes a swarm's file of questions from a data set: one on the Hub, or a file or directory of this machine.
+"""Makes a swarm's question file from a data set: one on the Hub, or a local file or directory.
 
 - A data set on the Hub is downloaded only if its size is known beforehand and within `download_bytes`.
-- Columns of texts are taken letter by letter. Whatever guesses a type for a whole column changes what stands in its
-  cells: it makes 18.0 of 18 and 3.5, and 7 of 007. So CSV, TSV, JSON and JSON lines are read here, and a cell whose
-  spelling another format has lost is refused.
-- The file is written whole or not at all, and what does not fit is named by row and column.
+- Text columns are read character by character. Type inference for a column changes its cells: 18 beside 3.5 becomes
+  18.0, and 007 becomes 7. So CSV, TSV, JSON and JSON lines are read here, and a cell whose spelling another format has
+  lost is refused.
+- The file is written atomically, and errors name row and column.
 """
 
 import csv
@@ -26,30 +26,30 @@ from swarmd.swarms.options import COLUMNS_MAX, DatasetSource
 
 FILES_MAX = 4096  # of one data set
 ASKED_AT_ONCE = 500  # files, in one request to the Hub
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # their contents may have any size
-BYTES_MAX = 2 * 1024**3  # of a file that is read here; the rows that are kept of it have bounds of their own
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # contents of any size
+BYTES_MAX = 2 * 1024**3  # largest file read here; the rows kept have their own bounds
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", ".json", *SEPARATORS)  # of files that are read here
-BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}  # by suffix: what `datasets` reads such a file with
-CELL_CHARACTERS = 80  # of a cell that an error shows
-CAUSES_MAX = 5  # of an error that are named
-START_BYTES = 256  # enough to see that a file is not what its name says
+BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}  # suffix → builder of `datasets`
+CELL_CHARACTERS = 80  # of a cell shown in an error
+CAUSES_MAX = 5  # causes of an error that are shown
+START_BYTES = 256  # enough to detect a wrong suffix
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
-_QUOTED_LATE = re.compile(r'\s+".*"\s*', re.DOTALL)  # a cell whose quotes are not its first characters
+_QUOTED_LATE = re.compile(r'\s+".*"\s*', re.DOTALL)  # quotes that do not start the cell
 _RawRow = dict[str, msgspec.Raw]
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether this is a name on the Hub; a relative path of this form leads nowhere but below its directory."""
+    """Whether `name` has the form of a Hub id; as a relative path it then cannot lead upwards."""
     suffix = Path(name).suffix.lower()
     return bool(_HUB_ID.fullmatch(name)) and ".." not in name and suffix not in (*SUFFIXES, *BUILDERS)
 
 
 def read_dataset_source(options: Mapping[str, Any]) -> DatasetSource:
-    """The source that a kind's options name. Raises SwarmError if a value is wrong."""
+    """The data set that a kind's options name. Raises SwarmError for a wrong value."""
     try:
         known = DatasetSource.__struct_fields__
         return msgspec.convert({key: options[key] for key in known if key in options}, DatasetSource)
@@ -58,17 +58,17 @@ def read_dataset_source(options: Mapping[str, Any]) -> DatasetSource:
 
 
 def write_questions_file(home: Path, name: str, source: DatasetSource, digest: str = "") -> None:
-    """Load a data set into the file of questions, unless the file is there or no data set is named.
+    """Load a data set into the question file, unless the file exists or no data set is named.
 
     Several processes of a node may do so at the same time.
 
     Args:
-        digest: of the rows that are wanted; empty if any will do.
+        digest: required digest of the rows; empty: any.
 
     Raises:
         DatasetRefused: the data set is on the Hub and larger than `download_bytes`, or its size cannot be known.
-        SwarmError: it cannot be loaded, lacks a column, is beyond the bounds of such files, has a row without a
-            question, or is not the swarm's. Nothing is kept then.
+        SwarmError: it cannot be loaded, lacks a column, exceeds the bounds of such files, has a row without a question,
+        or has another digest. No file is kept then.
     """
     target = home / name
     if not source.dataset or target.exists():
@@ -91,7 +91,7 @@ def write_questions_file(home: Path, name: str, source: DatasetSource, digest: s
 
 
 def _check_row_bounds(rows: Iterable[dict[str, Any]], source: DatasetSource) -> Iterator[dict[str, Any]]:
-    """The rows, as long as their file stays within its bounds: a small download may be more than memory holds."""
+    """Yield rows while their file stays within its bounds: a small download may expand beyond memory."""
     size = 0
     for number, row in enumerate(rows, 1):
         line = _encode_row(row)
@@ -114,7 +114,7 @@ def _too_large_error(source: DatasetSource, what: str) -> SwarmError:
 
 
 def _load_split(home: Path, source: DatasetSource) -> Any:
-    """The split. The many back-ends of `datasets` raise many errors: they become one."""
+    """Load the split. The back-ends of `datasets` raise many kinds of error; all become SwarmError."""
     try:
         path = home / Path(source.dataset).expanduser()
         if not path.exists() and not is_hub_id(source.dataset):
@@ -141,7 +141,7 @@ def _load_split(home: Path, source: DatasetSource) -> Any:
 
 
 def describe_causes(error: BaseException) -> str:
-    """The first line of an error and of its causes: many an error of `datasets` says only that there was one."""
+    """The first lines of an error and its causes: the outer error of `datasets` often says nothing."""
     causes: list[str] = []
     while error is not None and len(causes) < CAUSES_MAX:
         first = next(iter(str(error).strip().splitlines()), "")
@@ -156,7 +156,7 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
 
     if path.exists():
         datasets.disable_progress_bars()
-    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():  # of save_to_disk
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():  # written by save_to_disk
         found = datasets.load_from_disk(str(path))
         if not isinstance(found, datasets.DatasetDict):
             return found
@@ -188,7 +188,7 @@ def _text_columns(source: DatasetSource) -> tuple[str, ...]:
 
 
 def make_dataset_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
-    """What reads a data set. In CSV it takes these columns letter by letter, instead of guessing their types."""
+    """The builder for a data set, which reads these CSV columns as text instead of guessing their types."""
     import datasets
 
     builder = datasets.load_dataset_builder(name, subset or None, **more)
@@ -202,16 +202,16 @@ def make_dataset_builder(name: str, subset: str, texts: Sequence[str], **more: A
 
 
 def load_from_hub(source: DatasetSource) -> Any:
-    """One split of a data set. One that is on this machine already is taken, whatever its size.
+    """Load one split of a data set on the Hub, or from the cache, whatever its size.
 
     Raises:
-        DatasetRefused: it is larger than `download_bytes`, does not say how large it is, or has files from elsewhere.
-            Nothing of it was downloaded but its card.
+        DatasetRefused: it is larger than `download_bytes`, does not give its size, or has files elsewhere. Only its
+        card was downloaded.
         Exception: whatever the back-ends of `datasets` raise.
     """
     name = source.dataset
     builder = make_dataset_builder(name, source.subset, _text_columns(source), revision=source.revision or None)
-    # In the cache, or a directory of this name, which `datasets` takes before it looks on the Hub.
+    # In the cache, or a directory of this name, which `datasets` prefers to the Hub.
     is_here = Path(builder.cache_dir).is_dir() or Path(builder.base_path or "hf://").is_dir()
     if not is_here:
         check_download_size(builder, name, source.download_bytes)
@@ -220,7 +220,7 @@ def load_from_hub(source: DatasetSource) -> Any:
 
 
 def check_download_size(builder: Any, name: str, bytes_max: int) -> None:
-    """Raise DatasetRefused unless all that a builder would download is known and within the bound."""
+    """Raise DatasetRefused unless the size of everything to download is known and within the bound."""
     files = [file for listed in (builder.config.data_files or {}).values() for file in listed]
     if not files or len(files) > FILES_MAX:
         raise _refused_error(
@@ -236,7 +236,7 @@ def check_download_size(builder: Any, name: str, bytes_max: int) -> None:
 
 
 def iter_file_sizes(name: str, files: list[str]) -> Iterator[int]:
-    """Bytes of each file, as the Hub has them."""
+    """The size of each file on the Hub, in bytes."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
@@ -252,7 +252,7 @@ def iter_file_sizes(name: str, files: list[str]) -> Iterator[int]:
 
 
 def split_hub_addresses(name: str, files: list[str]) -> tuple[str, list[str]]:
-    """Split addresses, as `datasets` writes them, into the commit that all of them name and the paths in it."""
+    """Split hf:// addresses into their common commit and their paths."""
     revisions, paths = set(), []
     for file in files:
         inside, _, address = file.partition(f"hf://datasets/{name}@")
@@ -283,7 +283,7 @@ def _refused_error(name: str, what: str) -> DatasetRefused:
 
 
 def _convert_rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
-    """Rows as the file has them: prompt, answer and task under these names, other plain columns under their own."""
+    """Rows for the file: prompt, answer and task under these names, other plain columns under their own."""
     columns = source.columns
     roles = {"prompt": columns.prompt, "answer": columns.answer, "task": columns.task}
     named = {role: name for role, name in roles.items() if name}
@@ -313,7 +313,8 @@ def _convert_rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]
 
 
 def _make_cell_converter(feature: Any) -> Callable[[Any], Any]:
-    """Turns a cell into what it means: a class into its name, 32 bits into the shortest number that rounds to them."""
+    """A function that converts a cell: a class label to its name, a float32 to the shortest number that rounds to
+    it."""
     if hasattr(feature, "int2str"):
         return lambda cell: feature.int2str(cell) if cell is not None and cell >= 0 else None
     if getattr(feature, "dtype", "") in ("float16", "float32"):
@@ -325,7 +326,7 @@ def _make_cell_converter(feature: Any) -> Callable[[Any], Any]:
 
 
 def _is_json_feature(feature: Any) -> bool:
-    """Whether a column has what JSON has: texts, numbers and truth values, and lists and tables of them."""
+    """Whether a column holds only JSON types."""
     if isinstance(feature, dict):
         return all(map(_is_json_feature, feature.values()))
     inner = getattr(feature, "feature", None)
@@ -335,7 +336,7 @@ def _is_json_feature(feature: Any) -> bool:
 
 
 def _extract_question(cell: Any, where: str) -> Any:
-    """The text of a question; if it is a conversation, which TRL takes as well, the one message of its user."""
+    """The question's text; of a conversation, which TRL also accepts, the single user message."""
     if not isinstance(cell, list) or not all(isinstance(each, dict) for each in cell):
         return cell
     if len(cell) == 1 and cell[0].get("role") == "user":
@@ -347,7 +348,7 @@ def _extract_question(cell: Any, where: str) -> Any:
 
 
 def _cell_to_text(cell: Any, where: str) -> str:
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):  # pandas writes NaN for what is missing
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):  # pandas represents missing values as NaN
         raise SwarmError(f"{where} is empty", "Leave such rows out: `data.filter(...)`, and name the result")
     if isinstance(cell, float) and cell.is_integer():
         raise SwarmError(
@@ -366,7 +367,7 @@ def _cell_to_text(cell: Any, where: str) -> str:
 
 
 def _replace_non_finite(cell: Any) -> Any:
-    """The same with None for NaN and infinity, which JSON does not have."""
+    """The cell with None for NaN and infinity, which JSON lacks."""
     if isinstance(cell, float):
         return cell if math.isfinite(cell) else None
     if isinstance(cell, list):
@@ -380,10 +381,10 @@ def _replace_non_finite(cell: Any) -> Any:
 
 
 def read_table_columns(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
-    """The columns of a file, by name; a cell that a row does not have is None. `texts`: columns whose cells are given
-    as they are written; lists and objects as what they are. The other columns of a CSV file are numbers if each cell
-    can be written back as it was, for functions that want numbers. Raises SwarmError: the file is too large, not UTF-8,
-    or not what its suffix says; names the row."""
+    """Read a file's columns by name; missing cells are None. `texts`: columns whose cells are kept as spelled in the
+    file, lists and objects decoded. Other CSV columns become numbers if every cell survives the round trip, for
+    functions that expect numbers. Raises SwarmError, which names the row, if the file is too large, not UTF-8, or not
+    what its suffix says."""
     if path.stat().st_size > BYTES_MAX:
         raise SwarmError(f"{path} has more than {BYTES_MAX:,} bytes", "Take a part of it")
     start = read_start(path, START_BYTES)
@@ -438,7 +439,7 @@ def _read_separated_values(path: Path, separator: str, texts: Collection[str]) -
 
 
 def _convert_column_cells(cells: list[str]) -> list[Any]:
-    """Numbers or truth values, if each is written as Python writes it; an empty cell among them is None."""
+    """Convert to numbers or booleans if every cell is spelled as Python prints it; empty cells become None."""
     given = [cell for cell in cells if cell]
     kinds: tuple[tuple[Callable[[str], Any], Callable[[str], bool]], ...] = (
         (int, lambda cell: bool(_INTEGER.fullmatch(cell))),
@@ -459,7 +460,7 @@ def _is_plain_float(cell: str) -> bool:
 
 
 def _read_json_rows(path: Path) -> Iterator[_RawRow]:
-    """The rows of an array of objects, or of a file with an object a line; their cells are not decoded yet."""
+    """Rows of a JSON array or of JSON lines, with cells not decoded yet."""
     body = path.read_bytes().removeprefix(jsonl.BYTE_ORDER_MARK)
     try:
         if path.suffix.lower() == ".json" and body.lstrip().startswith(b"["):
@@ -477,7 +478,7 @@ def _read_json_rows(path: Path) -> Iterator[_RawRow]:
 
 
 def _decode_row(row: _RawRow, texts: Collection[str]) -> dict[str, Any]:
-    """The cells; in columns of texts, a number or truth value as the text that is in the file."""
+    """Decode a row's cells; in text columns, a number or boolean stays as spelled in the file."""
     cells = {}
     for name, cell in row.items():
         value = msgspec.json.decode(cell)

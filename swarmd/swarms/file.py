@@ -1,8 +1,9 @@
-"""The kind `file`: one's own questions and answers as JSONL, a system prompt, named rewards, and no Python.
+"""The kind `file`: a user's questions and answers as JSONL, a system prompt and named rewards, without Python.
 
-- The file may be made of a data set (`swarmd.swarms.dataset`).
+- The file may be made from a data set (`swarmd.swarms.dataset`).
 - A node's own configuration may name reward functions as TRL takes them.
-- A question is named by the digest of the file and its row, so only nodes with the same file understand each other.
+- A question is referred to by the digest of the file and its row, so only nodes with the same file understand each
+  other.
 
 docs/swarms/file.md describes the options.
 """
@@ -43,9 +44,9 @@ from swarmd.swarms.text import (
 from swarmd.swarms.trl import ToolBox, ToolEpisode
 
 log = get_logger(__name__)
-TASK = "questions"  # of rows that name none
+TASK = "questions"  # task of rows that name none
 TASKS_MAX = 64
-SPLIT = "file"  # in place of a task: a question is on the same side of the split under any task
+SPLIT = "file"  # hashed in place of the task: a question's side of the split does not depend on it
 
 INSTRUCTIONS: dict[AnswerPlace, str] = {
     "tags": "Think step by step if it helps, then give the final answer alone between <answer> and </answer>.",
@@ -54,28 +55,26 @@ INSTRUCTIONS: dict[AnswerPlace, str] = {
     "boxed": "Think step by step if it helps, then give the final answer alone in \\boxed{}.",
     "whole": "Give the answer alone.",
 }
-PHRASES: dict[AnswerPlace, tuple[str, str]] = {"tags": (OPENING, CLOSING), "boxed": (BOXED, "}")}  # around an answer
+PHRASES: dict[AnswerPlace, tuple[str, str]] = {"tags": (OPENING, CLOSING), "boxed": (BOXED, "}")}  # around answers
 
 
 class QuestionRow(NamedTuple):
-    """One question of the file."""
-
     task: str
     prompt: str
     answer: str
     side: Split
-    columns: Mapping[str, Any]  # all of the row, if there are reward functions
+    columns: Mapping[str, Any]  # the whole row, kept only for reward functions
 
 
 class FilePlan(SplitPlan):
-    """One's own questions and answers from a JSONL file, with named rewards.
+    """Questions and answers from a JSONL file, with named rewards.
 
     Args:
-        training: gives the weight of the form if no rewards are named.
+        training: supplies the weight of the format reward if no rewards are named.
 
     Raises:
-        SwarmError: the options are wrong, the file is missing, malformed or not the swarm's, it cannot be made of its
-            data set, or a reward function cannot be imported.
+        SwarmError: the options are wrong, the file is missing, malformed or has another digest, it cannot be made from
+        its data set, or a reward function cannot be imported.
         EnvironmentMissing: this node lacks the Python that the swarm's manifest names.
     """
 
@@ -97,7 +96,7 @@ class FilePlan(SplitPlan):
         self._rewards = _make_named_rewards(options, (training or TrainingConfig()).format_reward)
         self._compares = any(option.name in COMPARING for option, _ in self._rewards)
         self.unchecked = _reason_unchecked(options, self._rewards)
-        if self._functions is None and not options.has_turns:  # which may give anything
+        if self._functions is None and not options.has_turns:  # reward functions may return anything
             self.reward_max = sum(option.weight for option, _ in self._rewards)
         write_questions_file(home, options.data, options, options.digest)
         needed = ("prompt", "answer") if self._compares else ("prompt",)
@@ -139,15 +138,14 @@ class FilePlan(SplitPlan):
             self._functions.use_tokenizer(encode)
 
     def open_environment(self, question: Question) -> ToolEpisode | OpenEnvEpisode:
-        """A rollout with the tools or the environment that the options name.
+        """Open a rollout with the tools or the environment that the options name.
 
-        This is where rollouts of several turns begin: a trainer that draws them calls `reset`, which gives the prompt,
-        then `act` with each text of the model until it gives None, then `reward`, and at last `close`. It may be called
-        from several threads. All nodes answer the same turns to the same question alike, as far as the code that is
-        named depends on nothing but `random`.
+        The trainer calls `reset` for the prompt, `act` with each text of the model until it returns None, `reward`, and
+        finally `close`. May be called from several threads. All nodes give the same answers to the same turns, provided
+        the named code depends on nothing but `random`.
 
         Raises:
-            SwarmError: the options name none, or no server.
+            SwarmError: the options name neither, or no server.
         """
         reference = question.reference
         messages = self._make_question(reference.index, reference.seed).messages
@@ -163,7 +161,7 @@ class FilePlan(SplitPlan):
         return OpenEnvEpisode(self._options.openenv_url, self._options.openenv, messages, columns, seed)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
+        """See `Plan.draw`: all training questions in an order specific to this node's stage, then again."""
         seed = self._stage_seed(place)
         for repetition in itertools.count():
             order = list(self._training)
@@ -178,8 +176,8 @@ class FilePlan(SplitPlan):
         return [self._make_question(index, 0) for index in chosen[:count]]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """See `Plan.regenerate`. Raises RecordRejected: `config-digest` (of another file), `source` (these questions
-        are made of nothing), `seed` (of another place), `index` (no such row, or its prompt stands in an earlier one),
+        """See `Plan.regenerate`. Raises RecordRejected: `config-digest` (another file), `source` (these questions have
+        no sources), `seed` (of another stage), `index` (no such row, or a duplicate of an earlier prompt),
         `unknown-task` (not the row's), or `held-out`."""
         peer = place.peer
         if reference.config_digest != self._digest:
@@ -200,8 +198,8 @@ class FilePlan(SplitPlan):
         return self._make_question(reference.index, reference.seed)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """The named rewards and what the reward functions give, added up by weight. Accuracy is the first of the named
-        ones that compare with the answer; without one, the first reward there is."""
+        """The weighted sum of the named rewards and the reward functions. Accuracy is the first named reward that
+        compares with the answer; without one, the first reward."""
         expected = str(question.entry["answer"])
         if self._functions is None:
             return [self._score_completion(expected, completion, {}, {}) for completion in completions]
@@ -217,7 +215,7 @@ class FilePlan(SplitPlan):
     def _score_completion(
         self, expected: str, completion: str, given: Mapping[str, float], weights: Mapping[str, float]
     ) -> Score:
-        """One score; `given` is what the reward functions gave, by name."""
+        """Score one completion; `given` holds the reward functions' values by name."""
         answered = AnsweredCompletion(completion, find_answer(completion, self._place), expected)
         values: list[tuple[str, float, float]] = [
             (option.name, option.weight, reward(answered)) for option, reward in self._rewards
@@ -238,7 +236,7 @@ class FilePlan(SplitPlan):
         return Score(total, accuracy, float(form), dict(parts), values=plain, answered=found)
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.true_spans`: the last pair of answer tags, if the row's own answer stands between them."""
+        """See `Plan.true_spans`: the last pair of answer tags, if exactly the row's answer stands between them."""
         answer = str(question.entry["answer"])
         return span_answer(text, answer) if answer and self._compares and self._place == "tags" else ()
 
@@ -247,7 +245,6 @@ class FilePlan(SplitPlan):
         return f"{before}{question.entry['answer']}{after}"
 
     def explain_answer_reading(self, question: Question, completion: str) -> tuple[str, str]:
-        """See `SplitPlan.explain_answer_reading`."""
         truth, found = str(question.entry["answer"]), find_answer(completion, self._place)
         how = f"With answer = {self._place!r}, " + (f"{found!r} is found in it" if found else "nothing is found in it")
         if any(option.name == "numeric" for option, _ in self._rewards):
@@ -264,13 +261,13 @@ class FilePlan(SplitPlan):
         )
 
     def _prompt_for_rewards(self, question: Question) -> Any:
-        """What TRL would give reward functions as this question's prompt."""
+        """This question's prompt in the form that TRL passes to reward functions."""
         if self._inputs == "text":
             return question.messages[-1].content
         return [{"role": message.role, "content": message.content} for message in question.messages]
 
     def _columns_for_rewards(self, question: Question) -> dict[str, Any]:
-        """The row's columns, under the names that they have in the data set, too."""
+        """The row's columns, also under their original names in the data set."""
         return self._columns.add_their_names(self._rows[question.reference.index].columns)
 
     def _stage_seed(self, place: StageId) -> int:
@@ -283,7 +280,7 @@ class FilePlan(SplitPlan):
 
 
 class FileTurnsPlan(FilePlan, ConversationPlan):
-    """The same with tools or an environment: rollouts of several turns."""
+    """The kind `file` with tools or an environment: rollouts of several turns."""
 
     resets_prompt = True
     score = ConversationPlan.score
@@ -294,13 +291,13 @@ class FileTurnsPlan(FilePlan, ConversationPlan):
 
 
 def make_file_plan(swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> FilePlan:
-    """The plan of the kind `file`, of single completions or of several turns. Raises as `FilePlan`."""
+    """Make the plan for the kind `file`, single-turn or with several turns. Raises as `FilePlan`."""
     make = FileTurnsPlan if decode_options(swarm.options, FileOptions).has_turns else FilePlan
     return make(swarm, training, home)
 
 
 def _make_tool_box(options: FileOptions, home: Path) -> ToolBox:
-    """The tools or the environment, and the functions that reward what is done with them."""
+    """The tools or the environment, and the functions that reward their use."""
     weights = options.reward_weights or [1.0] * len(options.reward_funcs)
     return ToolBox(
         options.tools,
@@ -313,7 +310,7 @@ def _make_tool_box(options: FileOptions, home: Path) -> ToolBox:
 
 
 def _make_named_rewards(options: FileOptions, format_reward: float) -> list[tuple[RewardOption, Reward]]:
-    """The rewards that are named; if neither these nor functions are, the exact answer, and the form of the tags."""
+    """The named rewards; if neither rewards nor functions are named, the exact answer and the format of the tags."""
     named = options.rewards
     if not named and not options.reward_funcs and not options.has_turns:
         named = (RewardOption("exact"),)
@@ -327,7 +324,6 @@ def _number_to_text(number: Fraction | None) -> str:
 
 
 def _reason_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, Reward]]) -> str:
-    """See `SplitPlan.unchecked`."""
     if options.reward_funcs:
         return f"the reward functions {', '.join(options.reward_funcs)} decide"
     if options.has_turns:
@@ -347,9 +343,9 @@ def _read_row(row: dict[str, Any], where: str, keeps_columns: bool) -> QuestionR
 
 
 def _distinct_row_indices(rows: Sequence[QuestionRow], where: str) -> Collection[int]:
-    """Places of the rows whose prompt does not stand in an earlier one, in order."""
+    """Indices of rows whose prompt is not in an earlier row, in order."""
     first: dict[str, int] = {}
-    others: list[int] = []  # rows with another answer than the first of the same prompt
+    others: list[int] = []  # rows that repeat a prompt with another answer
     for place, row in enumerate(rows):
         if rows[first.setdefault(collapse_whitespace(row.prompt), place)].answer != row.answer:
             others.append(place + 1)

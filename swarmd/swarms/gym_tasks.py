@@ -1,10 +1,10 @@
-"""Tasks of reasoning-gym, and swarmd's own among them: settings, levels, digests for peers, guards for scorers.
+"""Tasks of reasoning-gym and swarmd's own: settings, levels, digests for peers, guards for scorers.
 
-- Tasks on digits and made questions are registered with reasoning-gym, so that they are drawn, scored and shared like
-  its own. They come from no data set, are small enough for a model of half a million parameters, and have 10,000
-  questions and more each, so that some can be held out.
+- Digit tasks and word problems are registered with reasoning-gym, so that they are drawn, scored and shared like its
+  own. They need no data set, are easy enough for a model of half a million parameters, and have 10,000 or more
+  questions each, so that some can be held out.
 - Some scorers of reasoning-gym run an answer as code, take very long with some answers, or pay for wrong ones.
-  `is_safe_to_score` and `is_wrong_but_paid` stand before them.
+  `is_safe_to_score` and `is_wrong_but_paid` guard against that.
 """
 
 import copy
@@ -30,16 +30,14 @@ from swarmd.config import TaskConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Message, hash_number
 
-NUMBER = "{number}"  # where the number stands in a wording
+NUMBER = "{number}"  # placeholder in a task's wording
 WORDING_CHARACTERS_MAX = 200
 
 
 @dataclass
 class DigitsConfig:
-    """Settings of a digit task."""
-
-    digits: int = 4  # of the number
-    wording: str = ""  # of the question, with {number} in it; empty: the task's own
+    digits: int = 4  # length of the number
+    wording: str = ""  # of the question, with {number}; empty: the task's own
     seed: int | None = None
     size: int = 500
 
@@ -51,10 +49,8 @@ class DigitsConfig:
 
 @dataclass
 class LargestConfig:
-    """Settings of `digits_largest`."""
-
     numbers: int = 3
-    digits: int = 2  # of each number
+    digits: int = 2  # length of each number
     seed: int | None = None
     size: int = 500
 
@@ -64,23 +60,19 @@ class LargestConfig:
 
 
 class DigitsCurriculum(BaseCurriculum):  # type: ignore[misc]
-    """From two digits up to six."""
-
     def __init__(self) -> None:
         super().__init__(type(self).__name__, DigitsConfig)
         self._define_attributes(ScalarAttributeDefinition(name="digits", field_name="digits", levels=[2, 3, 4, 5, 6]))
 
 
 class LargestCurriculum(BaseCurriculum):  # type: ignore[misc]
-    """From two numbers of two digits up to five."""
-
     def __init__(self) -> None:
         super().__init__(type(self).__name__, LargestConfig)
         self._define_attributes(ScalarAttributeDefinition(name="numbers", field_name="numbers", levels=[2, 3, 4, 5]))
 
 
 class ExactAnswerDataset(ProceduralDataset):  # type: ignore[misc]
-    """Base of all: an item is a pure function of (seed + index), and only the exact answer scores."""
+    """Base class: an item is a pure function of seed + index, and only the exact answer scores."""
 
     name = ""
 
@@ -88,12 +80,12 @@ class ExactAnswerDataset(ProceduralDataset):  # type: ignore[misc]
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """1 for the exact answer, else 0: no credit for answers that merely contain it."""
+        """1 for the exact answer, else 0: containing it is not enough."""
         return float(answer == entry["answer"])
 
 
 class DigitsDataset(ExactAnswerDataset):
-    """Base of the tasks on digits: a number is transformed."""
+    """Base of the digit tasks: transform a number."""
 
     instruction = ""
     transform: Callable[[str], str]
@@ -104,7 +96,7 @@ class DigitsDataset(ExactAnswerDataset):
         return {"question": question, "answer": answer, "metadata": metadata}
 
     def make_question(self, random: Random) -> tuple[str, str, str]:
-        """Question, answer and canonical form; questions of one canonical form lie on the same side of the split."""
+        """Question, answer and canonical form, which decides the side of the split."""
         number = "".join(str(random.randrange(10)) for _ in range(self.config.digits))
         wording = self.config.wording or f"{self.instruction}: {NUMBER}"
         return wording.replace(NUMBER, number), self.transform(number), number
@@ -120,7 +112,7 @@ class LargestDataset(DigitsDataset):
         return f"Largest number: {listed}", str(max(numbers)), ",".join(map(str, sorted(numbers)))
 
 
-TRANSFORMS: dict[str, tuple[str, Callable[[str], str]]] = {  # by the task's name: instruction and answer
+TRANSFORMS: dict[str, tuple[str, Callable[[str], str]]] = {  # task → instruction, function that gives the answer
     "digits_reverse": ("Reverse the digits", lambda number: number[::-1]),
     "digits_sort": ("Sort the digits", lambda number: "".join(sorted(number))),
     "digits_increment": (
@@ -129,7 +121,7 @@ TRANSFORMS: dict[str, tuple[str, Callable[[str], str]]] = {  # by the task's nam
     ),
     "digits_rotate": ("Rotate left", lambda number: number[1:] + number[:1]),
 }
-TASK_NAMES = ("digits_reverse", "digits_sort", "digits_increment", "digits_largest")  # that the embedded model knows
+TASK_NAMES = ("digits_reverse", "digits_sort", "digits_increment", "digits_largest")  # the embedded model's
 KNOWN_NAMES = (*TASK_NAMES, "digits_rotate")
 
 
@@ -140,9 +132,7 @@ PLACES = ("boxes", "bags", "rows", "baskets")
 
 @dataclass
 class WordProblemConfig:
-    """Settings of a made task."""
-
-    largest: int = 9  # of the numbers that a question begins with
+    largest: int = 9  # largest number in a question
     seed: int | None = None
     size: int = 500
 
@@ -151,7 +141,7 @@ class WordProblemConfig:
 
 
 class WordProblemTemplate(NamedTuple):
-    """Words with places for numbers, and the working: the calculations that lead to the answer."""
+    """A text with placeholders for numbers, and the calculations that lead to the answer."""
 
     words: str
     work: Callable[[int, int, int], tuple[str, ...]]
@@ -191,7 +181,7 @@ FORMULAS = (
 
 
 class WordProblemDataset(ExactAnswerDataset):
-    """Base of made questions. Those with the same numbers are on one side of the split, whoever the story is about."""
+    """Base of word problems. Problems with the same numbers are on the same side of the split, whatever their story."""
 
     templates: tuple[WordProblemTemplate, ...] = ()
 
@@ -213,7 +203,7 @@ class WordProblemDataset(ExactAnswerDataset):
 
 MADE = {"made_stories": STORIES, "made_formulas": FORMULAS}
 
-# Part of the config digest: to peers a change of the generators is another task.
+# Part of the config digest: a changed generator makes it another task for peers.
 SOURCES = dict.fromkeys(KNOWN_NAMES, "digits/1") | dict.fromkeys(MADE, "made/1")
 
 for _name, (_instruction, _transform) in TRANSFORMS.items():
@@ -226,8 +216,8 @@ for _name, _templates in MADE.items():
     )
 
 
-DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
-LEVELS_MAX = 16  # of a curriculum; one of reasoning-gym's has 36
+DATASET_SIZE = 20_000  # fixed, because some tasks draw from a table as long as the data set
+LEVELS_MAX = 16  # of a curriculum; reasoning-gym has one with 36
 
 INSTRUCTION = (
     "Solve the problem. Think step by step if it helps, then give the final answer alone "
@@ -236,21 +226,21 @@ INSTRUCTION = (
 
 
 class GymTask(msgspec.Struct, frozen=True):
-    """One task, or one level of it, ready to be drawn from."""
+    """One task, or one level of its curriculum, ready to draw from."""
 
     name: str
     config: dict[str, Any]
-    digest: str  # 16 hex digits over task, settings and generator: equal digests draw equal questions
-    messages: tuple[Message, ...]  # what precedes the question
+    digest: str  # 16 hex digits over task, settings and generator; equal digests mean equal questions
+    messages: tuple[Message, ...]  # messages before the question
 
     def make_dataset(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
-        """The data set of this task under a seed. With any other size it asks other questions than peers have."""
+        """The task's data set for a seed. Any other size gives other questions than peers have."""
         return reasoning_gym.create_dataset(self.name, seed=seed, size=size, **self.config)
 
 
 def make_dataset_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
-    """An item of a data set, the same on every node. Raises whatever the task raises. `list_functions` also draws from
-    Python's own random numbers, so these are seeded for each item."""
+    """An item of a data set, the same on every node. `list_functions` also uses Python's global random numbers, so
+    these are seeded for each item. Raises whatever the task raises."""
     state = random.getstate()
     random.seed(hash_number("item", dataset.seed, index))
     try:
@@ -260,13 +250,13 @@ def make_dataset_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
 
 
 def make_task_levels(config: TaskConfig) -> tuple[GymTask, ...]:
-    """The levels of one entry of `swarm.tasks`, the easiest first; a single one without a curriculum.
+    """The levels of one entry of `swarm.tasks`, easiest first; a single one without a curriculum.
 
-    The entry's own settings hold on every level. Levels with the same settings count once.
+    The entry's own settings apply to every level. Levels with equal settings are merged.
 
     Raises:
-        SwarmError: the task is unknown (names the nearest), has no such setting (names those it has), does not take
-            the settings, or has no curriculum.
+        SwarmError: the task is unknown (names the nearest), has no such setting (names those it has), rejects the
+        settings, or has no curriculum.
     """
     check_task_settings(config)
     if not config.curriculum:
@@ -289,7 +279,7 @@ def make_task_levels(config: TaskConfig) -> tuple[GymTask, ...]:
 
 
 def check_task_settings(config: TaskConfig) -> None:
-    """Raise SwarmError unless there is such a task with such settings."""
+    """Raise SwarmError unless the task exists and accepts these settings."""
     if config.name not in DATASETS:
         near = difflib.get_close_matches(config.name, DATASETS, n=1)
         hint = f"Did you mean {near[0]}?" if near else "See https://github.com/open-thought/reasoning-gym for the names"
@@ -303,7 +293,7 @@ def check_task_settings(config: TaskConfig) -> None:
 
 
 def list_level_settings(name: str) -> list[dict[str, Any]]:
-    """The settings of each level of reasoning-gym's curriculum, the easiest first; a level includes those below it."""
+    """The settings of each curriculum level, easiest first; a level includes those below it."""
     curriculum = create_curriculum(name)
     attributes = curriculum.attributes.values()
     settings = []
@@ -317,14 +307,14 @@ def list_level_settings(name: str) -> list[dict[str, Any]]:
 
 
 def _setting_names(attribute: Any) -> tuple[str, ...]:
-    """The settings that an attribute of a curriculum decides: one, or both ends of a range."""
+    """The settings that a curriculum attribute controls: one, or both ends of a range."""
     if hasattr(attribute, "field_name"):
         return (attribute.field_name,)
     return (attribute.lower_field_name, attribute.upper_field_name)
 
 
 def _has_valid_settings(task: GymTask) -> bool:
-    """Whether the data set takes the settings: tasks refuse some of reasoning-gym's own levels."""
+    """Whether the data set accepts the settings; tasks reject some of reasoning-gym's own levels."""
     try:
         task.make_dataset(0)
     except Exception:
@@ -341,16 +331,16 @@ def make_task(name: str, config: dict[str, Any]) -> GymTask:
     return GymTask(name, config, f"{hash_number(source, name, settings, bits=64):016x}", before)
 
 
-KEPT = 64  # data sets
+KEPT = 64  # data sets kept
 SEEDED = ("seed", "config")  # attributes that hold the seed
 
 
 class DatasetCache:
-    """Makes data sets and caches the last ones. If only the seed differs, it copies one, which takes less time."""
+    """Makes data sets and caches the last ones. If only the seed differs it copies one, which is faster."""
 
     def __init__(self) -> None:
         self._kept: LRUCache[tuple[str, int], ProceduralDataset] = LRUCache(KEPT)
-        self._patterns: dict[str, ProceduralDataset | None] = {}  # by the task's digest; None: cannot be copied
+        self._patterns: dict[str, ProceduralDataset | None] = {}  # by task digest; None: cannot be copied
 
     def get(self, task: GymTask, seed: int) -> ProceduralDataset:
         """The data set of a task under a seed. Raises whatever reasoning-gym raises for settings that it refuses."""
@@ -367,7 +357,7 @@ class DatasetCache:
 
 
 def make_copyable_dataset(task: GymTask) -> ProceduralDataset | None:
-    """A data set to make copies of; None if the seed decides more than the attributes in `SEEDED`."""
+    """A data set to copy from; None if the seed affects more than the attributes in `SEEDED`."""
     one, other = task.make_dataset(0), task.make_dataset(1)
     try:
         return one if _seed_independent_attributes(one) == _seed_independent_attributes(other) else None
@@ -380,7 +370,7 @@ def _seed_independent_attributes(dataset: ProceduralDataset) -> dict[str, Any]:
 
 
 def copy_with_seed(dataset: ProceduralDataset, seed: int) -> ProceduralDataset:
-    """A copy of the data set under another seed, which shares everything else."""
+    """A shallow copy of the data set under another seed."""
     made = copy.copy(dataset)
     made.seed = seed
     made.config = copy.copy(dataset.config)
@@ -394,20 +384,21 @@ EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_ins
 PARSED = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
-COMPARED = frozenset({"codeio"})  # as trees, which takes time by the product of their sizes: 7 s for 1 KB of brackets
+COMPARED = frozenset({"codeio"})  # compared as trees, in time quadratic in size: 7 s for 1 KB of brackets
 UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
-RAISED = frozenset({"coin_flip"})  # `Fraction` writes out all the digits of a number with an exponent
+RAISED = frozenset({"coin_flip"})  # `Fraction` expands exponents to all their digits
 REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # a move is repeated as often as the number after it says
-TAKES_NAN = frozenset({"complex_arithmetic", "number_sorting"})  # no comparison with NaN holds
-PROBABILITY_TOLERANCE = 1e-4  # of coin_flip, as its scorer has it
-MOVES_MAX = 512  # in one answer; right ones have some 200
+TAKES_NAN = frozenset({"complex_arithmetic", "number_sorting"})  # comparisons with NaN are always false
+PROBABILITY_TOLERANCE = 1e-4  # as in coin_flip's scorer
+MOVES_MAX = 512  # in one answer; correct ones have some 200
 
-# Without calls, products, shifts and loops, an expression has no effect and its value is no larger than its text.
+# Without calls, products, shifts and loops, an expression has no side effects, and its value stays about as small as
+# its text.
 _CALLS_OR_GROWS = re.compile(r"\(|\*|<<|\bfor\b|\blambda\b|:=")
 
 _LARGE_EXPONENT = re.compile(r"[eE][-+]?\d{4}")
-_BEYOND_FLOATS = re.compile(r"[eE][-+]?\d{3}")  # in a formula: sympy never finds the sine of 1e400
-_SKIPPED = str.maketrans("", "", ",_")  # between digits, by the scorer or by `Fraction`
+_BEYOND_FLOATS = re.compile(r"[eE][-+]?\d{3}")  # sympy hangs on the sine of 1e400
+_SKIPPED = str.maketrans("", "", ",_")  # ignored between digits by the scorer or by `Fraction`
 _FORMULA = re.compile(r"[A-Za-z0-9+\-*/^(). \n]*")
 _FUNCTIONS = frozenset(
     {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "pi"}
@@ -415,7 +406,7 @@ _FUNCTIONS = frozenset(
 _POWER = re.compile(r"\*\*|\^")
 _SMALL_POWER = re.compile(
     r"(?:[A-Za-z0-9]|\([^()^*]*(?:\*(?!\*)[^()^*]*)*\))\s*(?:\*\*|\^)\s*"  # a base without powers in it
-    r"(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.(eE])(?!\s*(?:\*\*|\^))"  # to a small power, and no further
+    r"(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.(eE])(?!\s*(?:\*\*|\^))"  # raised to a small power, not nested
 )
 
 
@@ -432,14 +423,15 @@ def is_safe_to_score(task: str, answer: str) -> bool:
 
 
 def is_wrong_but_paid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether a harmless answer is wrong although the scorer of `task` may pay for it in full. `entry` holds the
-    question and its truth, as reasoning-gym gives them."""
+    """Whether an answer that is safe to score is wrong although the scorer of `task` may pay for it in full. `entry`:
+    the question and its truth, as reasoning-gym gives them."""
     is_right = _RIGHT.get(task)
     return is_right is not None and not is_right(answer.strip(), entry)
 
 
 def _is_probability_near(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer pays for common first digits by their share of the shorter number, and "0" begins all of them."""
+    """The scorer compares leading digits over the length of the shorter number, and every probability starts with
+    "0"."""
     try:
         found, right = (Fraction(text.replace(",", "")) for text in (answer, entry["answer"]))
     except (ValueError, ZeroDivisionError):
@@ -448,19 +440,19 @@ def _is_probability_near(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _is_right_truth_value(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer only asks whether both are texts."""
+    """The scorer only checks that both are texts."""
     return answer.lower() == str(entry["answer"]).lower()
 
 
 def _is_valid_24_formula(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer takes any four numbers, and any value that rounds down to 24."""
+    """The scorer accepts any four numbers, and any value that rounds down to 24."""
     from sympy import parse_expr
 
     if sorted(map(int, re.findall(r"\d+", answer))) != sorted(entry["metadata"]["numbers"]):
         return False
     try:
         return bool(parse_expr(answer) == 24)
-    except Exception:  # whatever a parser of Python raises
+    except Exception:  # Python's parser raises many kinds of error
         return False
 
 
@@ -472,14 +464,14 @@ _RIGHT: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
 
 
 def _has_few_moves(answer: str) -> bool:
-    """Whether no move has more than one digit after it, and the moves are few altogether."""
+    """Whether repeat counts have at most one digit, and there are at most `MOVES_MAX` moves."""
     if re.search(r"\d\d", answer):
         return False
     return len(answer.split()) + sum(map(int, re.findall(r"\d", answer))) <= MOVES_MAX
 
 
 def _is_plain_formula(answer: str) -> bool:
-    """Whether there are only numbers, one-letter names, known functions and small powers, none in another."""
+    """Whether it has only numbers, one-letter names, known functions and small, not nested powers."""
     if _BEYOND_FLOATS.search(answer):
         return False
     if not _FORMULA.fullmatch(answer) or re.search(r"\.\D|\D\.|\d{13}", f" {answer} ".replace(". ", " ")):

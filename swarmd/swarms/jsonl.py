@@ -1,4 +1,4 @@
-"""Files of questions: JSONL, one JSON object a line, bounded, checked, and with a digest to compare files by."""
+"""Question files: JSONL, bounded and checked, identified by a digest."""
 
 import hashlib
 import json
@@ -19,16 +19,16 @@ SUFFIX = ".jsonl"
 FILE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
 ROWS_MAX = 1_000_000
-NAMES_CHARACTERS = 200  # of a row's columns that are told
+NAMES_CHARACTERS = 200  # column names listed in an error
 _START_BYTES = 256
 _FORM = "Write one JSON object a line. A file of another form is named in swarm.options.dataset, and made into this one"
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Windows' editors put it first
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Windows editors write it at the start
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Read a JSONL file; blank lines are skipped. `columns`: keys that every row must have, with a text that is not
-    blank. Raises SwarmError: the file is missing, too long, empty or not a regular file, or one of its lines is not a
-    JSON object in UTF-8 with these columns; names the file and the line."""
+    """Read a JSONL file; blank lines are skipped. `columns`: keys that every row must have, with a non-blank text.
+    Raises SwarmError, naming file and line, if the file is missing, too long, empty or not regular, or a line is not a
+    UTF-8 JSON object with these columns."""
     rows: list[Row] = []
     for number, line in _read_numbered_lines(path):
         if len(rows) == ROWS_MAX:
@@ -40,7 +40,7 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
 
 
 def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over the rows in their order, in canonical form: spaces, key order and blank lines do not count."""
+    """SHA-256 over the rows in order, in canonical form: independent of spaces, key order and blank lines."""
     digest = hashlib.sha256()
     for row in rows:
         text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -49,15 +49,15 @@ def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], str]:
-    """The rows of the file that a swarm's options name, and their digest. `home`: the node's data directory, from which
-    a relative name is taken. `digest`: that the rows must have; empty if any will do. Raises SwarmError: as
-    `read_rows`, or the rows have another digest."""
+    """Read the file that a swarm's options name. Returns its rows and their digest. `home`: the data directory, which
+    relative names refer to. `digest`: required digest; empty: any. Raises SwarmError as `read_rows`, or if the digest
+    differs."""
     rows = read_rows(home / name, columns)
     return rows, check_digest(home / name, rows, digest)
 
 
 def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> str:
-    """The digest of rows that were read. Raises SwarmError if the options name another one."""
+    """The digest of the rows. Raises SwarmError if it is not the required one."""
     found = digest_rows(rows)
     if digest and found != digest:
         raise SwarmError(
@@ -86,7 +86,7 @@ def _read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _explain_value(row: Row, column: str) -> tuple[str, str]:
-    """What is wrong with a value that should be a text, and what to do."""
+    """Why a value is not a valid text, and the fix."""
     value, fix = row.get(column), f'Every row needs a text, as in {{"{column}": "..."}}'
     if column not in row:
         return f"is missing; it has: {', '.join(map(repr, row))[:NAMES_CHARACTERS]}", fix

@@ -1,8 +1,8 @@
-"""OpenEnv's environments: a client for their servers, over WebSocket, without OpenEnv's package.
+"""A WebSocket client for OpenEnv's environment servers, without OpenEnv's package.
 
 Messages are JSON (openenv.core.env_server.types): `{"type": "reset" or "step", "data": {...}}` is answered with
-`{"type": "observation", "data": {"observation": {...}, "reward": ..., "done": ...}}`, or with the type "error" and
-`message` and `code` as its data. A connection is an environment of its own. Which server a node uses is its own matter.
+`{"type": "observation", "data": {"observation": {...}, "reward": ..., "done": ...}}`, or with type "error" and
+`message` and `code` as its data. Each connection has its own environment. Each node chooses its own server.
 
 `OpenEnvEpisode` is one rollout, as the trainer's driver of conversations calls it: `reset`, `act` with each text of the
 model, `reward`, `close`.
@@ -30,20 +30,20 @@ CONNECT_S = 30.0
 ANSWER_S = 60.0
 CLOSE_S = 1.0
 MESSAGE_BYTES_MAX = 1024 * 1024
-OF_THE_MODEL = ("EXECUTION_ERROR", "VALIDATION_ERROR")  # errors of a step that the model is told
+OF_THE_MODEL = ("EXECUTION_ERROR", "VALIDATION_ERROR")  # errors of a step that are shown to the model
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 class OpenEnvOptions(Section, frozen=True):
-    """`swarm.options.openenv`: how texts become actions, and observations texts."""
+    """`swarm.options.openenv`: how to map texts to actions and observations to texts."""
 
-    action: Name = "message"  # field of an action that takes what the model wrote
-    observation: Annotated[str, msgspec.Meta(max_length=256)] = ""  # as "messages.0.content"; empty: all of it, as JSON
+    action: Name = "message"  # field of the action that gets the model's text
+    observation: Annotated[str, msgspec.Meta(max_length=256)] = ""  # as "messages.0.content"; empty: all, as JSON
 
 
 def make_endpoint(url: str) -> str:
-    """Where sessions of a server are opened. Raises ValueError if it is not the address of one."""
+    """The WebSocket URL for sessions of a server. Raises ValueError for an invalid address."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or not parts.hostname:
         raise ValueError(f"{url!r} is not the address of a server, such as http://127.0.0.1:8000")
@@ -51,13 +51,13 @@ def make_endpoint(url: str) -> str:
 
 
 class OpenEnvEpisode:
-    """One rollout. Its methods raise SwarmError if the server cannot be reached or fails.
+    """One rollout. Methods raise SwarmError if the server cannot be reached or fails.
 
     Args:
-        url: the server's.
-        messages: the question's.
-        columns: of its row: `reset` gets them as keywords, as far as it takes them.
-        seed: that `reset` gets.
+        url: of the server.
+        messages: of the question.
+        columns: of the question's row, passed to `reset` as far as it takes them.
+        seed: passed to `reset`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class OpenEnvEpisode:
         self._is_done = False
 
     def reset(self, question: Question | None = None) -> list[Message]:
-        """The messages that the rollout begins with: the last one ends with the first observation."""
+        """The rollout's first messages; the last one ends with the first observation."""
         from websockets.exceptions import InvalidHandshake, InvalidURI
         from websockets.sync.client import connect
 
@@ -92,7 +92,7 @@ class OpenEnvEpisode:
         return [*before, Message(last.role, f"{last.content}\n{observation}", last.trusted)]
 
     def act(self, text: str) -> str | None:
-        """The observation after a turn of the model as the action; None if the episode is done."""
+        """Send a turn of the model as an action. Returns the observation; None if the episode is done."""
         if self._is_done:
             return None
         observation = self._request("step", {self._options.action: text.strip()})
@@ -103,7 +103,7 @@ class OpenEnvEpisode:
         return self._reward
 
     def close(self) -> None:
-        """Leave the server, which ends the environment."""
+        """Close the connection, which ends the environment."""
         from websockets.exceptions import WebSocketException
 
         if self._connection is not None:
@@ -113,7 +113,7 @@ class OpenEnvEpisode:
             self._connection = None
 
     def _request(self, kind: str, data: Mapping[str, Any]) -> str:
-        """The observation that the server answers with, as text."""
+        """Send a request. Returns the observation as text."""
         from websockets.exceptions import WebSocketException
 
         assert self._connection is not None
@@ -138,7 +138,7 @@ class OpenEnvEpisode:
         return SwarmError(f"the OpenEnv server {self._url} failed at {kind}: {reason}", "Its own log says more")
 
     def _read_text(self, observation: Any) -> str:
-        """What the options name of an observation, as text."""
+        """The part of an observation that the options select, as text."""
         found = observation
         for part in self._options.observation.split(".") if self._options.observation else ():
             try:

@@ -1,6 +1,6 @@
 """`swarm.options`: the settings of each of swarmd's own kinds, checked as strictly as the rest of the configuration.
 
-They stand apart from the kinds and import little, so that options are checked without making a plan.
+They are separate from the kinds and import little, so that options can be checked without making a plan.
 """
 
 import difflib
@@ -25,20 +25,20 @@ from swarmd.swarms.text import AnswerPlace
 
 WHERE = "swarm.options"
 
-RowsDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # of a file of questions; empty: any
+RowsDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # of a question file; empty: any
 Options = TypeVar("Options", bound=msgspec.Struct)
 log = get_logger(__name__)
 
 
 class NoOptions(Section, frozen=True):
-    """Options of a kind that has none, because its mixture stands in `swarm.tasks`."""
+    """Options of a kind that has none, because its tasks are in `swarm.tasks`."""
 
 
 def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
-    """The options as a kind's struct.
+    """Decode options into a kind's struct.
 
     Bounds are in the struct's annotations; a ValueError from its `__post_init__` counts as a wrong value. Raises
-    SwarmError: a key is unknown or missing, or a value is of the wrong type or out of range; names the key.
+    SwarmError, naming the key, if a key is unknown or missing, or a value has a wrong type or is out of range.
     """
     if unknown := find_unknown_key(options, kind, f"{WHERE}."):
         key, fix = unknown
@@ -51,13 +51,13 @@ def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
     except msgspec.ValidationError as error:
         message, fix = describe_invalid(error, kind, WHERE)
         fault, _, advice = str(error.__cause__ or "").rpartition(": ")
-        if fault and not fix:  # of a `__post_init__`, which says both
+        if fault and not fix:  # a `__post_init__` gives both
             message, fix = message.removesuffix(f": {advice}"), advice[:1].upper() + advice[1:]
         raise SwarmError(message, fix or f"It takes: {', '.join(sorted(kind.__struct_fields__))}") from error
 
 
 class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`swarm.options.own_limits`: bounds on one run, as in `Limits`, and on a stage."""
+    """`swarm.options.own_limits`: bounds on a single run, as in `Limits`, and on a stage."""
 
     wall_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
     cpu_s: Seconds = 10
@@ -68,27 +68,25 @@ class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
     program_bytes: Bytes = 256 * 1024
     input_bytes: Bytes = 4 * MIB
     output_bytes: Bytes = MIB
-    stage_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 300.0  # of each of the kind's seconds for a stage
+    stage_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 300.0  # bounds each time budget of a stage
 
 
 class ProgramOptions(Section, frozen=True):
-    """What kinds that run programs have in common."""
-
     limits: Limits = Limits()
     sandbox: Isolation = "auto"
-    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
+    own_limits: OwnLimits = OwnLimits()  # this node's upper bounds on the swarm's limits
 
-    STAGE_SECONDS: ClassVar[tuple[str, ...]] = ()  # keys of seconds that the kind may spend on programs in a stage
+    STAGE_SECONDS: ClassVar[tuple[str, ...]] = ()  # keys of time budgets for programs in a stage
 
     @property
     def effective_limits(self) -> Limits:
-        """The smaller of both limits, setting by setting."""
+        """The smaller of the swarm's and the node's limit, for each setting."""
         names = Limits.__struct_fields__
         return Limits(**{name: min(getattr(self.limits, name), getattr(self.own_limits, name)) for name in names})
 
     @property
     def describe_reduced_limits(self) -> list[str]:
-        """A line for each setting of the swarm that this node does not give in full, with where to change it."""
+        """A line for each limit of the swarm that this node reduces, with the key to change."""
         asked = [(f"limits.{name}", getattr(self.limits, name), name) for name in Limits.__struct_fields__]
         asked += [(name, getattr(self, name), "stage_s") for name in self.STAGE_SECONDS]
         return [
@@ -99,36 +97,36 @@ class ProgramOptions(Section, frozen=True):
         ]
 
     def open_sandbox(self) -> Sandbox:
-        """A sandbox with the narrowed limits; logs what is cut. Raises SandboxUnavailable."""
+        """Open a sandbox with the effective limits; logs those that were reduced. Raises SandboxUnavailable."""
         sandbox = Sandbox(self.effective_limits, self.sandbox)
         for line in self.describe_reduced_limits:
             log.warning("%s; programs that need more fail here", line)
         return sandbox
 
 
-# RL Swarm's nine, without propositional_logic, which has no answers to compare with and so never paid, and without
-# binary_matrix, whose scorer runs answers as code, so that nodes refuse it from each other.
-MIXTURE = (  # of the kind "reasoning-gym", if swarm.tasks is empty
+# RL Swarm's nine tasks, without propositional_logic, whose questions lack reference answers, so that it never paid, and
+# without binary_matrix, whose scorer runs answers as code, so that nodes refuse it from each other.
+MIXTURE = (  # default of the kind "reasoning-gym"
     *("arc_1d", "basic_arithmetic", "base_conversion", "bf"),
     *("calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"),
 )
 
-STUDENTS_MAX = 15  # as many as upstream showed before v0.4.1
-POOL_MAX = 256  # what one body of rollouts can hold
+STUDENTS_MAX = 15  # as upstream before v0.4.1
+POOL_MAX = 256  # what one rollouts body can hold
 
 
 class MathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of gsm8k and math-hard. All but `persona`, `brief` and `shown_bytes` must be alike on all nodes."""
+    """Settings of gsm8k and math-hard. All but `persona`, `brief` and `shown_bytes` must be equal on all nodes."""
 
-    rewards: Literal["fixed", "compat"] = "fixed"  # compat: upstream's numbers with their quirks
-    data: Annotated[str, msgspec.Meta(min_length=1)] = "generated"  # "generated", "hub", or a path of JSONL or a copy
+    rewards: Literal["fixed", "compat"] = "fixed"  # compat: upstream's rewards, quirks included
+    data: Annotated[str, msgspec.Meta(min_length=1)] = "generated"  # "generated", "hub", or a path
     digest: RowsDigest = ""  # of a JSONL file's rows; empty: any
     persona: str = ""  # PIRATE, KNIGHT, MOBSTER, ANNOUNCER, FOUNDER, RANDOM, or none
-    students: Annotated[int, msgspec.Meta(ge=1, le=STUDENTS_MAX)] = 5  # peers shown in a question, and critics
+    students: Annotated[int, msgspec.Meta(ge=1, le=STUDENTS_MAX)] = 5  # peers, and critics, shown in a question
     questions: Annotated[int, msgspec.Meta(ge=1, le=POOL_MAX)] = 16  # in a round, the same on every node
-    question_characters: Annotated[int, msgspec.Meta(ge=16, le=4000)] = 4000  # longer ones are left out
-    shown_bytes: Annotated[int, msgspec.Meta(ge=8, le=3000)] = 2000  # of each text of a peer, in `fixed` mode
-    brief: bool = False  # system prompts of one line, for models that read few tokens
+    question_characters: Annotated[int, msgspec.Meta(ge=16, le=4000)] = 4000  # longer ones are skipped
+    shown_bytes: Annotated[int, msgspec.Meta(ge=8, le=3000)] = 2000  # of each peer's text, in `fixed` mode
+    brief: bool = False  # one-line system prompts, for models with a short context
 
     def __post_init__(self) -> None:
         known = (*PERSONAS, RANDOM)
@@ -151,23 +149,21 @@ RANDOM = "RANDOM"
 Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
 StageSeconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 Prompt = Literal["zero-shot", "one-shot", "alternate", "none"]
-EXECUTIONS_MAX = 6  # programs of one completion
-OUTPUT_CHARACTERS_MAX = 8192  # of any output, whatever a node is set to
+EXECUTIONS_MAX = 6  # programs in a completion
+OUTPUT_CHARACTERS_MAX = 8192  # upper bound on shown output, whatever the settings
 
 
 class CodeOptions(ProgramOptions, frozen=True):
-    """Settings of the code swarm."""
-
     data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
-    digest: RowsDigest = ""  # of its rows; empty: any
+    digest: RowsDigest = ""  # of the file's rows; empty: any
     compare: Literal["numeric", "exact"] = "numeric"  # how answers to questions of the file are compared
     prompt: Prompt = "zero-shot"
     rewards: Literal["fixed", "compat"] = "fixed"
-    program_reward: Weight = 0.1  # for each program that ran and printed, by `rewards = "fixed"`
-    programs_rewarded: Annotated[int, msgspec.Meta(ge=0, le=EXECUTIONS_MAX)] = 1  # at most so many
-    compat_weights: Literal["first", "later"] = "first"  # upstream's, before and after 16 weight updates
+    program_reward: Weight = 0.1  # for each program that ran and printed, with `rewards = "fixed"`
+    programs_rewarded: Annotated[int, msgspec.Meta(ge=0, le=EXECUTIONS_MAX)] = 1  # programs rewarded at most
+    compat_weights: Literal["first", "later"] = "first"  # upstream's weights before or after 16 weight updates
     output_characters: Annotated[int, msgspec.Meta(ge=16, le=OUTPUT_CHARACTERS_MAX)] = 1000
-    rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
+    rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # per stage, to rerun peers' programs
 
     STAGE_SECONDS = ("rerun_s",)
 
@@ -177,23 +173,23 @@ PROGRAM_LIMITS = Limits(wall_s=5.0, cpu_s=1, memory_bytes=256 * MIB, scratch_byt
 
 
 class ProposerOptions(ProgramOptions, frozen=True):
-    """Settings of proposer-solver. Those of the first block must be alike on all nodes."""
+    """Settings of proposer-solver. Those of the first block must be equal on all nodes."""
 
-    rewards: Literal["fixed", "compat"] = "fixed"  # compat: CodeZero's numbers
-    problem_bytes: Annotated[int, msgspec.Meta(ge=32, le=8000)] = 2000  # of a problem's text; a longer one is not valid
+    rewards: Literal["fixed", "compat"] = "fixed"  # compat: CodeZero's rewards
+    problem_bytes: Annotated[int, msgspec.Meta(ge=32, le=8000)] = 2000  # of a problem's text; a longer one is invalid
     test_bytes: Annotated[int, msgspec.Meta(ge=32, le=1000)] = 200  # of one test
     solution_bytes: Annotated[int, msgspec.Meta(ge=32, le=16_000)] = 4000  # of a program
     limits: Limits = PROGRAM_LIMITS  # of one run
 
-    level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)] = 2  # to begin with
-    valid_reward: Weight = 0.5  # of a proposal that passes its checks, by `rewards = "fixed"`
-    difficulty_reward: Weight = 0.5  # at most, of a valid proposal, for how few solved it
-    own_s: StageSeconds = 300.0  # in a stage, to run what this node wrote
-    peer_s: StageSeconds = 30.0  # in a stage, to run what one peer wrote
+    level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)] = 2  # initial difficulty
+    valid_reward: Weight = 0.5  # for a proposal that passes its checks, with `rewards = "fixed"`
+    difficulty_reward: Weight = 0.5  # at most, for a valid proposal that few solved
+    own_s: StageSeconds = 300.0  # per stage, to run this node's programs
+    peer_s: StageSeconds = 30.0  # per stage, to run one peer's programs
     judge: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # an OpenAI-compatible endpoint, up to /v1; empty: none
-    judge_model: Annotated[str, msgspec.Meta(max_length=200)] = ""  # as the endpoint names it
-    judge_reward: Weight = 0.2  # of a program that the judge holds to be right
-    judge_s: StageSeconds = 20.0  # longest wait for one answer
+    judge_model: Annotated[str, msgspec.Meta(max_length=200)] = ""  # model name at the endpoint
+    judge_reward: Weight = 0.2  # for a program that the judge accepts
+    judge_s: StageSeconds = 20.0  # timeout of one answer
 
     STAGE_SECONDS = ("own_s", "peer_s")
 
@@ -204,8 +200,8 @@ class ProposerOptions(ProgramOptions, frozen=True):
             raise ValueError(f"`judge` is not an HTTP address, {self.judge!r}: write http://127.0.0.1:11434/v1 or such")
 
 
-DOWNLOAD_BYTES_MAX = 1024**3  # unless a node says otherwise
-COLUMNS_MAX = 64  # kept of a data set
+DOWNLOAD_BYTES_MAX = 1024**3  # default of `download_bytes`
+COLUMNS_MAX = 64  # columns of a data set that are kept
 REWARDS_MAX = 16
 PROMPT_CHARACTERS_MAX = 32768
 
@@ -213,10 +209,10 @@ Text = Annotated[str, msgspec.Meta(max_length=255)]
 
 
 class DatasetColumns(Section, frozen=True):
-    """Which columns of a data set are the question, the right answer and the task."""
+    """The data set's columns for the question, the right answer and the task."""
 
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "prompt"
-    answer: Text = "answer"  # empty: it has none, and rewards do without
+    answer: Text = "answer"  # empty: none, for rewards that need no answer
     task: Text = ""
 
     def __post_init__(self) -> None:
@@ -224,53 +220,53 @@ class DatasetColumns(Section, frozen=True):
             raise ValueError(f"prompt and answer are the same column, {self.prompt!r}")
 
     def add_their_names(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A row of the questions with its columns under the names that they have in the data set, too."""
+        """A row of the question file, with its columns also under their names in the data set."""
         renamed = {self.prompt: "prompt", self.answer: "answer", self.task: "task"}
         return {**row, **{theirs: row[ours] for theirs, ours in renamed.items() if theirs and ours in row}}
 
 
 class DatasetSource(Section, frozen=True):
-    """The data set that the file of questions is made of if it is missing."""
+    """The data set from which a missing question file is made."""
 
-    dataset: Text = ""  # a Hub id, or a file or directory, relative to the data directory; empty: from nowhere
+    dataset: Text = ""  # a Hub id, or a path relative to the data directory; empty: none
     subset: Text = ""  # the data set's configuration
     split: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "train"  # as in "train[:1000]"
     revision: Text = ""  # branch, tag or commit on the Hub
     columns: DatasetColumns = DatasetColumns()
-    keep: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] | None = None  # further ones; absent: all
-    download_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**50)] = DOWNLOAD_BYTES_MAX  # at most, each node's own
+    keep: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] | None = None  # further columns; absent: all
+    download_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**50)] = DOWNLOAD_BYTES_MAX  # largest download
 
 
 class TurnLimits(Section, frozen=True):
-    """`swarm.options.turns`: bounds on one rollout. They must be alike on all nodes, except for `peer_s`.
+    """`swarm.options.turns`: bounds on one rollout. They must be equal on all nodes, except for `peer_s`.
 
-    Tokens are bounded by `training.completion_tokens`, answers included.
+    Tokens, including those of answers, are bounded by `training.completion_tokens`.
     """
 
     turns: Annotated[int, msgspec.Meta(ge=1, le=TURNS_MAX)] = 8  # of the model
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0  # of the environment's calls together
-    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # of its answers together
-    peer_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0  # in a stage, to run again what peers wrote
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0  # total time of the environment's calls
+    answer_bytes: Annotated[int, msgspec.Meta(ge=16, le=COMPLETION_CHARACTERS_MAX)] = 8192  # all its answers together
+    peer_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0  # per stage, to rerun peers' rollouts
 
 
 class FileOptions(DatasetSource, frozen=True, kw_only=True):
-    """Settings of the kind "file"; those of `DatasetSource` say what the file is made of if it is missing."""
+    """Settings of the kind "file"; `DatasetSource` says from what to make a missing file."""
 
     data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
-    digest: RowsDigest = ""  # of its rows; empty: any
-    system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # empty: none is sent
+    digest: RowsDigest = ""  # of the file's rows; empty: any
+    system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # system prompt; empty: none
     answer: AnswerPlace = "tags"  # where a completion has its answer
     rewards: Annotated[tuple[RewardOption, ...], msgspec.Meta(max_length=REWARDS_MAX)] = ()
     reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's
-    reward_weights: tuple[float, ...] = ()  # of these, as TRL's
-    reward_inputs: Inputs = "text"  # what these get
-    tools: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's
-    environment_factory: Text = ""  # as TRL's, a class; empty: none
-    openenv: OpenEnvOptions | None = None  # the environment is an OpenEnv server
-    openenv_url: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # each node's own
+    reward_weights: tuple[float, ...] = ()  # of reward_funcs, as in TRL
+    reward_inputs: Inputs = "text"  # form in which reward_funcs get prompts and completions
+    tools: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # import paths, as TRL's tools
+    environment_factory: Text = ""  # import path of a class, as in TRL; empty: none
+    openenv: OpenEnvOptions | None = None  # use an OpenEnv server as environment
+    openenv_url: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # the server's URL, each node's own choice
     turns: TurnLimits = TurnLimits()
-    sandbox: Isolation = "auto"  # for tools and environment, each node's own
-    packages: Annotated[tuple[Package, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # that functions come from
+    sandbox: Isolation = "auto"  # for tools and environment, each node's own choice
+    packages: Annotated[tuple[Package, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # origin of functions
 
     def __post_init__(self) -> None:
         self._check_turns()
@@ -294,7 +290,6 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
 
     @property
     def has_turns(self) -> bool:
-        """Whether rollouts have several turns."""
         return bool(self.tools or self.environment_factory or self.openenv is not None)
 
     def _check_turns(self) -> None:
@@ -313,12 +308,12 @@ _NO_SOURCE = DatasetSource()
 
 
 class VerifiersOptions(Section, frozen=True, kw_only=True):
-    """Settings of the kind "verifiers". All but `environment`, `memory_bytes` and `sandbox` are alike on all nodes."""
+    """Settings of the kind "verifiers". All but `environment`, `memory_bytes` and `sandbox` are equal on all nodes."""
 
-    taskset: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}\Z")]  # name of its package
+    taskset: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}\Z")]  # its package's name
     version: Text = ""  # of that package; empty: any
     config: Mapping[str, Any] = {}  # the taskset's own settings
-    tasks: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 2000  # of the taskset's, the first so many
+    tasks: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 2000  # the first tasks of the taskset, at most
     turns: TurnLimits = TurnLimits()
     environment: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "verifiers"  # a virtual environment
     memory_bytes: Annotated[int, msgspec.Meta(ge=512 * MIB, le=2**40)] = 4096 * MIB  # of address space

@@ -1,11 +1,11 @@
 """Python that a swarm runs on its nodes, such as reward functions: named by the manifest, installed by each operator.
 
 - A package is one file beside the configuration, or an installed distribution. The manifest has its name, version and
-  the digest of its files, and a node trains only with the same.
-- Nothing is installed, copied or downloaded unasked: who wants to run somebody's code puts it there. The error of a
-  node that lacks it has the command.
-- What every node has anyway is not named by a manifest: neither the standard library nor the distributions that swarmd
-  needs, except TRL's reward functions. Else the creator of a swarm could have any function of these called.
+  the digest of its files, and a node trains only with exactly these.
+- Nothing is installed, copied or downloaded automatically: an operator who accepts the code installs it. The error of a
+  node that lacks it shows the command.
+- A manifest does not name what every node has anyway, the standard library and swarmd's own requirements, except TRL's
+  reward functions. Otherwise a swarm's creator could have any of their functions called.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from swarmd.installed import DISTRIBUTION, install_command
 from swarmd.paths import quote_for_shell
 
 FUNCTION_KEYS = ("reward_funcs", "tools", "environment_factory")  # options with import paths
-TRL, REWARDS = "trl", "trl.rewards"  # the one part of swarmd's own requirements that a manifest may name
+TRL, REWARDS = "trl", "trl.rewards"  # the only part of swarmd's requirements that a manifest may name
 FILES_MAX, BYTES_MAX = 10_000, 64 * 1024 * 1024  # of one package
-UNSHARED = (".pyc", ".so", ".pyd", ".dylib")  # files that differ between machines
+UNSHARED = (".pyc", ".so", ".pyd", ".dylib")  # suffixes of files that differ between machines
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Package(Section, frozen=True):
-    """One entry of `swarm.options.packages`: where a module that is imported comes from."""
+    """One entry of `swarm.options.packages`: the origin of an imported module."""
 
     module: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}\Z")]
-    digest: Digest  # of a file: its SHA-256; of a distribution: of `sha256sum`'s lines for the files of the module
+    digest: Digest  # SHA-256 of a file; for a distribution, of `sha256sum`'s lines for the module's files
     name: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?\Z")] = ""  # empty: MODULE.py
     version: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.+!_-]{0,64}\Z")] = ""
 
@@ -51,13 +51,12 @@ class Package(Section, frozen=True):
 
 
 def list_function_paths(options: Mapping[str, Any]) -> list[str]:
-    """The import paths that a kind's options name."""
     named = [options.get(key) or () for key in FUNCTION_KEYS]
     return [path for each in named for path in ([each] if isinstance(each, str) else each)]
 
 
 def describe_packages(paths: Iterable[str], home: Path) -> list[Package]:
-    """The packages that these functions come from, as a manifest names them. Raises SwarmError."""
+    """The packages that these functions come from, in the manifest's form. Raises SwarmError."""
     names = list(paths)
     found = [_find_package(module, home) for module in list_modules(names)]
     if missing := [module for module, package in zip(list_modules(names), found, strict=True) if package is None]:
@@ -71,22 +70,22 @@ def describe_packages(paths: Iterable[str], home: Path) -> list[Package]:
 
 
 def list_module_files(paths: Iterable[str], home: Path) -> list[Path]:
-    """The files beside a configuration that these functions come from."""
+    """Module files beside a configuration that these functions come from."""
     files = [home / f"{module}.py" for module in list_modules(paths)]
     return [file for file in files if file.is_file()]
 
 
 def check_packages(packages: Sequence[Package], paths: Iterable[str], home: Path, beside: Path | None = None) -> None:
-    """Check that this node has the packages that a swarm names, all of them the same.
+    """Check that this node has exactly the packages that a swarm names.
 
     Args:
         paths: the functions that will be imported.
-        home: the node's data directory, in which files lie.
-        beside: a directory that may have a file to install, for the error's command.
+        home: the node's data directory, where single-file packages lie.
+        beside: a directory that may have a file to install, for the command in the error.
 
     Raises:
-        EnvironmentMissing: one is not there, or is another.
-        SwarmError: a function is not of these packages, or a manifest may not name it.
+        EnvironmentMissing: one is missing or differs.
+        SwarmError: a function is in none of these packages, or a manifest may not name it.
     """
     names = list(paths)
     _refuse_own_requirements(names, packages)
@@ -120,12 +119,13 @@ def _missing_error(package: Package, found: Package | None, home: Path, beside: 
 
 
 def list_modules(paths: Iterable[str]) -> list[str]:
-    """The outermost modules of import paths, each once."""
+    """The distinct top-level modules of import paths."""
     return list(dict.fromkeys(path.partition(":")[0].partition(".")[0] for path in paths))
 
 
 def _find_package(module: str, home: Path) -> Package | None:
-    """The package that `import module` would find; None if nothing would. Raises SwarmError if it is not one."""
+    """The package that `import module` would find; None if there is none. Raises SwarmError for an unsupported
+    module."""
     importlib.invalidate_caches()
     spec = PathFinder.find_spec(module, [*sys.path, str(home.resolve())])
     if spec is None:
@@ -151,7 +151,7 @@ def _digest_file(path: Path) -> str:
 
 
 def _digest_tree(root: Path) -> str:
-    """The digest of what `sha256sum` would print for the files below, sorted by path. Raises SwarmError."""
+    """The digest of `sha256sum`'s lines for the files below `root`, sorted by path. Raises SwarmError."""
     files = [path for path in root.rglob("*") if path.is_file() and path.suffix not in UNSHARED]
     if len(files) > FILES_MAX or sum(path.stat().st_size for path in files) > BYTES_MAX:
         raise SwarmError(f"the package in {root} is too large for a manifest", "Put the functions into a file")
@@ -160,7 +160,7 @@ def _digest_tree(root: Path) -> str:
 
 
 def _refuse_own_requirements(paths: Sequence[str], packages: Sequence[Package]) -> None:
-    """Raise SwarmError for functions that every node has anyway, see above."""
+    """Raise SwarmError for functions of the standard library or of swarmd's own requirements."""
     refused = [package for package in packages if package.module in sys.stdlib_module_names]
     named = [package for package in packages if package.name]
     if named and not refused:
@@ -176,14 +176,14 @@ def _refuse_own_requirements(paths: Sequence[str], packages: Sequence[Package]) 
 
 
 def _list_own_requirements() -> set[str]:
-    """Distributions that swarmd needs, and that these need, swarmd's own extras included."""
+    """Names of swarmd's direct and indirect requirements, extras included."""
     found = {DISTRIBUTION, "pip", "setuptools"}
     waiting = [DISTRIBUTION]
     while waiting:
         name = waiting.pop()
         try:
             needs = [Requirement(each) for each in requires(name) or ()]
-        except PackageNotFoundError:  # of an extra that is not installed
+        except PackageNotFoundError:  # required by an extra that is not installed
             continue
         for each in needs:
             wanted = name == DISTRIBUTION or each.marker is None or each.marker.evaluate({"extra": ""})

@@ -1,11 +1,12 @@
-"""What the engine needs from a swarm, and nothing more: subclass `Plan`, name it in the registry or an entry point.
+"""The interface between the training engine and a kind of swarm: subclass `Plan`, name it in the registry or an entry
+point.
 
 - A plan is deterministic: the same (swarm, peer, round, stage, material) draws the same questions on every machine, and
-  a question is named by its `Reference`. The engine generates completions, asks the plan to score them, and publishes
-  references; it never sees how a question came about.
-- What earlier stages gave comes as `Material`: groups of this node and of peers, each question generated again and each
-  completion scored here, so that nothing is believed but what a peer wrote.
-- What a plan returns is checked; an error names the plan.
+  a `Reference` identifies a question. The engine generates completions, asks the plan to score them, and publishes
+  references; it never sees how a question is made.
+- Results of earlier stages come as `Material`: groups of this node and of peers. Each question is generated again and
+  each completion scored here, so that only a peer's completions are taken from the peer.
+- A plan's return values are checked; errors name the plan.
 - A node's questions and scores are kept for people to read (`ScoredGroup`), beside the log, under the digest in
   `StageTrained.scored`. Only views read them.
 """
@@ -28,11 +29,11 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, GROUPS_MAX, Reference, find_reference_fault
 
 Split = Literal["train", "dev", "held-out"]
-SPLIT_PARTS = 10  # of a task's questions: 2 parts held out, 1 for development, 7 to train on
+SPLIT_PARTS = 10  # of a task's questions: 2 parts held out, 1 for development, 7 for training
 
 
 class Message(Value, frozen=True):
-    """One chat message. `trusted` text may hold tags; other text is escaped before it is tokenized."""
+    """One chat message. Tags in `trusted` text stay; other text is escaped before it is tokenized."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
@@ -40,12 +41,12 @@ class Message(Value, frozen=True):
 
 
 class Question(Value, frozen=True):
-    """A question that this node generated itself, with what scoring needs. The truth never leaves the node."""
+    """A question that this node generated, with what scoring needs. The true answer never leaves the node."""
 
     reference: Reference
     messages: tuple[Message, ...]
     entry: Mapping[str, Any]
-    stage: int = 0  # that asks such questions; lower than the stage in training if there is no material for that
+    stage: int = 0  # the stage of the question; an earlier one if material for the current stage is missing
 
     @property
     def task(self) -> str:
@@ -53,19 +54,19 @@ class Question(Value, frozen=True):
 
 
 class Score(Value, frozen=True):
-    """What one completion is worth. `reward` is trained on; the others are measured."""
+    """The score of one completion. `reward` is trained on; the other fields are metrics."""
 
     reward: float
     accuracy: float = 0.0  # of the answer, in [0, 1]; 0.99 and more counts as correct
-    format: float = 0.0  # of the form, in [0, 1]
+    format: float = 0.0  # of the format, in [0, 1]
     parts: Mapping[str, float] = {}  # the reward's named parts, where it has any
-    failed: bool = False  # the scorer raised or gave no number; counted as 0
-    values: Mapping[str, float] = {}  # the parts before their weights, if these differ
-    answered: bool | None = True  # an answer was found; None: unknown, as a reward function looked for it
+    failed: bool = False  # the scorer raised or returned no number; counts as 0
+    values: Mapping[str, float] = {}  # unweighted parts, if they differ
+    answered: bool | None = True  # an answer was found; None: unknown, because a reward function parses it
 
 
 class StageId(Value, frozen=True):
-    """One stage of one peer: whose questions are drawn. Rounds and stages count from 0."""
+    """One stage of one peer, which determines its questions. Rounds and stages count from 0."""
 
     peer: str
     round: int
@@ -73,7 +74,7 @@ class StageId(Value, frozen=True):
 
 
 class Outcome(Value, frozen=True):
-    """A group that a peer, or this node, published: generated again and scored here. A score for each completion."""
+    """A group published by a peer or this node, regenerated and scored here; one score for each completion."""
 
     place: StageId
     question: Question
@@ -88,8 +89,8 @@ class Outcome(Value, frozen=True):
 
 
 class Material:
-    """What this node and its peers published at earlier stages: `Outcome`s by (round, stage), in the order of peers and
-    of what each published."""
+    """Groups that this node and its peers published at earlier stages: `Outcome`s by (round, stage), ordered by
+    peer."""
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
         self._outcomes: dict[tuple[int, int], list[Outcome]] = defaultdict(list)
@@ -98,18 +99,17 @@ class Material:
             self.add(outcome)
 
     def add(self, outcome: Outcome) -> None:
-        """Add an outcome, unless there is one of this peer and stage for this question."""
+        """Add an outcome, unless this peer already has one for this question and stage."""
         key = (outcome.place, outcome.question.reference.base)
         if key not in self._by_question:
             self._by_question[key] = outcome
             self._outcomes[outcome.place.round, outcome.place.stage].append(outcome)
 
     def at(self, round: int, stage: int) -> Sequence[Outcome]:
-        """What peers and this node published of a stage."""
         return sorted(self._outcomes[round, stage], key=lambda outcome: outcome.place.peer)
 
     def find(self, place: StageId, base: Reference) -> Outcome | None:
-        """What a peer published to a question (`Reference.base`) at a stage."""
+        """A peer's outcome for a question (`Reference.base`) at a stage."""
         return self._by_question.get((place, base))
 
 
@@ -117,11 +117,11 @@ NO_MATERIAL = Material()
 
 
 class Plan(abc.ABC):
-    """Base of every kind of swarm. Trainers make it as `Kind(swarm, training, home)`."""
+    """Base class of all kinds of swarm. Trainers construct it as `Kind(swarm, training, home)`."""
 
     stages: ClassVar[int] = 1  # in a round
-    reward_max: float | None = None  # the most that a completion can be worth; None: unknown
-    stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is asked
+    reward_max: float | None = None  # largest possible reward of a completion; None: unknown
+    stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is called
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:  # noqa: B027
         """
@@ -134,107 +134,108 @@ class Plan(abc.ABC):
     @property
     @abc.abstractmethod
     def tasks(self) -> tuple[str, ...]:
-        """Names of the tasks of the mixture."""
+        """Names of the tasks in the mixture."""
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:  # noqa: B027
-        """Called at the beginning of each stage, before anything of it is drawn or scored.
+        """Called at the start of each stage, before anything is drawn or scored.
 
         Args:
-            is_cancelled: whether the stage has been cancelled; may be asked from any thread. If `react` or `score` take
-                long, they ask it and then end within a second or two. What they return is not used.
+            is_cancelled: whether the stage has been cancelled; callable from any thread. Long calls of `react` and
+            `score` must poll it, and return within a second or two once it is true; their result is discarded then.
         """
 
     def use_tokenizer(self, encode: Callable[[str], list[int]]) -> None:  # noqa: B027
-        """Called once, before anything is scored, for plans that look at tokens.
+        """Called once, before anything is scored, for plans that need token ids.
 
         Args:
-            encode: token ids of a text as this node's model reads it, without special tokens.
+            encode: token ids of a text for this node's model, without special tokens.
         """
 
     def expect(self, peers: Collection[str]) -> None:  # noqa: B027
-        """Called in each stage, after `begin`, with the peers whose groups will be scored: they share its cost."""
+        """Called in each stage, after `begin`, with the peers whose groups will be scored, to divide time between
+        them."""
 
     @abc.abstractmethod
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        """Endless training questions of one node for one stage, each one once as long as there are new ones.
+        """Yield training questions of one node for one stage without end, repeating only when there are no new ones.
 
         Args:
             place: this node's stage.
-            material: what peers and this node published at the earlier stages of the round. It is empty if a node
-                joins late: then draw questions that need none.
+            material: what peers and this node published at the earlier stages of the round. It is empty if a node joins
+            late: then draw questions that need none.
         """
 
     @abc.abstractmethod
     def hold_out(self, task: str, count: int) -> list[Question]:
-        """The same up to `count` questions on every node; `draw` never yields them and `regenerate` refuses them."""
+        """Up to `count` questions, the same on every node; `draw` never yields them and `regenerate` refuses them."""
 
     @abc.abstractmethod
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """The question that a peer answered. Raises RecordRejected if the peer cannot have drawn it. `material` holds
-        what this node knows of earlier stages; if a source is missing there, the reason is `source`."""
+        """Generate the question that a peer answered. Raises RecordRejected if the peer cannot have drawn it.
+        `material`: what this node knows of earlier stages; if a source is missing there, the reason is `source`."""
 
     @abc.abstractmethod
     def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
-        """A score for each completion of one question, this node's own or a peer's, in their order; never raises."""
+        """Score each completion of one question, this node's own or a peer's, in order. Must not raise."""
 
     def judge(self, outcomes: Sequence[Outcome]) -> float:
-        """What a peer's groups of one stage are worth when this node votes: by default their mean reward."""
+        """The value of a peer's groups of one stage in this node's vote: by default their mean reward."""
         rewards = [score.reward for outcome in outcomes for score in outcome.scores]
         return sum(rewards) / len(rewards) if rewards else 0.0
 
     def react(self, question: Question, text: str) -> str | None:
-        """The text to append to a completion that paused at one of `stops`; None ends it there. Never raises. It is
-        called from several threads. A call that is running when the stage is cancelled is not waited for."""
+        """Return the text to append to a completion that paused at one of `stops`, or None to end it. Must not raise.
+        Called from several threads. A running call is abandoned when the stage is cancelled."""
         return None
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """Character spans of a finished completion that the model did not write: they are never trained on."""
+        """Character spans of a finished completion that the model did not write, and that are never trained on."""
         return ()
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """Character spans of a completion whose text follows from the question's truth.
+        """Character spans of a completion that are certainly correct, given the question's truth.
 
-        They are the only parts of peers' text that certainly teach the right thing. A span holds the answer's tags and
-        between them the answer letter by letter as this node knows it, not in another spelling. Empty for plans that
-        accept more than one text.
+        Nothing else in peers' text is sure to be right. A span holds the answer's tags and, between them,
+        exactly the answer that this node knows. Empty for plans that accept more than one text.
         """
         return ()
 
     def truth(self, question: Question) -> str:
-        """The expected answer, for people to read on this node's page; empty if answers are compared with none."""
+        """The expected answer, for display on this node's page; empty if there is none to compare with."""
         answer = question.entry.get("answer")
         return "" if answer is None else str(answer)
 
     def complete_prompt(self, question: Question) -> Question:
-        """The question with the messages that a rollout begins with, if they are only known then."""
+        """The question with the messages that a rollout begins with, if they are only known at that time."""
         return question
 
     def shorten(self, question: Question) -> Question | None:
-        """The same question with less of what peers wrote; None if nothing in it can be cut. It keeps its reference and
-        its scores: each node shows as much text as it has room for."""
+        """The same question with less of peers' text; None if nothing can be cut. Reference and scores do not change:
+        each node shows as much text as fits its context."""
         return None
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:  # noqa: B027
-        """Called with each of this node's own groups in training, for plans that adapt their difficulty."""
+        """Called with each of this node's own groups in training, so that a plan can adapt its difficulty."""
 
     def read_memory(self) -> Mapping[str, Any]:
-        """The state that `learn` changes, as plain values: it goes into the checkpoint."""
+        """The state that `learn` changes, as plain values, for the checkpoint."""
         return {}
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:  # noqa: B027
-        """Restore the state that an earlier process saved. Raises SwarmError if it cannot be read."""
+        """Restore the state from a checkpoint. Raises SwarmError if it cannot be read."""
 
 
 def hash_number(*parts: object, bits: int = 31) -> int:
-    """A number from the parts, the same on every machine: the first `bits` bits of their SHA-256, 64 at most."""
+    """A number derived from the parts, the same on every machine: the first `bits` bits (at most 64) of their
+    SHA-256."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - bits)
 
 
 class SplitPlan(Plan):
-    """Base of swarmd's own kinds: they give questions of any side of the split."""
+    """Base of swarmd's own kinds, which can select questions from any side of the split."""
 
-    unchecked: str = ""  # why it cannot be checked beforehand that right answers are paid; empty if it can
+    unchecked: str = ""  # why `swarmd.swarms.truths` cannot check that right answers are paid; empty if it can
 
     @abc.abstractmethod
     def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
@@ -244,23 +245,23 @@ class SplitPlan(Plan):
         return self.select_questions(task, "held-out", count)
 
     def make_true_completion(self, question: Question) -> str | None:
-        """A completion that gives the question's own truth in the form that is asked for, see `swarmd.swarms.truths`;
-        None if questions and truths are generated."""
+        """A completion with the question's true answer in the expected form, see `swarmd.swarms.truths`; None if
+        questions are generated."""
         return None
 
     def explain_answer_reading(self, question: Question, completion: str) -> tuple[str, str]:
-        """How the answer in a completion of `make_true_completion` was read, and what to do if it was not paid."""
+        """How the answer was parsed from a completion of `make_true_completion`, and the fix if it was not rewarded."""
         return "", ""
 
 
 def split_of(task: str, canonical: str) -> Split:
-    """The side of the split on which a question lies, by the hash of its canonical form: a fifth is "held-out", a tenth
-    "dev", the others "train"."""
+    """The side of the split of a question, by the hash of its canonical form: a fifth "held-out", a tenth "dev", the
+    rest "train"."""
     part = hash_number("split", task, canonical, bits=63) % SPLIT_PARTS
     return "held-out" if part < 2 else "dev" if part == 2 else "train"
 
 
-REWARD_MAX = 1e8  # either way: peers take no report of more than `REAL_MAX`, to which a stage's rewards are added up
+REWARD_MAX = 1e8  # magnitude; sums over a stage must stay within `REAL_MAX`, or peers refuse the report
 ENDLESS = "Plan.draw gives questions without end, old ones again where there are no new: docs/swarms/writing.md"
 BOUNDED = "A seed is SEED_MAX at most, an index INDEX_MAX, and both are Python's integers: docs/swarms/writing.md"
 QUESTIONS = (
@@ -270,7 +271,6 @@ FIX = "Plan.score gives a list with a swarmd.plugin.Score of numbers for each co
 
 
 def qualified_plan_name(plan: Plan) -> str:
-    """Where the plan's code is to be found."""
     return f"{type(plan).__module__}.{type(plan).__qualname__}"
 
 
@@ -295,14 +295,15 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 
 def draw_questions(plan: Plan, place: StageId, material: Material) -> Iterator[Question]:
-    """What the plan draws for a stage. Raises SwarmError if that is not iterable, and later as
+    """The plan's questions for a stage. Raises SwarmError if that is not iterable, and later as
     `check_drawn_question`."""
     given = _check_iterable(plan, "draw", plan.draw(place, material), f"round {place.round}, stage {place.stage}")
     return (check_drawn_question(plan, question) for question in given)
 
 
 def check_drawn_question(plan: Plan, question: object) -> Question:
-    """The question. Raises SwarmError if it is not one, or peers would refuse its reference: now, before training."""
+    """Check a drawn question. Raises SwarmError, before training, if it is not a Question or peers would refuse its
+    reference."""
     checked = _check_question(plan, "draw", question)
     fault = find_reference_fault(checked.reference)
     if fault:
@@ -313,7 +314,7 @@ def check_drawn_question(plan: Plan, question: object) -> Question:
 
 
 def hold_out_questions(plan: Plan, task: str, count: int) -> list[Question]:
-    """Up to `count` held-out questions of a task. Raises SwarmError if the plan gives something else."""
+    """Up to `count` held-out questions of a task. Raises SwarmError if the plan returns anything else."""
     given = _check_iterable(plan, "hold_out", plan.hold_out(task, count), task)
     return [_check_question(plan, "hold_out", question) for question in islice(given, count)]
 
@@ -337,7 +338,7 @@ def _check_question(plan: Plan, method: str, given: object) -> Question:
 
 
 def _is_encodable_text(value: object) -> bool:
-    """Whether it is a text that can be encoded: half of a surrogate pair cannot."""
+    """Whether it is a text that UTF-8 can encode: lone surrogates cannot be."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -345,11 +346,11 @@ def _is_encodable_text(value: object) -> bool:
 
 
 def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
-    """Scores of completions to one question. One whose reward, accuracy or form is NaN or beyond `REWARD_MAX` becomes 0
-    and failed; a part with such a value, which is only measured, is left out.
+    """Score completions of one question. If reward, accuracy or format is NaN or beyond `REWARD_MAX`, the score becomes
+    0 and failed; such a value in a part, which is only a metric, is dropped.
 
     Raises:
-        SwarmError: the plan gave something else, more or fewer; names the plan, the task and what it gave.
+        SwarmError: the plan returned something else or a wrong number of scores; names plan, task and value.
         Exception: whatever the plan raises.
     """
     given = plan.score(question, texts)
@@ -363,9 +364,9 @@ def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> t
 
 
 def read_score(plan: Plan, question: Question, given: object) -> Score:
-    """The score that a rollout's reward makes, checked as in `score_completions`. Raises SwarmError.
+    """Turn a rollout's reward into a score, checked as in `score_completions`. Raises SwarmError.
 
-    A plain number is the accuracy, too, as a share of the plan's largest reward.
+    A plain number also gives the accuracy, as a share of the plan's largest reward.
     """
     gave = f"{qualified_plan_name(plan)} gave for a rollout of {question.task}"
     if isinstance(given, Score):
@@ -379,7 +380,7 @@ def read_score(plan: Plan, question: Question, given: object) -> Score:
 
 
 def _with_python_numbers(score: object, gave: str) -> Score:
-    """The score with Python's numbers: neither an event nor a checkpoint can hold numpy's or torch's."""
+    """The score with Python numbers: neither events nor checkpoints can hold numpy's or torch's."""
     if not isinstance(score, Score):
         raise SwarmError(f"{gave} {type(score).__name__}, not a Score", FIX)
     try:
@@ -395,8 +396,8 @@ def _with_python_numbers(score: object, gave: str) -> Score:
     return Score(reward, accuracy, form, parts, bool(score.failed), values, score.answered)
 
 
-CORRECT = 0.99  # accuracy from which an answer counts as right, see `Score.accuracy`
-SCORED_BYTES_MAX = 256 * 1024  # of one stage; the last groups are left out beyond
+CORRECT = 0.99  # accuracy from which an answer counts as correct
+SCORED_BYTES_MAX = 256 * 1024  # of one stage; the last groups beyond are dropped
 SCORED_GROUPS_MAX = 4 * GROUPS_MAX
 QUESTION_CHARACTERS_MAX = 2000
 TRUTH_CHARACTERS_MAX = 500
@@ -405,19 +406,19 @@ Short = Annotated[str, msgspec.Meta(max_length=QUESTION_CHARACTERS_MAX)]
 
 
 class ScoredGroup(Value, frozen=True):
-    """One group of completions: the peer, the question, and what each completion was worth here."""
+    """One group of completions for display: the peer, the question, and the rewards computed here."""
 
-    peer: Short  # whose; this and the next two say when it was published
+    peer: Short  # publisher; this and the next two identify the publication
     round: int
     stage: int
-    task: Short  # this and the next two name the question, as in `Reference`
+    task: Short  # this and the next two identify the question, as in `Reference`
     seed: int
     index: int
     question: Short = ""  # the last message of the prompt
-    truth: Annotated[str, msgspec.Meta(max_length=TRUTH_CHARACTERS_MAX)] = ""  # empty: nothing to compare with
-    rewards: Annotated[tuple[float, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # of the completions in order
-    right: Annotated[tuple[bool, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # the answer counts as correct
-    steps: int = 0  # own: optimiser steps of the node's life after which the weights drew it
+    truth: Annotated[str, msgspec.Meta(max_length=TRUTH_CHARACTERS_MAX)] = ""  # empty: none to compare with
+    rewards: Annotated[tuple[float, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # one for each completion
+    right: Annotated[tuple[bool, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # whether each answer is correct
+    steps: int = 0  # of own groups: optimiser steps, over all stages, before it was drawn
 
     @property
     def key(self) -> tuple[str, int, int, str, int, int]:
@@ -433,7 +434,7 @@ _decoder = msgspec.msgpack.Decoder(Groups)
 def make_scored_group(
     plan: Plan, question: Question, peer: str, round: int, stage: int, scores: Iterable[Score], steps: int = 0
 ) -> ScoredGroup:
-    """The group as it is kept for people to read."""
+    """Make the group that is kept for display."""
     reference, given = question.reference, tuple(scores)
     return ScoredGroup(
         peer,
@@ -451,7 +452,7 @@ def make_scored_group(
 
 
 def interleave_peer_groups(plan: Plan, judged: Iterable[Iterable[Outcome]]) -> Iterator[ScoredGroup]:
-    """Groups of peers, one of each in turn, so that a peer with many crowds nobody out."""
+    """Peers' groups, taken from each peer in turn, so that a peer with many does not crowd out others."""
     for turn in zip_longest(*judged):
         for outcome in turn:
             if outcome is not None:
@@ -460,7 +461,7 @@ def interleave_peer_groups(plan: Plan, judged: Iterable[Iterable[Outcome]]) -> I
 
 
 def encode_scored_groups(groups: Iterable[ScoredGroup]) -> bytes:
-    """The groups as bytes for the blob store; the last are left out until they fit into `SCORED_BYTES_MAX`."""
+    """Encode the groups for the blob store; the last are dropped until they fit into `SCORED_BYTES_MAX`."""
     kept = tuple(groups)[:SCORED_GROUPS_MAX]
     body = _encoder.encode(kept)
     while len(body) > SCORED_BYTES_MAX:
@@ -470,7 +471,7 @@ def encode_scored_groups(groups: Iterable[ScoredGroup]) -> bytes:
 
 
 def decode_scored_groups(body: bytes) -> tuple[ScoredGroup, ...]:
-    """The groups in what `encode_scored_groups` wrote. Raises RecordRejected(`oversize` or `malformed`)."""
+    """Decode what `encode_scored_groups` wrote. Raises RecordRejected(`oversize` or `malformed`)."""
     if len(body) > SCORED_BYTES_MAX:
         raise RecordRejected("oversize", f"scored groups of {len(body)} bytes, the limit is {SCORED_BYTES_MAX}")
     try:

@@ -1,8 +1,9 @@
-"""Runs programs that models wrote within a stage's seconds, and remembers what came of them.
+"""Runs programs that models wrote, within time budgets for a stage, and caches their verdicts.
 
-- This node's own programs have seconds of their own; so has each peer, so that nobody's slow programs cost another.
-- Programs of one batch run side by side. A peer's end with its seconds: what ended so proves nothing.
-- Either all programs of a batch have a verdict or none: no completion of a group is better off than another.
+- This node's programs have their own budget, and so does each peer, so that slow programs cost only their author.
+- Programs of a batch run in parallel. A peer's programs are stopped when its budget is spent, which proves nothing
+  about them.
+- A batch gets verdicts for all programs or for none, so that completions of a group are treated alike.
 """
 
 import hashlib
@@ -20,21 +21,21 @@ from swarmd.logger import get_logger
 from swarmd.sandbox import Sandbox, Verdict
 
 OWN = ""  # the author of this node's own programs
-REMEMBERED_CHARACTERS = 32 * 1024 * 1024  # of verdicts; beyond it the oldest is forgotten, and its program is run again
-BATCH_MAX = 64  # programs that are run at once; a larger batch is not run at all
-VERDICT_CHARACTERS = 8192  # that a verdict counts for beside its output
-AUTHORS_MAX = 4096  # whose seconds are counted in one stage; more peers than a stage has
+REMEMBERED_CHARACTERS = 32 * 1024 * 1024  # of cached verdicts; beyond it the oldest is dropped
+BATCH_MAX = 64  # programs in a batch; a larger one is not run at all
+VERDICT_CHARACTERS = 8192  # charged for each cached verdict besides its output
+AUTHORS_MAX = 4096  # authors with a budget in one stage; more than a stage has peers
 
 log = get_logger(__name__)
 
 
 class ProgramRunner:
-    """Safe to use from several threads.
+    """Thread-safe.
 
     Args:
-        own_s: seconds of a stage that this node's own programs may take.
-        peer_s: seconds of a stage that each peer's programs may take, unless `share` says otherwise.
-        keep: the part of a standard output that is remembered.
+        own_s: budget for this node's programs in a stage.
+        peer_s: budget for each peer's programs in a stage, unless `share_seconds` changes it.
+        keep: selects the part of standard output to cache.
     """
 
     def __init__(self, sandbox: Sandbox, own_s: float, peer_s: float, keep: Callable[[str], str]) -> None:
@@ -42,11 +43,11 @@ class ProgramRunner:
         self._own_s, self._peer_s = own_s, peer_s
         self._lock = threading.Lock()
         self._verdicts: FIFOCache[bytes, Verdict] = FIFOCache(REMEMBERED_CHARACTERS, getsizeof=_verdict_size)
-        self.runs = 0  # programs run, in all
+        self.runs = 0  # programs run so far
         self.begin_stage(lambda: False)
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
-        """Give everybody's seconds again, and run programs until the stage is cancelled."""
+        """Reset all budgets, and run programs until the stage is cancelled."""
         self._sandbox.stop_when(is_cancelled)
         with self._lock:
             self._own = RateLimiter(self._own_s, 0.0)
@@ -55,16 +56,16 @@ class ProgramRunner:
             self._warned = False
 
     def share_seconds(self, seconds: float, peers: Collection[str]) -> None:
-        """Divide seconds among the peers of this stage; all other authors together have one share."""
+        """Divide seconds among this stage's peers; all other authors together get one share."""
         with self._lock:
             self._by_peer = RateLimiter(seconds / max(1, len(peers)), 0.0, keys_max=len(peers) + 1)
             self._peers = frozenset(peers)
 
     def run_all(self, programs: Iterable[str], author: str = OWN) -> dict[str, Verdict | None]:
-        """Verdicts by program; those that are not known yet are run.
+        """Verdicts by program; those not cached are run.
 
-        None for a program that could not be run: the sandbox did not work, or the stage was cancelled. Empty if there
-        are more than BATCH_MAX, or the author's seconds are spent or do not suffice.
+        None for a program that could not be run because the sandbox failed or the stage was cancelled. Empty if there
+        are more than BATCH_MAX programs, or the author's budget is insufficient.
         """
         payer = author if self._peers is None or author in self._peers else ""
         seconds = self._own if author == OWN else self._by_peer

@@ -1,7 +1,7 @@
 """The kinds `reasoning-gym` and `digits`: any mixture of reasoning-gym's tasks, with settings or a curriculum.
 
 Seeds are hashed from (swarm, peer, round, stage, task, chunk). An item of reasoning-gym is a function of seed + index,
-so consecutive seeds would give chunks, rounds and nodes each other's questions, shifted by one.
+so consecutive seeds would repeat the same questions, shifted by one, across chunks, rounds and nodes.
 """
 
 import itertools
@@ -22,8 +22,8 @@ from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import collapse_whitespace, extract_answer, is_well_formed, span_answer
 
 RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
-LOWER_AT = 0.2  # and lowered
-WINDOW = 64  # how many of this node's own groups that is
+LOWER_AT = 0.2  # and at which it is lowered
+WINDOW = 64  # own groups averaged
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -31,14 +31,14 @@ class CurriculumLevel(msgspec.Struct, forbid_unknown_fields=True):
     """The level of a task with a curriculum, from 0 up. A checkpoint holds this struct as it is.
 
     If the last `window` groups at a level average `RAISE_AT` or more, the level rises by one; at `LOWER_AT` or less, it
-    falls by one. Each level begins with an empty window, so two moves are at least `window` groups apart.
+    falls by one. Each level starts with an empty window, so two changes are at least `window` groups apart.
     """
 
     level: Annotated[int, msgspec.Meta(ge=0)] = 0
-    recent: list[Accuracy] = []  # of the last groups at this level
+    recent: list[Accuracy] = []  # mean accuracy of the last groups at this level
 
     def record_accuracy(self, accuracy: float, levels: int, window: int) -> None:
-        """Take the mean accuracy of one own group at the present level into account; there are `levels`."""
+        """Add the mean accuracy of one own group at the present level; `levels` is the number of levels."""
         self.recent = [*self.recent, accuracy][-window:]
         if len(self.recent) < window:
             return
@@ -51,15 +51,15 @@ class CurriculumLevel(msgspec.Struct, forbid_unknown_fields=True):
 
 CHUNKS_MAX = 8  # seeds of one task in one stage
 TRIES_MAX = 400  # questions generated to find one on the wanted side of the split
-FRESH_TRIES_MAX = 20  # of these, to find one that was not drawn before in the stage
-SELECT_TRIES = 80  # questions generated for each one that is held out
+FRESH_TRIES_MAX = 20  # of these, to find one not drawn in this stage yet
+SELECT_TRIES = 80  # questions generated for each held-out one
 
 
 class ReasoningGymPlan(SplitPlan):
     """Any mixture of reasoning-gym's tasks.
 
-    A task with a curriculum is drawn at the level that this node's results have reached; a stage keeps the levels that
-    it began with. Peers' questions may be of any level.
+    A task with a curriculum is drawn at the level that this node has reached; within a stage the levels are fixed.
+    Peers' questions may have any level.
 
     Args:
         swarm: with the mixture in `tasks`, by default `MIXTURE`.
@@ -103,7 +103,7 @@ class ReasoningGymPlan(SplitPlan):
                 yield from self._select_from_seed(task, seed, "train", seen)
 
     def _select_from_seed(self, task: gym_tasks.GymTask, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
-        """Questions of one seed on one side of the split, new ones if there are any."""
+        """Questions of one seed on one side of the split, new ones as long as there are any."""
         tries, repeated = 0, None
         for index in range(gym_tasks.DATASET_SIZE):
             question, canonical = self._generate_question(task, seed, index)
@@ -125,7 +125,7 @@ class ReasoningGymPlan(SplitPlan):
                 )
 
     def select_questions(self, task: str, side: Split, count: int) -> list[Question]:
-        """Up to `count` distinct questions of one side of the split, the same on every node, from all levels evenly."""
+        """Up to `count` distinct questions of one side of the split, evenly from all levels, the same on every node."""
         levels = self._levels[task]
         seeds = [hash_number("select", side, task, level.digest) for level in levels]
         found: dict[str, Question] = {}
@@ -140,8 +140,8 @@ class ReasoningGymPlan(SplitPlan):
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `unsafe-scorer`, `config-digest`, `seed` or
-        `index` (not one this peer could have drawn), `source` (these questions are made of nothing), `held-out`, or
-        `generator` (the task could not make the question)."""
+        `index` (not one this peer could have drawn), `source` (these questions have no sources), `held-out`, or
+        `generator` (the task could not generate the question)."""
         peer = place.peer
         if reference.task not in self._levels:
             raise RecordRejected("unknown-task", f"{peer} sent the task {reference.task!r}, which is not trained here")
@@ -171,7 +171,7 @@ class ReasoningGymPlan(SplitPlan):
         return next((level for level in levels if level.digest == reference.config_digest), None)
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:
-        """See `Plan.learn`: groups of the present level move the level of a task with a curriculum."""
+        """See `Plan.learn`: groups at the present level may change the level of a task with a curriculum."""
         ladder = self._ladders.get(question.task)
         if (
             ladder is not None
@@ -182,11 +182,11 @@ class ReasoningGymPlan(SplitPlan):
             ladder.record_accuracy(accuracy, len(self._levels[question.task]), WINDOW)
 
     def read_memory(self) -> Mapping[str, Any]:
-        """The levels, see `Plan.read_memory`."""
+        """See `Plan.read_memory`: the levels."""
         return {"curricula": msgspec.to_builtins(self._ladders)} if self._ladders else {}
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
-        """See `Plan.load_memory`: continue at the levels of a checkpoint; tasks that are gone are forgotten."""
+        """See `Plan.load_memory`: restore levels from a checkpoint, ignoring tasks that are gone."""
         try:
             known = msgspec.convert(memory.get("curricula", {}), dict[str, CurriculumLevel])
         except msgspec.ValidationError as error:
@@ -195,15 +195,15 @@ class ReasoningGymPlan(SplitPlan):
                 "Move that checkpoint away: the one before it counts then",
             ) from error
         for name in self._ladders.keys() & known:
-            highest = len(self._levels[name]) - 1  # perhaps fewer levels than when it was saved
+            highest = len(self._levels[name]) - 1  # there may be fewer levels than when it was saved
             self._ladders[name] = known[name] if known[name].level <= highest else CurriculumLevel(highest)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.
+        """Accuracy by the task's own scorer, format by the answer tags; the reward is their weighted sum.
 
-        The scorer's value is taken as it is, except for wrong answers that are paid in full (`is_wrong_but_paid`).
-        Several tasks give partial credit, some a few hundredths for any answer; the digit tasks score the exact answer
-        only. If a question's stored answer is None, the task checks answers instead of comparing them.
+        The scorer's value is used as it is, except for wrong answers that it pays in full (`is_wrong_but_paid`).
+        Several tasks give partial credit, some a few hundredths for any answer; the digit tasks accept only the exact
+        answer. If a question's stored answer is None, the task verifies answers instead of comparing them.
         """
         return [self._score_completion(question, completion) for completion in completions]
 
@@ -226,7 +226,7 @@ class ReasoningGymPlan(SplitPlan):
         return self._make_score(min(max(value, 0.0), 1.0), shape)
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.true_spans`: the last pair of answer tags, if the task's own answer stands between them."""
+        """See `Plan.true_spans`: the last pair of answer tags, if exactly the task's answer stands between them."""
         answer = question.entry.get("answer")
         return span_answer(text, answer) if isinstance(answer, str) else ()
 
@@ -238,7 +238,7 @@ class ReasoningGymPlan(SplitPlan):
         return hash_number("questions", self._swarm, *where, task.name, task.digest, chunk)
 
     def _generate_question(self, task: gym_tasks.GymTask, seed: int, index: int) -> tuple[Question, str]:
-        """A question and its canonical form, which decides its side of the split."""
+        """Generate a question and its canonical form, which decides the side of the split."""
         entry = gym_tasks.make_dataset_item(self._datasets.get(task, seed), index)
         text = str(entry["question"])
         canonical = str(entry.get("metadata", {}).get("canonical", collapse_whitespace(text)))

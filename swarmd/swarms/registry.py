@@ -1,8 +1,7 @@
-"""Kinds of swarm by their names in `swarm.kind` of the configuration: swarmd's own, and plug-ins.
+"""The registry of kinds of swarm, by their names in `swarm.kind`: swarmd's own, and plug-ins.
 
 A plug-in is an installed distribution with an entry point in the group `swarmd.swarms`: the name of the kind, and a
-subclass of `swarmd.plugin.Plan`. Only the kind that is asked for is imported, and one of swarmd's own only when its
-plan is made.
+subclass of `swarmd.plugin.Plan`. Only the requested kind is imported, and swarmd's own kinds only when a plan is made.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
 OWN = "swarmd"
-STAGES_MAX = 64  # as many as a `Source` can name
+STAGES_MAX = 64  # bounded by what a `Source` can name
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TRAINING = TrainingConfig()
@@ -44,15 +43,15 @@ _HERE = Path()
 
 
 class SwarmKind(msgspec.Struct, frozen=True):
-    """One kind of swarm: what is known without making its plan."""
+    """What is known about a kind of swarm without making its plan."""
 
     name: str
     summary: str  # one line
     stages: int  # of a round
     target: str  # "module:Class"
-    origin: str = OWN  # the distribution that brings it, with its version
+    origin: str = OWN  # the distribution that provides it, with its version
     fault: str = ""  # why it cannot be used; empty if it can
-    options: type[msgspec.Struct] | None = None  # of one of swarmd's own, so that they are checked without its plan
+    options: type[msgspec.Struct] | None = None  # of swarmd's own kinds, to check options without a plan
 
 
 _OWN = (
@@ -96,13 +95,13 @@ BUILT_IN = {
 
 
 def list_kinds() -> tuple[SwarmKind, ...]:
-    """Every installed kind, swarmd's own first; one that cannot be used has a `fault`. Imports the plug-ins."""
+    """All installed kinds, swarmd's own first; one that cannot be used has a `fault`. Imports the plug-ins."""
     points = _list_plug_ins()
     return (*BUILT_IN.values(), *(_load_plug_in(point, points) for point in points))
 
 
 def find_kind(name: str) -> SwarmKind:
-    """The kind of this name. Raises SwarmError: there is none, or it is a plug-in that cannot be used."""
+    """Find a kind by name. Raises SwarmError if there is none, or it is a plug-in that cannot be used."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     points = _list_plug_ins()
@@ -119,8 +118,8 @@ def find_kind(name: str) -> SwarmKind:
 
 
 def check_kind(swarm: SwarmConfig) -> SwarmKind:
-    """The kind that a configuration asks for. Raises SwarmError: there is none, it has other stages, or its options are
-    wrong (a plug-in checks its own when its plan is made)."""
+    """Check a configuration's kind. Raises SwarmError if it is unknown, has another number of stages, or its options
+    are wrong (a plug-in checks its own when its plan is made)."""
     kind = find_kind(swarm.kind)
     if swarm.stages != kind.stages:
         raise SwarmError(
@@ -132,7 +131,7 @@ def check_kind(swarm: SwarmConfig) -> SwarmKind:
 
 
 def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
-    """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
+    """The decoded options of one of swarmd's own kinds; None for plug-ins. Raises SwarmError."""
     kind = BUILT_IN.get(swarm.kind)
     return decode_options(swarm.options, kind.options) if kind is not None and kind.options is not None else None
 
@@ -148,13 +147,13 @@ def check_code(swarm: SwarmConfig, home: Path, beside: Path | None = None) -> No
 
 
 def find_reduced_limits(swarm: SwarmConfig) -> list[str]:
-    """See `ProgramOptions.describe_reduced_limits`; none for kinds that run no programs."""
+    """See `ProgramOptions.describe_reduced_limits`; empty for kinds that run no programs."""
     options = read_options(swarm)
     return options.describe_reduced_limits if isinstance(options, ProgramOptions) else []
 
 
 def needs_sandbox(swarm: SwarmConfig) -> bool:
-    """Whether a swarm runs programs that models wrote, tools, or tasksets, in swarmd's sandbox."""
+    """Whether a swarm uses the sandbox: for programs that models wrote, tools, or tasksets."""
     options = read_options(swarm)
     if isinstance(options, FileOptions):
         return bool(options.tools or options.environment_factory)
@@ -162,14 +161,14 @@ def needs_sandbox(swarm: SwarmConfig) -> bool:
 
 
 def fill_in_default_tasks(swarm: SwarmConfig) -> SwarmConfig:
-    """The same with reasoning-gym's default mixture in empty `tasks`: another version may have another."""
+    """Fill empty `tasks` with reasoning-gym's default mixture, which may differ between versions."""
     if swarm.tasks or swarm.kind != "reasoning-gym":
         return swarm
     return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in MIXTURE))
 
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:
-    """The plan that a configuration asks for; imports only that kind's module. Raises SwarmError."""
+    """Make the plan of a configuration; imports only that kind's module. Raises SwarmError."""
     kind = check_kind(swarm)
     make: type[Plan] = EntryPoint(kind.name, kind.target, GROUP).load()
     if kind.origin == OWN:
@@ -178,7 +177,7 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
         return make(swarm, training, home)
     except (SwarmdError, MemoryError):
         raise
-    except FOREIGN_ERRORS as error:  # whatever somebody else's constructor does
+    except FOREIGN_ERRORS as error:  # third-party constructors may raise anything
         raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_describe_error(error)}") from error
 
 
@@ -187,7 +186,7 @@ def _list_plug_ins() -> tuple[EntryPoint, ...]:
 
 
 def _load_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> SwarmKind:
-    """A plug-in's kind, with a fault if it cannot be used."""
+    """Load a plug-in; its kind has a fault if it cannot be used."""
     origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
     kind = SwarmKind(point.name, "", 0, point.value, origin)
     if point.name in BUILT_IN:
@@ -197,14 +196,14 @@ def _load_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> SwarmKind:
     if Counter(other.name for other in points)[point.name] > 1:
         return msgspec.structs.replace(kind, fault="two installed distributions bring a kind of this name")
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # a command's own output goes to standard output
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is reserved for the command
             plan = point.load()
-    except FOREIGN_ERRORS as error:  # whatever somebody else's module does
+    except FOREIGN_ERRORS as error:  # third-party modules may raise anything
         return msgspec.structs.replace(kind, fault=_describe_error(error))
     fault = _find_plan_fault(plan)
     if fault:
         return msgspec.structs.replace(kind, fault=f"{point.value}: {fault}")
-    own_words = (plan.__dict__.get("__doc__") or "").strip() or "(no description)"  # not those of a base class
+    own_words = (plan.__dict__.get("__doc__") or "").strip() or "(no description)"  # not inherited ones
     return msgspec.structs.replace(kind, summary=own_words.splitlines()[0].strip(), stages=plan.stages)
 
 
@@ -223,13 +222,13 @@ def _describe_error(error: BaseException) -> str:
 
 
 def has_system_message(swarm: SwarmConfig) -> bool:
-    """Whether every question has a system message, as far as the kind and its options tell."""
+    """Whether every question has a system message, as far as the kind and its options determine it."""
     if swarm.kind == "file":
         return swarm.options.get("system") != ""
     return swarm.kind in ("gsm8k", "math-hard", "proposer-solver")
 
 
 def questions_file_of(options: Mapping[str, Any]) -> str:
-    """The JSONL file of questions that a kind's options name; empty if they name none."""
+    """The JSONL question file that a kind's options name; empty if none."""
     name = options.get("data")
     return name if isinstance(name, str) and name.endswith(SUFFIX) else ""

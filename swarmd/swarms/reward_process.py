@@ -1,10 +1,10 @@
-"""Reward functions of this node's own, in a process of their own: `python -m swarmd.swarms.reward_process DESCRIPTOR`.
+"""Runs a node's reward functions in a separate process: `python -m swarmd.swarms.reward_process DESCRIPTOR`.
 
-- They run in its main thread, where libraries expect to be: Math-Verify sets an alarm, which no other thread may.
-- A call has a time limit. One that takes longer, or ends the process, fails; the next call begins a new process.
-- What they print goes to the trainer's standard error and so into the node's log, with the tracebacks of failures.
+- They run in its main thread, as libraries expect: Math-Verify sets an alarm, which other threads cannot.
+- A call has a time limit. One that exceeds it, or ends the process, fails; the next call starts a new process.
+- Their output, and tracebacks of failures, go to the trainer's standard error and so into the node's log.
 
-The two ends speak over a pipe: the modules to import, then for each call the function's name and its arguments.
+The two ends speak over a pipe: first the modules to import, then for each call the function's name and arguments.
 """
 
 import ast
@@ -30,35 +30,35 @@ from typing import Any
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
 from swarmd.installed import install_command
 
-IMPORT_S = 300.0  # for all of the functions' modules
-CALL_S = 120.0  # of one call, for all completions to one question
-POLL_S = 0.2  # how often it is asked whether the stage was cancelled
+IMPORT_S = 300.0  # for importing all modules
+CALL_S = 120.0  # for one call, with all completions of a question
+POLL_S = 0.2  # interval of polling for cancellation
 REASON_CHARACTERS_MAX = 2000  # of an error
-TRACEBACKS_MAX = 16  # in the log, of one process
-NO_REWARDS = (str, bytes, Mapping, Set)  # iterables, but not of what a function means to give
+TRACEBACKS_MAX = 16  # logged by one process
+NO_REWARDS = (str, bytes, Mapping, Set)  # iterables that are not lists of rewards
 
 MODULE = "swarmd.swarms.reward_process"
 
 RewardFunction = Callable[..., Any]
 
-_OF_THE_TRAINER = ("trainer_state", "log_extra", "log_metric")  # arguments that TRL gives besides the columns
+_OF_THE_TRAINER = ("trainer_state", "log_extra", "log_metric")  # arguments that TRL passes besides the columns
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class RewardFailed(Exception):
-    """A call of a reward function gave no rewards; its text says why, in the function's own words."""
+    """A reward function failed; the text says why, in the function's words."""
 
 
 class RewardProcess:
-    """The functions, as the trainer sees them. Safe to use from several threads, which take turns.
+    """The trainer's side of the reward functions. Thread-safe; calls are serialized.
 
     Args:
         paths: as `package.module:function`.
-        home: the node's data directory: modules in it are found as well, behind those that Python finds by itself.
+        home: the node's data directory, which is added at the end of Python's path.
 
     Raises:
-        SwarmError: a path has another form, its module cannot be imported, or has no such function.
+        SwarmError: a path is malformed, its module cannot be imported, or has no such function.
     """
 
     def __init__(self, paths: Sequence[str], home: Path) -> None:
@@ -68,11 +68,11 @@ class RewardProcess:
         self._start_process()
 
     def stop_when(self, is_cancelled: Callable[[], bool]) -> None:
-        """From now on give calls up as soon as this is true."""
+        """Abort calls from now on when this becomes true."""
         self.is_cancelled = is_cancelled
 
     def call_function(self, path: str, given: Mapping[str, Any], count: int) -> list[float | None]:
-        """What a function gives for `count` completions. Raises RewardFailed."""
+        """Call a function for `count` completions. Raises RewardFailed."""
         with self._lock:
             if self._process.poll() is not None:
                 self._end()
@@ -88,7 +88,7 @@ class RewardProcess:
     def _start_process(self) -> None:
         ours, theirs = Pipe()
         command = [sys.executable, "-u", "-m", MODULE, str(theirs.fileno())]
-        # The trainer's standard output is its pipe to the daemon.
+        # Not to standard output: the trainer's is its pipe to the daemon.
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()])
         theirs.close()
         self._connection = ours
@@ -105,7 +105,7 @@ class RewardProcess:
             raise SwarmError(*fault)
 
     def _request_answer(self, question: Any, limit_s: float) -> Any:
-        """The answer of the process, which is ended if none comes. Raises RewardFailed."""
+        """Send a request and return the answer; the process is killed if none comes. Raises RewardFailed."""
         due = time.monotonic() + limit_s
         try:
             self._connection.send(question)
@@ -122,13 +122,13 @@ class RewardProcess:
 def _end_process(process: subprocess.Popen[bytes], connection: Connection) -> None:
     connection.close()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(POLL_S)  # one whose pipe is closed ends by itself, unless it is in a call
+        process.wait(POLL_S)  # the closed pipe ends it, unless it is in a call
     process.kill()
     process.wait()
 
 
 def check_function_path(path: str) -> str:
-    """The key and path, for errors. Raises SwarmError if it is not an import path of a function."""
+    """Describe key and path for errors. Raises SwarmError unless it is the import path of a function."""
     key = f"swarm.options.reward_funcs: {path!r}"
     module, _, name = path.partition(":")
     if module.endswith(".py") or not _PATH.fullmatch(path):
@@ -142,17 +142,17 @@ def check_function_path(path: str) -> str:
 
 
 def check_source(path: str, home: Path, columns: Iterable[str] | None = None, is_reward: bool = True) -> None:
-    """Check what can be told of a function without running its module, which may need what is not installed yet.
+    """Check a function statically, without running its module, whose imports may not be installed yet.
 
     Args:
         path: the import path.
         home: modules below it are read.
-        columns: what the function is given besides what every function is; None if that is not known.
-        is_reward: it is called as reward functions are; else it may be a class, or take anything.
+        columns: arguments passed besides the standard ones; None if unknown.
+        is_reward: it is called like a reward function; else it may be a class, or take any arguments.
 
     Raises:
-        SwarmError: the path has another form, or a module below `home` has no such function, or one that cannot be
-            called as it will be.
+        SwarmError: the path is malformed, or a module below `home` has no such function, or it cannot be called as it
+        will be.
     """
     key = check_function_path(path)
     module, _, name = path.partition(":")
@@ -176,7 +176,7 @@ def check_source(path: str, home: Path, columns: Iterable[str] | None = None, is
 
 
 def _check_signature(which: str, takes: ast.arguments, columns: Iterable[str] | None) -> None:
-    """Raise SwarmError for a function that cannot be called as it will be: by name, with more than most need."""
+    """Raise SwarmError for a function that cannot be called as it will be: by keyword, with extra arguments."""
     names = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
     optional = {each.arg for each in takes.args[len(takes.args) - len(takes.defaults) :]}
     optional |= {each.arg for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default}
@@ -193,12 +193,13 @@ def _not_a_function(key: str) -> SwarmError:
 
 
 def load_reward_function(path: str) -> RewardFunction:
-    """The function under `package.module:function`. Raises SwarmError: another form, no module, or no function."""
+    """Import `package.module:function`. Raises SwarmError if the path is malformed, or module or function is
+    missing."""
     key = check_function_path(path)
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except FOREIGN_ERRORS as error:  # whatever somebody's module does
+    except FOREIGN_ERRORS as error:  # third-party modules may raise anything
         traceback.print_exc()
         fix = f"Correct {module}, or name another function in it"
         if isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module):
@@ -216,7 +217,7 @@ _RETURN = "It has to return a list with a number, or None, for each completion"
 
 
 def _call_function(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
-    """What a function gives. Raises whatever it raises, or TypeError or ValueError if it gives other than rewards."""
+    """Call a function. Raises whatever it raises, or TypeError or ValueError if it returns anything but rewards."""
     answer = function(**given, trainer_state=None, log_extra=_ignore_log_call, log_metric=_ignore_log_call)
     if inspect.iscoroutine(answer):
         answer = asyncio.run(answer)
@@ -238,7 +239,7 @@ def _ignore_log_call(*_: Any, **__: Any) -> None:
 
 
 def _describe_error(error: BaseException) -> str:
-    """What a function raised, and where in its own code."""
+    """Describe an exception and where in the function's own code it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
@@ -246,8 +247,8 @@ def _describe_error(error: BaseException) -> str:
 
 
 def serve_calls(connection: Connection) -> None:
-    """Import what the other end names, then answer its calls until it has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the trainer as well, which ends this process
+    """Import the requested modules, then answer calls until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the trainer, which ends this process
     sys.path[:], paths = connection.recv()
     try:
         functions = {path: load_reward_function(path) for path in paths}
@@ -255,14 +256,14 @@ def serve_calls(connection: Connection) -> None:
         connection.send((error.message, error.fix))
         return
     connection.send(None)
-    printed: set[str] = set()  # failures, each once
+    printed: set[str] = set()  # failures logged already
     while True:
         path, given, count = connection.recv()
         values: list[float | None] = []
         failure = ""
         try:
             values = _call_function(functions[path], given, count)
-        except FOREIGN_ERRORS as error:  # whatever somebody's function does
+        except FOREIGN_ERRORS as error:  # third-party functions may raise anything
             failure = _describe_error(error)
             if failure not in printed and len(printed) < TRACEBACKS_MAX:
                 printed.add(failure)

@@ -1,8 +1,9 @@
-"""What completions are worth: rewards by name, and a node's own reward functions, as TRL takes them.
+"""Named rewards, and a node's own reward functions in TRL's form.
 
 - A named reward is a number in [0, 1]. All take time linear in the text but `regex`, which is cut off after `REGEX_S`,
-  or after `REGEX_LEAST_S` if many were: a stage has thousands of peers' completions, some perhaps written to be slow.
-- Reward functions, `function(prompts, completions, **columns) -> list[float | None]`, are named by import path in this
+  or after `REGEX_LEAST_S` if that happens often: a stage has thousands of peers' completions, some perhaps crafted to
+  be slow.
+- Reward functions, `function(prompts, completions, **columns) -> list[float | None]`, are given by import path in this
   node's own configuration; no manifest and no peer can name one.
 """
 
@@ -25,31 +26,29 @@ from swarmd.swarms.reward_process import RewardFailed, RewardProcess
 from swarmd.swarms.text import fold_text, is_well_formed, normalize_unicode, read_number
 
 RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
-COMPARING: tuple[RewardName, ...] = ("exact", "numeric", "contains", "similarity", "regex")  # with the right answer
+COMPARING: tuple[RewardName, ...] = ("exact", "numeric", "contains", "similarity", "regex")  # need the answer
 
 PATTERN_CHARACTERS_MAX = 500
-REGEX_S = 0.05  # of one completion; beyond it the pattern counts as not found
-REGEX_LEAST_S = 0.002  # while cut-off searches have used up what they may
-CUT_OFF_BURST_S, CUT_OFF_PER_S = 2.0, 0.02  # seconds that searches which are cut off may use, and get back each second
+REGEX_S = 0.05  # for one completion; after this the pattern counts as not found
+REGEX_LEAST_S = 0.002  # limit while the budget for slow searches is spent
+CUT_OFF_BURST_S, CUT_OFF_PER_S = 2.0, 0.02  # budget for searches that are cut off, and its refill
 PLACEHOLDER = "{answer}"
-STAND_INS = ("a", "-! 1")  # for the answer, when a pattern is checked: it must be valid with either
-COUNT_DIGITS_MAX = 9  # of a count that are read
-REPEATS_MAX = 10_000  # product of a pattern's counts, as in a{99}: each repetition takes memory
-GRAM = 3  # characters that similarity counts at a time
+STAND_INS = ("a", "-! 1")  # sample answers for validating a pattern
+COUNT_DIGITS_MAX = 9  # digits of a repeat count that are read
+REPEATS_MAX = 10_000  # product of a pattern's repeat counts, as in a{99}; each repetition takes memory
+GRAM = 3  # length of n-grams for similarity
 
-_COUNT = re.compile(r"(?<!\\)(?:\\\\)*\{((?:[0-9]|\s|#[^\n]*\n)*)")  # with what may stand in it in a verbose pattern
+_COUNT = re.compile(r"(?<!\\)(?:\\\\)*\{((?:[0-9]|\s|#[^\n]*\n)*)")  # also in verbose patterns
 _NO_DIGITS = re.compile(r"#[^\n]*\n|\s")
 log = get_logger(__name__)
 
 
 class RewardOption(Section, frozen=True):
-    """One entry of `swarm.options.rewards`."""
-
     name: RewardName
     weight: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
-    pattern: Annotated[str, msgspec.Meta(max_length=PATTERN_CHARACTERS_MAX)] = ""  # of regex
-    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # of numeric: the largest difference
-    min: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0  # of length, in characters
+    pattern: Annotated[str, msgspec.Meta(max_length=PATTERN_CHARACTERS_MAX)] = ""  # for regex
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # for numeric: the largest difference
+    min: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0  # for length, in characters
     max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
@@ -60,10 +59,8 @@ class RewardOption(Section, frozen=True):
 
 
 class AnsweredCompletion(msgspec.Struct, frozen=True):
-    """A completion as rewards see it."""
-
     completion: str
-    answer: str | None  # None where none was found
+    answer: str | None  # None if none was found
     expected: str
 
 
@@ -71,7 +68,7 @@ Reward = Callable[[AnsweredCompletion], float]
 
 
 def make_reward(option: RewardOption) -> Reward:
-    """The function of an entry. Raises SwarmError for a pattern that is not valid."""
+    """Make the reward function of an entry. Raises SwarmError for an invalid pattern."""
     if option.name == "numeric":
         return lambda answered: float(is_number_near(answered.answer, answered.expected, option.tolerance))
     if option.name == "length":
@@ -98,7 +95,7 @@ def is_number_near(found: str | None, expected: str, tolerance: float) -> bool:
 
 
 def trigram_similarity(one: str, other: str) -> float:
-    """Share of the runs of three characters that two texts have in common (Dice), in [0, 1]."""
+    """Dice coefficient of two texts' character trigrams, in [0, 1]."""
     if one == other:
         return 1.0
     ours, theirs = (Counter(text[i : i + GRAM] for i in range(max(len(text) - GRAM + 1, 1))) for text in (one, other))
@@ -113,8 +110,8 @@ def length_reward(length: int, least: int, most: int) -> float:
 
 
 def _make_pattern_reward(pattern: str) -> Reward:
-    """Search the answer for a pattern, in which {answer} stands for the right answer letter by letter."""
-    import regex  # unlike `re`, it has a time limit
+    """A reward that searches the answer for a pattern; {answer} in it stands for the escaped right answer."""
+    import regex  # unlike `re`, it supports a timeout
 
     faults = (regex.error, RecursionError, OverflowError)
 
@@ -133,7 +130,7 @@ def _make_pattern_reward(pattern: str) -> Reward:
             "Write \\ before a bracket or sign that means itself; docs/swarms/file.md has the bounds",
         ) from error
 
-    cut_off = RateLimiter(CUT_OFF_BURST_S, CUT_OFF_PER_S, time.monotonic)  # seconds of searches that were cut off
+    cut_off = RateLimiter(CUT_OFF_BURST_S, CUT_OFF_PER_S, time.monotonic)  # time spent on searches that were cut off
 
     def search_answer(answered: AnsweredCompletion) -> float:
         if answered.answer is None:  # many patterns match an empty text
@@ -142,36 +139,36 @@ def _make_pattern_reward(pattern: str) -> Reward:
         try:
             expected, answer = (normalize_unicode(text) for text in (answered.expected, answered.answer))
             return float(bool(regex.search(insert_answer(expected), answer, timeout=timeout_s)))
-        except faults:  # it is not valid with this answer
+        except faults:  # invalid with this answer
             return 0.0
         except TimeoutError:
-            cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # a recursive pattern is cut off late
+            cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # recursive patterns time out late
             return 0.0
 
     return search_answer
 
 
 def multiply_repeat_counts(pattern: str) -> int:
-    """The product of the least counts of a pattern, as if each stood inside the one before. Anything behind an opening
-    brace is taken for a count: a reader that understood groups could be fooled."""
+    """The product of all repeat counts in a pattern, as if they were nested. Any number after an opening brace counts:
+    a parser that understood groups could be fooled."""
     counts = [_NO_DIGITS.sub("", found) for found in _COUNT.findall(pattern)]
     return math.prod(int(digits[:COUNT_DIGITS_MAX]) for count in counts if (digits := count.lstrip("0")))
 
 
 FUNCTIONS_MAX = 16
-FAILURES_MAX = 3  # calls; a function that has failed at all of these ends the stage
+FAILURES_MAX = 3  # a function that fails this often before its first result ends the stage
 
 Inputs = Literal["text", "messages"]
 
-TRLS_OWN = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass under these names
+TRLS_OWN = ("prompt", "completion", "completion_ids")  # column names that TRL reserves
 
 
 class RewardFunctions:
-    """Reward functions with their weights, in a process of their own (`swarmd.swarms.reward_process`).
+    """Weighted reward functions, run in a separate process (`swarmd.swarms.reward_process`).
 
     Args:
         weights: one for each; empty: 1.0 each, as in TRL.
-        inputs: whether they get texts or lists of messages, as TRL gives them for conversational data sets.
+        inputs: whether to pass texts or lists of messages, as TRL does for conversational data sets.
 
     Raises:
         SwarmError: as `RewardProcess`.
@@ -183,24 +180,24 @@ class RewardFunctions:
         self._inputs = inputs
         self._process = RewardProcess(paths, home)
         self._encode: Callable[[str], list[int]] | None = None
-        self._failures = dict.fromkeys(self._paths, 0)  # in this stage, of functions that have given no reward yet
+        self._failures = dict.fromkeys(self._paths, 0)  # failed calls, of functions without a result so far
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
-        """Count failures from 0 again, and give calls up as soon as the stage is cancelled."""
+        """Reset failure counts, and abort calls once the stage is cancelled."""
         self._failures = dict.fromkeys(self._paths, 0)
         self._process.stop_when(is_cancelled)
 
     def use_tokenizer(self, encode: Callable[[str], list[int]]) -> None:
-        """From now on give `completion_ids`: of the texts, as this node's model reads them."""
+        """Pass `completion_ids` from now on, encoded by this node's tokenizer."""
         self._encode = encode
 
     def score_completions(
         self, prompt: Any, completions: Sequence[str | list[dict[str, Any]]], columns: Mapping[str, Any]
     ) -> list[dict[str, float]]:
-        """The value of each function, by its name, for each completion to one question.
+        """The value of each function, by name, for each completion of one question.
 
-        A function that gives None for a completion has no part in it. One that raises, takes too long, or gives
-        anything but a number for each completion counts as NaN for all of them.
+        If a function returns None for a completion, it is left out there. If it raises, takes too long, or returns
+        anything but one number or None for each completion, its value is NaN for all of them.
 
         Args:
             prompt: text or messages, as the functions take them.
@@ -230,7 +227,7 @@ class RewardFunctions:
         try:
             values = self._process.call_function(self._paths[name], given, count)
         except RewardFailed as error:
-            if not self._process.is_cancelled():  # then nothing of the stage is used
+            if not self._process.is_cancelled():  # otherwise the stage's results are discarded
                 self._record_failure(name, str(error))
             return [math.nan] * count
         numbers = [value for value in values if value is not None]
@@ -241,7 +238,7 @@ class RewardFunctions:
         return values
 
     def _record_failure(self, name: str, reason: str) -> None:
-        """Count and log a failure. Raises PlanFailed for the last that is allowed."""
+        """Count and log a failure. Raises PlanFailed at the last allowed one."""
         if name in self._failures:
             self._failures[name] += 1
             if self._failures[name] >= FAILURES_MAX:

@@ -1,7 +1,7 @@
-"""Rollouts on the wire: what a node publishes of a stage and what it accepts from others.
+"""Rollouts on the wire: what a node publishes for a stage and what it accepts from others.
 
-- A group names its question by (task, config digest, seed, index) and, if the question shows what peers wrote at
-  earlier stages, by these sources. The receiver generates question and truth again by itself.
+- A group identifies its question by (task, config digest, seed, index) and, if the question shows peers' texts of
+  earlier stages, by these sources. The receiver generates question and truth itself.
 - Completions are text, so that nodes with different models and tokenizers understand each other.
 """
 
@@ -15,7 +15,7 @@ from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
 
-VERSION = 1  # of a body
+VERSION = 1  # format version of a body
 BODY_BYTES_MAX = 1024 * 1024  # a larger body is refused unread
 GROUPS_MAX = 256
 COMPLETIONS_MAX = GENERATIONS_MAX  # of a group
@@ -23,7 +23,7 @@ COMPLETION_CHARACTERS_MAX = 16384
 NAME_CHARACTERS_MAX = 128
 SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
 INDEX_MAX = 2**31 - 1
-SOURCES_MAX = 64  # peers' completions in one question
+SOURCES_MAX = 64  # peers' completions shown in one question
 TURNS_MAX = 64  # of the model in one completion
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
@@ -32,25 +32,25 @@ Completion = Annotated[str, msgspec.Meta(max_length=COMPLETION_CHARACTERS_MAX)]
 
 
 class Source(Value, frozen=True, forbid_unknown_fields=True):
-    """A completion that a question shows: by `peer`, at an earlier stage of the round, to the same base question."""
+    """A completion shown in a question: by `peer`, at an earlier stage of the round, for the same base question."""
 
     stage: Annotated[int, msgspec.Meta(ge=0, le=63)]
     peer: Name
-    choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # which completion of the peer's group
+    choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # index in the peer's group
 
 
 class Reference(Value, frozen=True, forbid_unknown_fields=True):
-    """Names a question so that anyone with the same task and configuration can generate it."""
+    """Identifies a question so that anyone with the same task and configuration can generate it."""
 
     task: Name  # one of the plan's tasks
-    config_digest: Name  # of everything that decides the plan's questions: settings, and the version of its code
-    seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]  # of a peer's stage
-    index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]  # which question of that seed
-    sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()  # completions that it shows
+    config_digest: Name  # of everything that determines the questions: settings and code version
+    seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]  # of the stage and peer
+    index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]  # index of the question for that seed
+    sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()  # completions shown
 
     @property
     def base(self) -> "Reference":
-        """The question without sources, as the first stage asks it."""
+        """The reference without sources, as at the first stage."""
         return Reference(self.task, self.config_digest, self.seed, self.index)
 
 
@@ -62,9 +62,10 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
     index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
     completions: Annotated[tuple[Completion, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)]
-    cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # which ran out of tokens
+    cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # hit the token limit
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
-    # Of conversations: for each completion, at which characters an answer of the environment begins, ends, and so on.
+    # For conversations: in each completion, the character offsets at which the environment's answers begin and end, in
+    # turn.
     turns: Annotated[tuple[Turns, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
 
     @property
@@ -73,7 +74,7 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
-    """What one peer publishes of one stage."""
+    """A peer's published rollouts of one stage."""
 
     version: Count
     swarm: Name
@@ -94,7 +95,7 @@ _reference_decoder = msgspec.msgpack.Decoder(Reference)
 
 
 def find_reference_fault(reference: Reference) -> str:
-    """Why peers would refuse everything that is published with this reference; empty if they would not."""
+    """Why peers would refuse groups with this reference; empty if they would not."""
     try:
         _reference_decoder.decode(_encoder.encode(reference))
     except (
@@ -102,13 +103,13 @@ def find_reference_fault(reference: Reference) -> str:
         TypeError,
         ValueError,
         OverflowError,
-    ) as error:  # the last three: it cannot be written at all
+    ) as error:  # the last three: it cannot be encoded at all
         return str(error)
     return ""
 
 
 def encode_rollouts(rollouts: Rollouts) -> bytes:
-    """The body as bytes for the blob store; the last groups are left out until it fits into `BODY_BYTES_MAX`."""
+    """Encode for the blob store; the last groups are dropped until it fits into `BODY_BYTES_MAX`."""
     body = _encoder.encode(rollouts)
     while len(body) > BODY_BYTES_MAX and rollouts.groups:
         rollouts = msgspec.structs.replace(rollouts, groups=rollouts.groups[: len(rollouts.groups) * 3 // 4])
@@ -117,9 +118,8 @@ def encode_rollouts(rollouts: Rollouts) -> bytes:
 
 
 def decode_rollouts(body: bytes) -> Rollouts:
-    """Read a body from anyone. Raises RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without
-    completions, with a cut mark for one that does not exist, or with turns that are not in its texts) or `duplicate` (a
-    question occurs twice)."""
+    """Decode an untrusted body. Raises RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group
+    without completions, or with cut marks or turns that do not fit them) or `duplicate` (a question occurs twice)."""
     if len(body) > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"a rollouts body has {len(body)} bytes, the limit is {BODY_BYTES_MAX}")
     try:
@@ -146,7 +146,7 @@ def _check_groups(rollouts: Rollouts) -> None:
 
 
 def _has_possible_turns(group: Group) -> bool:
-    """Whether the turns are in the texts, in order, and as many answers end as begin."""
+    """Whether turn offsets are within the texts and ascending, with an end for each beginning."""
     if not group.turns:
         return True
     return len(group.turns) == len(group.completions) and all(
@@ -156,13 +156,13 @@ def _has_possible_turns(group: Group) -> bool:
 
 
 def split_turns(text: str, turns: tuple[int, ...]) -> list[str]:
-    """The parts of a completion: what the model wrote, an answer, and so on; the first and the last are the model's."""
+    """Split a completion into the model's turns and the answers between them; first and last are the model's."""
     ends = [0, *turns, len(text)]
     return [text[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def check_origin(rollouts: Rollouts, ref: RolloutsRef, swarm: str) -> None:
-    """Raise RecordRejected(`swarm` or `origin`) unless the body is of this swarm and of the peer and stage in `ref`."""
+    """Raise RecordRejected(`swarm` or `origin`) unless the body matches the swarm, and the peer and stage in `ref`."""
     if rollouts.swarm != swarm:
         raise RecordRejected("swarm", f"rollouts of swarm {rollouts.swarm!r} reached swarm {swarm!r}")
     if (rollouts.peer, rollouts.round, rollouts.stage) != (ref.peer, ref.round, ref.stage):

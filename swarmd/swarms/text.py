@@ -1,13 +1,14 @@
-r"""Answers in completions and data sets: where they stand and what they mean; and peers' text made harmless.
+r"""Finds and parses answers in completions and data sets, and escapes peers' text.
 
 - An answer stands in the last pair of answer tags, in the last box, or in the last line or number: `find_answer`.
-- `read_number` takes a text that is one number with at most words around it: `$9,500`, `18\%`, `-\frac{2}{3}`,
-  `18 \text{ dollars}`, `x = 5`. It takes no formula (`2\pi`, `3x`, `10^3`), no two numbers and no number times a word
-  (`2 million`): to pay for a part of these would pay for a wrong answer.
-- `1.000` is one, `1,000` a thousand; `1.000,5` and `1.000.000` are clear. `1,5` may be two numbers, and is none.
-- `extract_final_answer` takes an answer out of a worked solution, where GSM8K and MATH mark it.
+- `read_number` accepts a single number with at most words around it: `$9,500`, `18\%`, `-\frac{2}{3}`, `18 \text{
+  dollars}`, `x = 5`. It rejects formulas (`2\pi`, `3x`, `10^3`), two numbers, and a number times a word (`2 million`):
+  paying for a part of these would reward a wrong answer.
+- `1.000` is one, `1,000` a thousand; `1.000,5` and `1.000.000` are unambiguous. `1,5` may be two numbers, and is
+  rejected.
+- `extract_final_answer` takes the answer out of a worked solution, where GSM8K and MATH mark it.
 
-All take time linear in the text.
+All functions take time linear in the text.
 """
 
 import re
@@ -19,15 +20,15 @@ from typing import Literal
 OPENING = "<answer>"
 CLOSING = "</answer>"
 TAGS = ("<think>", "</think>", OPENING, CLOSING)
-MARKS_MAX = 30  # combining marks in a row, as in UAX #15's stream-safe text: composing them takes their square
-ANSWER_CHARACTERS_MAX = 4096  # a longer answer counts as none: scorers may be slow on long text
+MARKS_MAX = 30  # combining marks in a row, as in UAX #15's stream-safe text: composing them takes quadratic time
+ANSWER_CHARACTERS_MAX = 4096  # a longer answer counts as none, since scorers may be slow on long text
 
 
 def extract_answer(completion: str) -> str | None:
-    """What is between the last pair of answer tags, stripped; None if there is no pair or it is too long.
+    """The stripped text between the last pair of answer tags; None if there is no pair or it is too long.
 
-    As in a search from the left, a pair begins at the first opening tag after the end of the one before. Searching from
-    the right takes time linear in the text, however many tags are never closed.
+    As in a search from the left, a pair begins at the first opening tag after the previous pair. Searching from the
+    right takes linear time, however many tags are never closed.
     """
     opened = completion.rfind(OPENING, 0, max(completion.rfind(CLOSING), 0))
     if opened < 0:
@@ -38,7 +39,7 @@ def extract_answer(completion: str) -> str | None:
 
 
 def span_answer(completion: str, answer: str, margin: str = "") -> tuple[tuple[int, int], ...]:
-    """The span of the last pair of answer tags, if exactly this answer, with `margin` on both sides, is in it."""
+    """The span of the last pair of answer tags, if it holds exactly this answer with `margin` on both sides."""
     pair = f"{OPENING}{margin}{answer}{margin}{CLOSING}"
     begin = completion.rfind(pair)
     return ((begin, begin + len(pair)),) if begin >= 0 and extract_answer(completion) == answer else ()
@@ -51,12 +52,12 @@ def is_well_formed(completion: str) -> bool:
 
 
 def collapse_whitespace(text: str) -> str:
-    """The text with single spaces in place of white space: it decides the side of the split."""
+    """The text with runs of white space as single spaces; it decides the side of the split."""
     return " ".join(text.split())
 
 
 def normalize_unicode(text: str) -> str:
-    """The text in Unicode's composed form (NFC), without runs of combining marks, which take long to compose."""
+    """The text in NFC, without long runs of combining marks, which are slow to compose."""
     return text if text.isascii() else unicodedata.normalize("NFC", _limit_combining_marks(text))
 
 
@@ -71,10 +72,10 @@ def _limit_combining_marks(text: str) -> str:
 
 
 def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:
-    """The text without markers: a blank follows the first character of each.
+    """Defuse markers in a text by inserting a blank after the first character of each.
 
-    A tokenizer turns a marker in a question into the control token of that name, so a question could end its own turn
-    or open an answer. The text stays readable: `<answer>` becomes `< answer>`.
+    A tokenizer turns a marker in a question into a control token, so a question could end its own turn or open an
+    answer. The text stays readable: `<answer>` becomes `< answer>`.
     """
     for marker in sorted(set(markers), key=len, reverse=True):
         if len(marker) > 1 and marker in text:
@@ -84,21 +85,21 @@ def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:
 
 # --- numbers ---
 
-NUMBER_CHARACTERS_MAX = 256  # a longer text is not read as a number
-EXPONENT_MAX = 400  # nor is 10 to a higher power
-MARK = "####"  # GSM8K's: what follows is the answer
+NUMBER_CHARACTERS_MAX = 256  # a longer text is not parsed as a number
+EXPONENT_MAX = 400  # nor are larger powers of ten
+MARK = "####"  # marks GSM8K's answers
 BOXED = "\\boxed{"
 
 _MARKED = re.compile(rf"(?:^|\n){MARK}[ \t]*([^\n]*\S)\s*\Z")
 
-# One number has the same separator between all its groups of three digits.
+# A number uses one separator between all its groups of three digits.
 _PLAIN = (
     r"(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}"
     r"|\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?!\d)(?:\.\d+|,\d{1,2}(?!\d))?"
     r"|\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<![\w.])\.\d+)(?!\d)"
 )
 _POWER = r"(?:[eE]([-+]?\d{1,4})(?![\d.])|\s?(?:\\times|\\cdot|[×·*x])\s?10\^\{?([-+]?\d{1,4})\}?(?![\d.]))?"
-_MIXED = r"(?:(\d{1,9})\s{1,2}(?=[1-9]\d*\s?/\s?[1-9]))?"  # 2 1/2
+_MIXED = r"(?:(\d{1,9})\s{1,2}(?=[1-9]\d*\s?/\s?[1-9]))?"  # as 2 1/2
 _NUMBER = re.compile(rf"([-+]?){_MIXED}({_PLAIN}){_POWER}(?:\s?/\s?({_PLAIN})(?![\d.]))?", re.ASCII)
 _FRACTION = re.compile(r"\\[dtc]?frac\s?(?:\{([^{}]{0,64})\}|(\d))\s?(?:\{([^{}]{0,64})\}|(\d))")
 _IN_PROSE = re.compile(
@@ -106,21 +107,21 @@ _IN_PROSE = re.compile(
 )
 
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s?\{([^{}]*)\}")
-_UNIT_POWER = re.compile(r"(?<=[A-Za-z]{2})(\}?)(?:\^\{?[23]\}?|[²³])")  # of cm^2
+_UNIT_POWER = re.compile(r"(?<=[A-Za-z]{2})(\}?)(?:\^\{?[23]\}?|[²³])")  # as in cm^2
 _GROUPING = re.compile(r"(?<=\d)(?:\\[,;: ]|~)(?=\d{3})")
 _SPACING = re.compile(r"\\(?:[,;: \\]|quad|qquad|displaystyle|left|right)(?![A-Za-z])|~")
 _DEGREES = re.compile(r"(?:\^?\{?(?:\\circ|\\degree)(?![A-Za-z])\}?|°)(?:\s?[CF](?![A-Za-z]))?")
-_ASSIGNED = re.compile(r"\s*[A-Za-z]\s*=(?=[^=]*\Z)")  # x = 5
+_ASSIGNED = re.compile(r"\s*[A-Za-z]\s*=(?=[^=]*\Z)")  # as x = 5
 _TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\S")
-_LETTERS = re.compile(r"[A-Za-z\u0370-\u03ff]")  # what variables are called
-_SINGLE = frozenset("aImgshlL")  # words and units of one letter
+_LETTERS = re.compile(r"[A-Za-z\u0370-\u03ff]")  # letters used for variables
+_SINGLE = frozenset("aImgshlL")  # one-letter words and units
 _UNITS = re.compile(r"(?:cm|mm|km|kg|mg|ml|mL|ft|in|lbs?|oz|mph|min|hrs?|am|pm|st|nd|rd|th)(?![A-Za-z])")
 _FACTORS = frozenset(
     (
         *("hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "infinity"),
         *("pi", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "mod"),
     )
-)  # words that make another number of one
+)  # words that multiply a number
 _AROUND = frozenset("()[]\"'.,;:?!/-")
 _MARKS = str.maketrans(
     {
@@ -137,23 +138,23 @@ _MARKS = str.maketrans(
 
 
 def fold_text(text: str) -> str:
-    """The text without invisible characters, case, repeated white space and differences of Unicode composition."""
+    """The text without invisible characters, case, repeated white space and variants of Unicode composition."""
     return " ".join(_remove_invisible(normalize_unicode(text).casefold()).split())
 
 
 def _remove_invisible(text: str) -> str:
-    """The text without zero-width spaces, marks of direction and byte order, and soft hyphens, which nobody types."""
+    """The text without zero-width spaces, direction and byte order marks, and soft hyphens."""
     return text if text.isascii() else "".join(each for each in text if unicodedata.category(each) != "Cf")
 
 
 def extract_final_answer(text: str) -> str:
-    """The answer alone: in a worked solution, what follows GSM8K's mark in its last line, or is in the last box."""
+    """The answer of a worked solution: after GSM8K's mark in its last line, or in the last box."""
     marked = _MARKED.search(text)
     return (marked[1] if marked else extract_last_boxed(text) or text).strip()
 
 
 def extract_last_boxed(text: str) -> str | None:
-    r"""What is in the last \boxed{...}, with matched braces; None if there is none."""
+    r"""The content of the last \boxed{...}, with matched braces; None if there is none."""
     start = text.rfind(BOXED)
     if start < 0:
         return None
@@ -167,13 +168,13 @@ def extract_last_boxed(text: str) -> str | None:
 
 
 def find_number(text: str) -> str | None:
-    """The last number in prose, as it is written there."""
+    """The last number in prose, as spelled there."""
     found = [match[0].strip() for match in _IN_PROSE.finditer(_normalize_number_marks(text))]
     return found[-1] if found else None
 
 
 def read_number(text: str) -> Fraction | None:
-    """The one number in a text; None if there is none, more than one, or it is a part of a formula."""
+    """The single number in a text; None if there is none, more than one, or it is part of a formula."""
     text = extract_final_answer(text)
     if len(text) > NUMBER_CHARACTERS_MAX:
         return None
@@ -185,7 +186,7 @@ def read_number(text: str) -> Fraction | None:
 
 
 def _normalize_number_marks(text: str) -> str:
-    """The text with ASCII digits, signs and blanks, without LaTeX's blanks between digits and powers of units."""
+    """Normalize digits, signs and blanks to ASCII, and drop LaTeX's blanks between digits and powers of units."""
     if not text.isascii():
         text = _remove_invisible(text.translate(_MARKS))
         text = "".join(str(unicodedata.decimal(each)) if each.isdecimal() else each for each in text)
@@ -194,7 +195,7 @@ def _normalize_number_marks(text: str) -> str:
 
 
 def _remove_markup(text: str) -> str:
-    """The text without LaTeX's markup and currencies; commands with a meaning stay, with their backslash."""
+    """Remove LaTeX's markup and currencies; commands with a meaning stay, with their backslash."""
     text = text.replace("\\%", "%").replace("\\$", " ")
     text = _FRACTION.sub(lambda found: f" {found[1] or found[2] or ''}/{found[3] or found[4] or ''}", text)
     text = _TEXT.sub(lambda found: f" {found[1]} " if len(found[1].strip()) > 1 else " unit ", text)
@@ -206,7 +207,7 @@ def _remove_markup(text: str) -> str:
 
 
 def _is_standalone_number(text: str, number: re.Match[str]) -> bool:
-    """Whether there are only words around a number: no formula, and nothing that multiplies it."""
+    """Whether only words surround a number: no formula, and nothing that multiplies it."""
     before, after = text[: number.start()], text[number.end() :]
     if before[-1:].isalnum() or before[-1:] in ("_", ".", "/", "-", "'") or after[:1] in ("!", "/", "_"):
         return False
@@ -233,12 +234,11 @@ def _make_fraction(
 
 
 def _parse_digits(number: str) -> Fraction:
-    """The number that digits with separators mean."""
     number = number.replace(" ", "").replace("'", "")
     point = number.rfind(".")
     if number.rfind(",") > point >= 0 or number.count(".") > 1:  # 1.000,5 and 1.000.000
         return Fraction(number.replace(".", "").replace(",", "."))
-    decimal_comma = re.fullmatch(r"\d+,\d{1,2}", number)  # of 1 000,5
+    decimal_comma = re.fullmatch(r"\d+,\d{1,2}", number)  # as 1 000,5
     return Fraction(number.replace(",", "." if decimal_comma else ""))
 
 
@@ -248,7 +248,7 @@ AnswerPlace = Literal["tags", "last-number", "last-line", "boxed", "whole"]
 
 
 def find_answer(completion: str, place: AnswerPlace) -> str | None:
-    """The answer in a completion; None if there is none, or it is longer than a right one may be."""
+    """The answer in a completion; None if there is none, or it is too long to be right."""
     found = _FINDERS[place](completion)
     return found if found is not None and 0 < len(found) <= ANSWER_CHARACTERS_MAX else None
 

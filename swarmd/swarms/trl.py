@@ -1,13 +1,13 @@
-"""TRL's `tools` and `environment_factory`: what a model may call in a rollout of several turns.
+"""TRL's `tools` and `environment_factory`: functions that a model may call in a rollout of several turns.
 
-- The functions, or the environment's public methods, are described to the model as chat templates of Qwen and Hermes
-  do it, in the system message; a call stands between <tool_call> and </tool_call>, its result between <tool_response>
-  and </tool_response>. So a model needs no chat template that knows tools.
-- They run in the sandbox, because a model decides what they are given, this node's or a peer's. There they have the
-  standard library and the modules that are named, no network, and `random` with the question's seed: every node gets
-  the same answers to the same turns.
-- As in TRL, what a tool raises is told to the model, a turn without a call ends the rollout, and `get_reward` counts
-  beside the reward functions with the weight 1.
+- The functions, or the environment's public methods, are described in the system message in the style of Qwen and
+  Hermes chat templates; a call stands between <tool_call> and </tool_call>, its result between <tool_response> and
+  </tool_response>. So chat templates need no tool support.
+- They run in the sandbox, because a model, this node's or a peer's, chooses their arguments. There they have the
+  standard library and the named modules, no network, and `random` seeded by the question: every node gives the same
+  answers to the same turns.
+- As in TRL, a tool's exception is shown to the model, a turn without a call ends the rollout, and `get_reward` counts
+  beside the reward functions with weight 1.
 
 `ToolEpisode` is one rollout, as the trainer's driver of conversations calls it: `reset`, `act` with each text of the
 model, `reward`, `close`.
@@ -36,10 +36,10 @@ from swarmd.swarms.plan import Message, Question, Score
 from swarmd.swarms.rewards import RewardFunctions
 from swarmd.swarms.trl_schemas import describe_tools
 
-CODE_BYTES_MAX = 4 * MIB  # of the modules, which each rollout sends to its sandbox
-CALL_S = 30.0  # of one request to the sandbox
-LIMITS = Limits(cpu_s=30, output_bytes=MIB)  # of a rollout
-CALLS_MAX = 16  # in one turn; the others are left out
+CODE_BYTES_MAX = 4 * MIB  # of the modules, which are sent to each rollout's sandbox
+CALL_S = 30.0  # timeout of a request to the sandbox
+LIMITS = Limits(cpu_s=30, output_bytes=MIB)  # for a whole rollout
+CALLS_MAX = 16  # in one turn; further ones are dropped
 PROGRAM = Path(__file__).with_name("trl_program.py")
 
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
@@ -52,13 +52,13 @@ _INTRODUCTION = (
 
 
 class ToolBox:
-    """The tools or the environment of a swarm, its reward functions, and the sandbox for them.
+    """The tools or the environment of a swarm, its reward functions, and their sandbox.
 
     Args:
         tools: import paths of functions.
         environment: import path of a class; empty: none.
         rewards: import paths of the reward functions. Those that take `environments` run beside the environment.
-        weights: of these, by path.
+        weights: of reward functions, by path.
         make_functions: makes a process for the other reward functions.
         home: the node's data directory.
 
@@ -97,13 +97,12 @@ class ToolBox:
         self.sandbox = Sandbox(LIMITS, isolation)
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
-        """See `Plan.begin`."""
         self.sandbox.stop_when(is_cancelled)
         if self.functions is not None:
             self.functions.begin_stage(is_cancelled)
 
     def introduce(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages with the tools described in the system message."""
+        """Add the tools' descriptions to the system message."""
         schemas = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in self.schemas)
         told = _INTRODUCTION.format(schemas=schemas)
         if messages[0].role == "system":
@@ -112,22 +111,22 @@ class ToolBox:
 
 
 class ToolEpisode:
-    """One rollout. Its methods raise SwarmdError if the environment fails, or breaks its limits.
+    """One rollout. Methods raise SwarmdError if the environment fails or exceeds its limits.
 
     Args:
         messages: the question's, without tools.
-        columns: of the question's row, which `reset` and reward functions get.
+        columns: of the question's row, for `reset` and reward functions.
         seed: of `random` in the sandbox.
     """
 
     def __init__(self, box: ToolBox, messages: Sequence[Message], columns: Mapping[str, Any], seed: str) -> None:
         self._box, self._messages, self._columns, self._seed = box, messages, dict(columns), seed
-        self._prompt: Sequence[Message] = messages  # with the first observation
+        self._prompt: Sequence[Message] = messages  # including the first observation
         self._session: SandboxSession | None = None
-        self._transcript: list[dict[str, Any]] = []  # the completion, as TRL gives it to reward functions
+        self._transcript: list[dict[str, Any]] = []  # the completion, as TRL passes it to reward functions
 
     def reset(self, question: Question | None = None) -> list[Message]:
-        """The messages that the rollout begins with: with the tools, and the environment's first observation."""
+        """The rollout's first messages: with the tools, and the environment's first observation."""
         self.close()
         self._transcript = []
         self._session = self._box.sandbox.open(PROGRAM.read_text(encoding="utf-8"))
@@ -138,7 +137,7 @@ class ToolEpisode:
         return list(self._box.introduce(self._prompt))
 
     def act(self, text: str) -> str | None:
-        """The results of the calls in a turn of the model; None if there are none, which ends the rollout."""
+        """Run the tool calls in a turn. Returns their results; None if there are none, which ends the rollout."""
         content, calls = parse_tool_calls(text)
         turn: dict[str, Any] = {"role": "assistant", "content": content}
         if calls:
@@ -152,7 +151,7 @@ class ToolEpisode:
         return "\n".join(f"<tool_response>\n{result}\n</tool_response>" for result in results)
 
     def reward(self) -> Score:
-        """What the rollout is worth: a weighted sum, as in TRL; failed if no reward applies."""
+        """The rollout's score: a weighted sum, as in TRL; failed if no reward applies."""
         prompt = [{"role": message.role, "content": message.content} for message in self._prompt]
         columns = {name: [value] for name, value in self._columns.items() if name not in ("prompt", "completion")}
         given = {"prompts": [prompt], "completions": [self._transcript], **columns}
@@ -170,7 +169,6 @@ class ToolEpisode:
         return Score(total, accuracy, 1.0, parts, values=plain, answered=None)
 
     def close(self) -> None:
-        """End the sandbox's process."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -184,9 +182,9 @@ class ToolEpisode:
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text without its calls, and the calls, each with `name` and `arguments`.
+    """Split a turn into its text without calls, and the calls, each with `name` and `arguments`.
 
-    As in TRL, a turn with a call that cannot be read has none.
+    As in TRL, a turn with a malformed call has no calls.
     """
     calls = []
     for written in _CALL.findall(text)[:CALLS_MAX]:
@@ -204,7 +202,8 @@ def parse_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def pack_modules(modules: Sequence[str], home: Path) -> bytes:
-    """A zip file with the sources of modules, files or packages. Raises SwarmError if one is missing or too large."""
+    """A zip file with the sources of modules, which may be packages. Raises SwarmError if one is missing or too
+    large."""
     packed = io.BytesIO()
     size = 0
     with zipfile.ZipFile(packed, "w") as archive:

@@ -1,7 +1,8 @@
-"""Runs in the sandbox: TRL's tools, or one of its environments, in one rollout. It imports the standard library alone.
+"""Runs in the sandbox: TRL's tools, or one of its environments, for one rollout. It imports only the standard library.
 
 Each line of standard input is a request in JSON, each line of standard output its answer, `{"value": ...}` or
-`{"error": "..."}`. The first request is `begin`; then `reset`, `call` and `reward`, as the methods are called here.
+`{"error": "..."}`. The first request is `begin`; then `reset`, `call` and `reward`, which call the methods of
+`Rollout`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ import os
 import random
 import sys
 
-TYPE_CHECKING = False  # as typing has it, without the time that importing typing takes
+TYPE_CHECKING = False  # avoids importing typing, which is slow
 if TYPE_CHECKING:
     from typing import Any
 
 CODE = "code.zip"  # in the scratch directory
-NO_TOOLS = ("reset", "get_reward")  # public methods of an environment that no model calls
+NO_TOOLS = ("reset", "get_reward")  # public methods of an environment that are not tools
 
 
 def load(path: str) -> Any:
-    """What an import path names."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def finish(result: Any) -> Any:
-    """What a function gave, awaited if it is a coroutine."""
+    """A function's result, awaited if it is a coroutine."""
     if not inspect.iscoroutine(result):
         return result
     import asyncio
@@ -41,7 +41,8 @@ class Rollout:
     """The tools by name, and the environment, if there is one."""
 
     def begin(self, code: str, tools: list[str], environment: str, rewards: list[str], seed: str) -> None:
-        """Import what is named, from a zip file in base64; seed `random`, so that all nodes are answered alike."""
+        """Import what is named, from a zip file in base64, and seed `random`, so that all nodes get the same
+        answers."""
         with open(CODE, "wb") as file:  # noqa: PTH123
             file.write(base64.b64decode(code))
         sys.path.insert(0, CODE)
@@ -54,12 +55,11 @@ class Rollout:
         self.rewards = {path: load(path) for path in rewards}
 
     def reset(self, columns: dict[str, Any]) -> str | None:
-        """The environment's first observation, or None."""
         observation = self.environment.reset(**columns)
         return observation if observation is None else str(observation)
 
     def call(self, calls: list[dict[str, Any]]) -> list[str]:
-        """What each call of a tool gives, as text. What a tool raises, the model is told."""
+        """The result of each tool call as text; an exception becomes text, too."""
         return [self.call_tool(**each) for each in calls]
 
     def call_tool(self, name: str, arguments: dict[str, Any]) -> str:
@@ -71,7 +71,7 @@ class Rollout:
             return str({"error": str(error)})
 
     def reward(self, given: dict[str, Any]) -> dict[str, float | None]:
-        """The environment's own reward, and what the functions give that look at environments; None: not applicable."""
+        """The environment's own reward, and those of functions that inspect environments; None: not applicable."""
         values = {}
         if hasattr(self.environment, "get_reward"):
             values[type(self.environment).__name__] = finish(self.environment.get_reward())
@@ -88,7 +88,7 @@ TRAINER = {"trainer_state": None, "log_extra": ignore, "log_metric": ignore}
 
 
 def serve_requests() -> None:
-    """Answer requests until the input ends. What the code prints goes nowhere."""
+    """Answer requests until the input ends. Output of the tools is discarded."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     sys.stdout = sys.stderr
     rollout = Rollout()

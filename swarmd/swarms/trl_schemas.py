@@ -1,7 +1,7 @@
 """Describes TRL's tools, environments and reward functions: `python -m swarmd.swarms.trl_schemas HOME REQUEST`.
 
-It is a process of its own, because it imports the modules that an operator trusts: what they print, and a hang, do not
-reach the trainer. Prints a `ToolDescription` in JSON as the last line of its standard output.
+It is a separate process, because it imports modules that may print or hang. Prints a `ToolDescription` in JSON as the
+last line of its standard output.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ FIX = (
 
 
 class ToolDescription(msgspec.Struct, frozen=True):
-    """What is known of tools and environment without running them."""
+    """What is known about tools and environment without calling them."""
 
-    schemas: tuple[dict[str, Any], ...] = ()  # of the tools, as transformers' `get_json_schema` gives them
-    has_reward: bool = False  # the environment has a `get_reward`
+    schemas: tuple[dict[str, Any], ...] = ()  # of the tools, as from transformers' `get_json_schema`
+    has_reward: bool = False  # the environment has `get_reward`
     rewards: tuple[str, ...] = ()  # paths of the reward functions that take `environments`
-    fault: str = ""  # why there is none of this
+    fault: str = ""  # the error, if they cannot be described
 
 
 def describe_tools(tools: Sequence[str], environment: str, rewards: Sequence[str], home: Path) -> ToolDescription:
-    """Import what these paths name, in a process of its own. Raises SwarmError."""
+    """Import these paths in a separate process, and describe them. Raises SwarmError."""
     request = json.dumps([list(tools), environment, list(rewards), sys.path])
     command = [sys.executable, "-m", MODULE, str(home.resolve()), request]
     try:
@@ -55,7 +55,7 @@ def describe_tools(tools: Sequence[str], environment: str, rewards: Sequence[str
 
 
 def _describe_here(tools: Sequence[str], environment: str, rewards: Sequence[str]) -> ToolDescription:
-    """See `describe_tools`. Raises whatever the modules raise, and ValueError."""
+    """See `describe_tools`. Raises ValueError, and whatever the modules raise."""
     from transformers.utils.chat_template_utils import get_json_schema
 
     functions = [_load(path) for path in tools]
@@ -67,7 +67,7 @@ def _describe_here(tools: Sequence[str], environment: str, rewards: Sequence[str
             raise ValueError(f"{environment} has no method `reset`")
         has_reward = "get_reward" in methods
         public = [name for name in methods if not name.startswith("_") and name not in NO_TOOLS]
-        functions += [MethodType(methods[name], made) for name in public]  # without `self`
+        functions += [MethodType(methods[name], made) for name in public]  # bound: without `self`
     if not functions:
         raise ValueError(f"{environment} has no public method that could be a tool")
     inside = [path for path in rewards if "environments" in inspect.signature(_load(path)).parameters]
@@ -86,7 +86,7 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         try:
             described = _describe_here(tools, environment, rewards)
-        except FOREIGN_ERRORS as error:  # whatever somebody's module does
+        except FOREIGN_ERRORS as error:  # third-party modules may raise anything
             described = ToolDescription(fault=f"{type(error).__name__}: {error}")
     sys.stdout.write("\n" + msgspec.json.encode(described).decode())
 

@@ -1,7 +1,7 @@
-"""Checks that right answers are paid: a sample of a user's questions is answered with their own truths.
+"""Checks that right answers are rewarded: answers a sample of a user's questions with their own truths.
 
-A truth is put into the form that the swarm asks of a completion, and scored as any completion is. If it is not paid in
-full, no answer of any model will be, and nothing else would say so: rewards of 0 look like a model that learns nothing.
+A truth is formatted as the swarm asks of a completion, and scored like one. If it does not get the full reward, no
+answer of any model will, and nothing else would reveal that: rewards of 0 look like a model that learns nothing.
 `swarmd config check`, `swarmd swarm new`, `swarmd join` and each trainer check this before they begin.
 """
 
@@ -24,28 +24,28 @@ from swarmd.swarms.registry import BUILT_IN, check_code, make_plan, questions_fi
 from swarmd.swarms.reward_process import check_source
 from swarmd.swarms.rewards import COMPARING, TRLS_OWN
 
-SAMPLED = 64  # questions
+SAMPLED = 64  # questions sampled
 SHOWN_CHARACTERS = 160  # of a question or truth in an error
 PLUG_IN = "its kind is a plug-in, which does not say what a right answer looks like"
 
 
 def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
-    """Check that the kind can train on its tasks, or on the file that its options name, and pays for right answers.
+    """Check that the kind can train on its tasks, or on its question file, and rewards right answers.
 
-    If the file is still to be made of a data set on this machine, it is made elsewhere for the check. Nothing is
-    downloaded. Plug-ins and reward functions are not run: their code may need what is not installed yet.
+    If the file is still to be made from a local data set, it is made in a temporary directory. Nothing is downloaded.
+    Plug-ins and reward functions are not run: their requirements may not be installed yet.
 
     Returns:
         Why right answers were not tried; empty if they were, or if no file is named.
 
     Raises:
-        SwarmError: the file is malformed, or its right answers are not paid.
+        SwarmError: the file is malformed, or its right answers are not rewarded.
     """
     name = swarm.options.get("data") if swarm.kind == "file" else questions_file_of(swarm.options)
     if swarm.kind not in BUILT_IN:
         return ""
     if not isinstance(name, str) or not name:
-        if swarm.tasks:  # only their kind knows their names and settings
+        if swarm.tasks:  # only the kind knows their names and settings
             make_plan(swarm, training, home)
         return ""
     functions, source = list_function_paths(swarm.options), swarm.options.get("dataset")
@@ -59,7 +59,7 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         return f"the reward functions {', '.join(rewards)} decide"
     if functions or "openenv" in swarm.options:
         return "the environment decides"
-    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
+    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a missing sandbox is not the file's fault
         if source and not (home / name).exists():
             if is_hub_id(source) and not (home / source).exists():
                 return f"{name} is still to be made of {source}"
@@ -71,7 +71,7 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
 
 
 def _read_columns(swarm: SwarmConfig, path: Path) -> set[str]:
-    """Names under which reward functions get the columns of a file. Raises SwarmError for a malformed file."""
+    """Column names that reward functions get. Raises SwarmError for a malformed file."""
     options = decode_options(swarm.options, FileOptions)
     return options.columns.add_their_names(read_rows(path, ("prompt",))[0]).keys() - set(TRLS_OWN)
 
@@ -80,14 +80,14 @@ def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
     """Answer a sample of the plan's questions with their truths.
 
     Args:
-        write: what becomes of a text if the model writes it: letters that its tokenizer lacks, and what it takes for
-            control tokens, are lost.
+        write: converts a text to what the model can write: without characters that its tokenizer lacks or takes for
+        control tokens.
 
     Returns:
         Why that could not be done; empty if it was, or if the questions are generated.
 
     Raises:
-        SwarmError: one is not paid in full; has the question, its truth, how that was read, and the fix.
+        SwarmError: one does not get the full reward; has the question, its truth, how that was read, and the fix.
     """
     if not isinstance(plan, SplitPlan):
         return PLUG_IN
@@ -112,7 +112,7 @@ def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
 
 
 def _sample_questions(plan: SplitPlan) -> list[Question]:
-    """Distinct questions to train on, spread over all of them, the same on every node; none if they are generated."""
+    """Distinct training questions, evenly spaced, the same on every node; none if they are generated."""
     found: dict[tuple[str, int], Question] = {}
     for round in range(SAMPLED):
         for question in islice(plan.draw(StageId("", round, 0), NO_MATERIAL), SAMPLED):
@@ -125,7 +125,7 @@ def _sample_questions(plan: SplitPlan) -> list[Question]:
 
 
 def _is_truth_paid(plan: SplitPlan, question: Question, text: str) -> bool:
-    """Whether every reward that compares with the truth is paid; not a pattern, which may ask for more."""
+    """Whether every reward that compares with the truth is paid, except patterns, which may ask for more."""
     (score,) = score_completions(plan, question, [text])
     compared = [value for name, value in score.values.items() if name in COMPARING and name != "regex"]
     return min(compared, default=score.accuracy) >= CORRECT

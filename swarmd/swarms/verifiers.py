@@ -1,10 +1,10 @@
-"""The kind `verifiers`: a taskset of verifiers 0.4, installed in an environment of its own, run unchanged and confined.
+"""The kind `verifiers`: an unmodified taskset of verifiers 0.4, installed in its own environment and confined.
 
 - One process under that environment's interpreter serves all rollouts (`swarmd.sandbox.verifiers_harness`).
-- A question is a task of the taskset, named on the wire by the hash of its `VirtualTask.key`: a peer finds the task
-  with this key in its own taskset, runs the rollout again and scores it again. Peers with another version of the
-  taskset or other settings refuse each other's groups (`config-digest`).
-- One agent with one conversation is trained. A rollout in which a second conversation begins fails.
+- A question is a task of the taskset, identified on the wire by the hash of its `VirtualTask.key`: a peer finds the
+  task with this key in its own taskset, and reruns and scores the rollout. Peers with another version of the taskset or
+  other settings refuse each other's groups (`config-digest`).
+- One agent with one conversation is trained. A rollout that opens a second conversation fails.
 
 docs/swarms/verifiers.md describes the options.
 """
@@ -27,17 +27,17 @@ from swarmd.swarms.options import VerifiersOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, StageId, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
 
-VERSION = "0.4.0"  # of verifiers: others may have another form
-CLOSE_S = 2.0  # for the process to let a rollout go
-KEY = "key"  # in a question's entry: its `VirtualTask.key`
+VERSION = "0.4.0"  # of verifiers: other versions may have another interface
+CLOSE_S = 2.0  # for the process to close a rollout
+KEY = "key"  # key in a question's entry: its `VirtualTask.key`
 
 
 class VerifiersPlan(ConversationPlan):
-    """A taskset of verifiers 0.4, as it is installed.
+    """A taskset of verifiers 0.4 as it is installed.
 
     Raises:
         SwarmError: the options are wrong, there is no such environment, or the taskset cannot be loaded in it, is of
-            another version, has several agents, or no task to train on.
+        another version, has several agents, or no task to train on.
         SandboxUnavailable: the taskset cannot be confined on this machine.
     """
 
@@ -54,8 +54,8 @@ class VerifiersPlan(ConversationPlan):
         versions = json.dumps(hello["versions"], sort_keys=True)
         settings = json.dumps([options.taskset, dict(options.config), options.tasks], sort_keys=True)
         self._digest = f"{hash_number('verifiers', versions, settings, bits=63):016x}"
-        self._hung: set[int] = set()  # rollouts that were closed while they were asked for something
-        self._keys: dict[int, str] = {}  # by the number that names them on the wire
+        self._hung: set[int] = set()  # rollouts closed during a request
+        self._keys: dict[int, str] = {}  # `VirtualTask.key` by its number on the wire
         for key in hello["tasks"]:
             self._keys.setdefault(hash_number("verifiers", key), key)
         sides = {number: split_of(options.taskset, key) for number, key in self._keys.items()}
@@ -65,7 +65,7 @@ class VerifiersPlan(ConversationPlan):
             raise SwarmError(f"no task of {options.taskset} is on the training side of the split", "It has too few")
 
     def _read_hello(self, options: VerifiersOptions) -> Mapping[str, Any]:
-        """What the taskset's process says of it."""
+        """The process's first message, which describes the taskset."""
         try:
             hello = self._service.read_hello()
         except ServiceFailed as error:
@@ -87,13 +87,13 @@ class VerifiersPlan(ConversationPlan):
         return (self._options.taskset,)
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
-        """See `Plan.begin`. Tools that have hung since the last stage end with their process."""
+        """See `Plan.begin`. Tools that have hung since the last stage are killed with their process."""
         if self._hung:
             self._hung.clear()
             self._service.restart()
 
     def complete_prompt(self, question: Question) -> Question:
-        """See `Plan.complete_prompt`. Time in which the process starts is not the rollout's."""
+        """See `Plan.complete_prompt`. The process's start is not charged to the rollout."""
         try:
             self._service.read_hello()
         except ServiceFailed as error:
@@ -104,7 +104,7 @@ class VerifiersPlan(ConversationPlan):
         return HarnessRollout(self._service, str(question.entry[KEY]), self._hung)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        """See `Plan.draw`: every task of the training side once, in an order of this node's stage, then again."""
+        """See `Plan.draw`: all training tasks in an order specific to this node's stage, then again."""
         seed = self._stage_seed(place)
         for repetition in itertools.count():
             order = sorted(self._training)
@@ -119,8 +119,8 @@ class VerifiersPlan(ConversationPlan):
         """See `Plan.regenerate`.
 
         Raises:
-            RecordRejected: `unknown-task`, `config-digest`, `source` (these questions are made of nothing), `seed` (of
-                another place), `index` (no task here has this key), or `held-out`.
+            RecordRejected: `unknown-task`, `config-digest`, `source` (these questions have no sources), `seed` (of
+            another stage), `index` (no task here has this key), or `held-out`.
         """
         peer = place.peer
         if reference.task != self._options.taskset:
@@ -155,7 +155,7 @@ class HarnessRollout:
         self._service = service
         self._key = key
         self._hung = hung
-        self._is_asked = False  # for something that it has not answered yet
+        self._is_asked = False  # whether a request is unanswered
         self._number = next(HarnessRollout._numbers)
 
     def reset(self, question: Question) -> list[dict[str, str]]:
@@ -171,7 +171,7 @@ class HarnessRollout:
         return Score(given["reward"], min(max(given["reward"], 0.0), 1.0), format=1.0, parts=given["parts"])
 
     def close(self) -> None:
-        """Let the rollout go. If that takes long, it holds up all others, and all have a new process."""
+        """Close the rollout. If that takes too long, it would block all others, so the process is restarted."""
         if self._is_asked:
             self._hung.add(self._number)
         try:
@@ -190,7 +190,7 @@ class HarnessRollout:
 
 
 def start_harness(options: VerifiersOptions, home: Path) -> ConfinedService:
-    """The process that serves the taskset. Raises SwarmError or SandboxUnavailable."""
+    """Start the process that serves the taskset. Raises SwarmError or SandboxUnavailable."""
     environment = home / Path(options.environment).expanduser()
     interpreter = environment.absolute() / "bin" / "python"
     if not interpreter.is_file():
@@ -202,7 +202,6 @@ def start_harness(options: VerifiersOptions, home: Path) -> ConfinedService:
 
 
 def install_fix(options: VerifiersOptions) -> str:
-    """The commands that make the environment."""
     place, package = options.environment, options.taskset.rpartition("/")[2]
     package += f"=={options.version}" if options.version else ""
     return f"python3 -m venv {place} && {place}/bin/pip install verifiers=={VERSION} {package}"

@@ -1,1 +1,1 @@
-"""Weights as they travel between nodes: safetensors files in chunks with digests, and deltas between two files."""
+"""Weights exchanged between nodes: safetensors files in chunks with digests, and deltas between two files."""

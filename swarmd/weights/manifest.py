@@ -1,7 +1,7 @@
-"""What a peer offers: one file of weights in chunks, and deltas to it from earlier files.
+"""The manifest of offered weights: one file in chunks, and deltas to it from earlier files.
 
-The manifest is msgpack and identified by its SHA-256, which is in a signed record. Everything in it is a claim until a
-chunk, file or model was checked against it. The form of its digests is checked, since they name files here.
+The manifest is msgpack and identified by its SHA-256, which is in a signed record. Nothing in it is trusted until a
+chunk, file or model was checked against it. The form of its digests is checked, since they become file names.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from swarmd.errors import RecordRejected
 
 FORMAT = 1
 MANIFEST_BYTES_MAX = 1024 * 1024
-CHUNK_BYTES = 1024 * 1024  # of chunks that this node makes
+CHUNK_BYTES = 1024 * 1024  # size of chunks that this node makes
 CHUNK_BYTES_MIN = 4 * 1024
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
-CHUNKS_MAX = 8192  # of one file
+CHUNKS_MAX = 8192  # chunks of one file
 WEIGHTS_BYTES_MAX = CHUNKS_MAX * CHUNK_BYTES_MAX  # 32 GiB
 DELTAS_MAX = 4
 DIGEST_BYTES = 32
@@ -33,45 +33,43 @@ ChunkSize = Annotated[int, msgspec.Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)]
 
 
 class ChunkedFile(msgspec.Struct, frozen=True):
-    """A file and the digests of its chunks, all of `chunk_bytes` but the last."""
+    """A file and the digests of its chunks; all have `chunk_bytes` but the last."""
 
     size_bytes: Size
     digest: str  # SHA-256 of the whole file, lower-case hex
     chunk_bytes: ChunkSize
-    chunks: bytes  # SHA-256 of each chunk, one after another
+    chunks: bytes  # SHA-256 of each chunk, concatenated
 
     def __len__(self) -> int:
         return -(-self.size_bytes // self.chunk_bytes)
 
     def chunk_digest(self, index: int) -> str:
-        """SHA-256 of a chunk, lower-case hex."""
         return self.chunks[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES].hex()
 
     def chunk_size(self, index: int) -> int:
-        """Bytes of a chunk."""
+        """Size of a chunk in bytes."""
         return min(self.chunk_bytes, self.size_bytes - index * self.chunk_bytes)
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A file that turns an earlier file into the whole one, see `swarmd.weights.tensors`."""
+    """A file that turns an earlier file into the current one, see `swarmd.weights.tensors`."""
 
-    base: str  # digest of the earlier file
+    base: str  # SHA-256 of the earlier file
     file: ChunkedFile
 
 
 class WeightsManifest(msgspec.Struct, frozen=True):
-    """The weights of a checkpoint that are offered."""
+    """A checkpoint's weights as offered."""
 
     format: int
-    architecture: str  # digest of configuration, names and shapes
+    architecture: str  # digest of configuration, tensor names and shapes
     tokenizer: str  # digest of the tokenizer
-    round: Round  # the last in which they were trained
-    dtype: str  # of the floating-point tensors
+    round: Round  # last round they were trained in
+    dtype: str  # of floating-point tensors
     whole: ChunkedFile
     deltas: tuple[Delta, ...] = ()
 
     def encode(self) -> bytes:
-        """Encode for the wire."""
         return msgspec.msgpack.encode(self)
 
     def delta_from(self, base: str) -> Delta | None:
@@ -80,8 +78,8 @@ class WeightsManifest(msgspec.Struct, frozen=True):
 
 
 def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
-    """Decode a manifest from outside. `digest`: SHA-256 that it must have, lower-case hex; empty if none is known.
-    Raises RecordRejected: "oversized", "wrong-digest" or "malformed"."""
+    """Decode an untrusted manifest. `digest`: required SHA-256, lower-case hex; empty: any. Raises RecordRejected:
+    "oversized", "wrong-digest" or "malformed"."""
     if len(encoded) > MANIFEST_BYTES_MAX:
         raise RecordRejected("oversized", f"a manifest of {len(encoded)} bytes, the limit is {MANIFEST_BYTES_MAX}")
     if digest and hashlib.sha256(encoded).hexdigest() != digest:
@@ -95,7 +93,7 @@ def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
 
 
 def _check(manifest: WeightsManifest) -> None:
-    """Check what the types of the fields do not. Raises RecordRejected."""
+    """Check what the field types cannot express. Raises RecordRejected."""
     if manifest.format != FORMAT:
         raise RecordRejected("malformed", f"a manifest of format {manifest.format}, this version reads {FORMAT}")
     if len(manifest.deltas) > DELTAS_MAX:
@@ -115,23 +113,22 @@ OFFER_BYTES_MAX = 160
 
 
 class WeightsOffer(msgspec.Struct, frozen=True, array_like=True):
-    """Claims about the weights of one checkpoint; the manifest has the rest."""
+    """A peer's claims about one checkpoint's weights; the manifest has the rest."""
 
     format: int
-    round: Round  # the last in which it was trained
-    architecture: bytes  # SHA-256, see `swarmd.weights.tensors`
+    round: Round  # last round it was trained in
+    architecture: bytes  # SHA-256, see `digest_architecture`
     tokenizer: bytes  # SHA-256
     manifest: bytes  # SHA-256 of the encoded manifest
     manifest_bytes: int
     accuracy: float | None = None  # on held-out questions, measured by the owner
 
     def encode(self) -> bytes:
-        """Encode for the wire."""
         return msgspec.msgpack.encode(self)
 
 
 def decode_offer(packed: bytes) -> WeightsOffer:
-    """Decode an offer from a record. Raises RecordRejected: "oversized", "non-finite" or "malformed"."""
+    """Decode an untrusted offer from a record. Raises RecordRejected: "oversized", "non-finite" or "malformed"."""
     if len(packed) > OFFER_BYTES_MAX:
         raise RecordRejected("oversized", f"an offer of {len(packed)} bytes, the limit is {OFFER_BYTES_MAX}")
     try:

@@ -1,11 +1,11 @@
-"""Weights on a node's disk: those that it offers, and those that it fetches from peers in chunks and forwards.
+"""Weights on a node's disk: its own, which it offers, and peers', which it fetches in chunks and forwards.
 
-The trainer writes what is offered, and the network worker serves it:
+The trainer writes offered weights, and the network worker serves them:
 
-<digest>.safetensors    weights as announced, the newest and the one before, which peers may be fetching
-<base>.delta            from the one before to the newest, if that is smaller
-<digest>.manifest       describes these files
-offer                   written last: what it names is complete
+    <digest>.safetensors    the newest weights, and the previous ones, which peers may still be fetching
+    <base>.delta            from the previous to the newest, if that is smaller
+    <digest>.manifest       describes these files
+    offer                   written last: the files that it names are complete
 """
 
 import hashlib
@@ -46,7 +46,7 @@ log = get_logger(__name__)
 
 
 def chunk_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
-    """Chunk a file; chunks of a large file are larger, so that there are not too many. Raises OSError."""
+    """Hash a file in chunks; a large file gets larger chunks, so that their number stays bounded. Raises OSError."""
     size_bytes = path.stat().st_size
     while size_bytes > CHUNKS_MAX * chunk_bytes:
         chunk_bytes *= 2
@@ -59,7 +59,7 @@ def chunk_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
 
 
 def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
-    """Read a chunk; None if it differs from the manifest. Raises OSError."""
+    """Read a chunk; None if it does not match its digest. Raises OSError."""
     with path.open("rb") as weights:
         weights.seek(index * file.chunk_bytes)
         chunk = weights.read(file.chunk_size(index))
@@ -67,7 +67,7 @@ def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file has the SHA-256 that is its name; false if it cannot be read."""
+    """Whether a file has the SHA-256 that it is named after; False if it cannot be read."""
     try:
         return hash_file(path) == path.stem
     except OSError:
@@ -75,10 +75,10 @@ def is_intact(path: Path) -> bool:
 
 
 class PartialFile:
-    """A file that is assembled from chunks, under a temporary name until all are right.
+    """A file assembled from chunks, under a temporary name until complete.
 
-    Right chunks that an earlier process has left are kept. Raises NoSpaceLeft, LogWriteFailed: there is no room for all
-    of it, or it cannot be written.
+    Valid chunks left by an earlier process are reused. Raises NoSpaceLeft, LogWriteFailed if there is no room for the
+    whole file, or it cannot be written.
     """
 
     def __init__(self, path: Path, file: ChunkedFile) -> None:
@@ -89,7 +89,7 @@ class PartialFile:
         self.missing = self._allocate_file()
 
     def _allocate_file(self) -> set[int]:
-        """Allocate the whole file. Returns the chunks that are missing."""
+        """Allocate the whole file. Returns the indices of missing chunks."""
         old = self.partial.exists()
         try:
             with open_descriptor(self.partial, os.O_RDWR | os.O_CREAT) as descriptor:
@@ -101,8 +101,8 @@ class PartialFile:
             raise make_write_error(error, self.partial, "reservation") from error
 
     def put(self, index: int, chunk: bytes) -> None:
-        """Write a chunk from a peer. Raises RecordRejected: "oversized" or "wrong-digest"; it is not written;
-        NoSpaceLeft, LogWriteFailed: it could not be written."""
+        """Write a peer's chunk. Raises RecordRejected, with nothing written: "oversized" or "wrong-digest";
+        NoSpaceLeft, LogWriteFailed."""
         if len(chunk) != self.file.chunk_size(index):
             raise RecordRejected("oversized", f"a chunk of {len(chunk)} bytes instead of {self.file.chunk_size(index)}")
         if hashlib.sha256(chunk).hexdigest() != self.file.chunk_digest(index):
@@ -115,8 +115,8 @@ class PartialFile:
         self.missing.discard(index)
 
     def finish(self) -> Path:
-        """Give the complete file its name, durably. Raises RecordRejected: "wrong-digest": the chunks make another file
-        than the manifest says; it is removed; NoSpaceLeft, LogWriteFailed: it could not be synced or renamed."""
+        """Verify the complete file and rename it durably. Raises RecordRejected: "wrong-digest": the chunks do not add
+        up to the manifest's file, which is removed; NoSpaceLeft, LogWriteFailed."""
         assert not self.missing, "chunks are missing"
         try:
             found = hash_file(self.partial)
@@ -141,16 +141,16 @@ DELTA = ".delta"
 
 
 class ChunkLocation(NamedTuple):
-    """Where a chunk or manifest is."""
+    """The file and chunk, or the manifest, that a digest refers to."""
 
-    manifest: str  # digest of the manifest that names the chunk, or its own
+    manifest: str  # digest of the manifest that names the chunk, or of the manifest itself
     path: Path
     file: ChunkedFile | None = None  # None: the manifest itself
-    number: int = 0  # of the chunk in its file
+    number: int = 0  # index of the chunk in its file
 
 
 class ChunkDirectory:
-    """A directory of weights and their manifests, whose chunks are served by their SHA-256."""
+    """A directory of weights and manifests, from which chunks are served by SHA-256."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -167,12 +167,12 @@ class ChunkDirectory:
         return content
 
     def file_digest_of(self, digest: str) -> str:
-        """Digest of the manifest to which a chunk belongs, else the digest itself."""
+        """Digest of the manifest to which a chunk belongs, or else the digest itself."""
         place = self._places.get(digest)
         return digest if place is None else place.manifest
 
     def _index_manifests(self, digests: Iterable[str]) -> None:
-        """Serve these manifests, and the chunks that they name of files that are here."""
+        """Serve these manifests, and the chunks of their files that exist here."""
         places: dict[str, ChunkLocation] = {}
         for digest in digests:
             manifest = self._read_manifest(digest)
@@ -186,7 +186,7 @@ class ChunkDirectory:
         self._places = places
 
     def _read_manifest(self, digest: str) -> WeightsManifest | None:
-        """The manifest with this digest, if it is here and intact."""
+        """The manifest with this digest, if it exists here and is intact."""
         try:
             return decode_manifest(self._file_path(digest, MANIFEST).read_bytes(), digest)
         except (OSError, RecordRejected):
@@ -196,26 +196,25 @@ class ChunkDirectory:
         return self.directory / f"{digest}{suffix}"
 
 
-OfferCheck = Callable[[str], bool]  # whether a member currently offers the manifest with this digest
+OfferCheck = Callable[[str], bool]  # whether any member currently offers the manifest with this digest
 
 
 class FetchedWeights(ChunkDirectory):
-    """A directory of fetched weights, which are forwarded while somebody offers them. `directory`: read once, not for
-    each request."""
+    """Weights fetched from peers, forwarded as long as any member offers them. `directory`: listed once, not for each
+    request."""
 
     def __init__(self, directory: Path, is_offered: OfferCheck) -> None:
         super().__init__(directory)
         self._is_offered = is_offered
-        self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests
-        self._served = list[str]()  # digests of the manifests whose files are forwarded
+        self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests of the manifests here
+        self._served = list[str]()  # digests of manifests whose files are forwarded now
 
     def forward_file(self, manifest: WeightsManifest, digest: str, beside: bool = False) -> set[str]:
-        """Forward the complete file that a manifest names. Returns the names of all files that belong to it. `beside`:
-        whether those that were kept before are still forwarded. Raises NoSpaceLeft, LogWriteFailed: its manifest cannot
-        be written."""
+        """Start to forward a manifest's complete file. Returns the names of all its files. `beside`: keep forwarding
+        earlier ones. Raises NoSpaceLeft, LogWriteFailed if the manifest cannot be written."""
         whole, encoded = f"{manifest.whole.digest}{SUFFIX}", manifest.encode()
         before = self._manifests if beside else ()
-        if hashlib.sha256(encoded).hexdigest() != digest:  # another encoder's msgpack, which is not kept
+        if hashlib.sha256(encoded).hexdigest() != digest:  # encoded by other software; such a manifest is not forwarded
             self._manifests = before
             return {whole}
         write_durably(self._file_path(digest, MANIFEST), encoded)
@@ -223,7 +222,7 @@ class FetchedWeights(ChunkDirectory):
         return {whole, f"{digest}{MANIFEST}"}
 
     def has(self, digest: str) -> bool:
-        """Whether there is a chunk or manifest with this digest to forward."""
+        """Whether a chunk or manifest with this digest can be forwarded."""
         found = [manifest for manifest in self._manifests if self._is_offered(manifest)]
         if found != self._served:
             self._index_manifests(found)
@@ -233,39 +232,38 @@ class FetchedWeights(ChunkDirectory):
 
 OFFER = "offer"
 ANNOUNCED = "announced.tmp"  # where a trainer writes the next weights
-SERVED_BYTES_PER_S = 2 << 20  # from an owner to one peer; to all together four times as much
-DELTA_SHARE_MAX = 0.5  # of the whole file; larger deltas are not offered
+SERVED_BYTES_PER_S = 2 << 20  # from an owner to one peer; four times that to all together
+DELTA_SHARE_MAX = 0.5  # size relative to the whole file; larger deltas are not offered
 
 
 class OfferedWeights(ChunkDirectory):
-    """A directory of offered weights. `directory`: made by `offer`; without it nothing is offered."""
+    """This node's offered weights. `directory`: created by `offer`; without it nothing is offered."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._read_for = b""  # the offer that places were read for
+        self._read_for = b""  # content of `offer` when the index was built
 
     @property
     def announced_path(self) -> Path:
-        """Where to write the file that `offer` takes."""
+        """Where to write the file before calling `offer`."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.directory / ANNOUNCED
 
     def current(self) -> WeightsOffer | None:
-        """The current offer, if there is one."""
         try:
             return decode_offer((self.directory / OFFER).read_bytes())
         except (OSError, RecordRejected):
             return None
 
     def offer(self, architecture: str, tokenizer: str, round: int, dtype: str, accuracy: float | None) -> WeightsOffer:
-        """Offer the file that was written to `announced`, and drop what is older than the one before.
+        """Offer the file at `announced_path`, and remove weights older than the previous offer.
 
         Args:
             architecture, tokenizer: digests, lower-case hex.
 
         Raises:
-            RecordRejected: "oversized": no peer would take a file as large as that.
-            OSError, LogWriteFailed: it cannot be written; what was offered before still is, and nothing else is left.
+            RecordRejected: "oversized": the file is too large for peers to accept.
+            OSError, LogWriteFailed: it cannot be written; the previous offer stays, and nothing else is left.
         """
         size_bytes = self.announced_path.stat().st_size
         if size_bytes > WEIGHTS_BYTES_MAX:
@@ -294,16 +292,16 @@ class OfferedWeights(ChunkDirectory):
             path.unlink(missing_ok=True)
 
     def _make_delta(self, before: WeightsManifest, whole: ChunkedFile) -> tuple[Delta, ...]:
-        """The delta from what was offered before, if it is small enough."""
+        """The delta from the previous offer, if it is small enough."""
         old, base = self._file_path(before.whole.digest, SUFFIX), before.whole.digest
         if base == whole.digest or before.whole.size_bytes != whole.size_bytes or not old.is_file():
             return ()
-        if not is_intact(old):  # the delta would make another file of the intact one that peers have
+        if not is_intact(old):  # from a damaged base, the delta would not work for peers' intact copy
             log.warning("no delta of weights is offered: %s is damaged", old)
             return ()
         from swarmd.weights.tensors import (
             write_delta,
-        )  # imports numpy, whose threads the network worker could not confine
+        )  # numpy starts threads, which would keep the network worker from confining itself
 
         path = self._file_path(base, DELTA)
         write_delta(old, self._file_path(whole.digest, SUFFIX), path)
@@ -314,7 +312,7 @@ class OfferedWeights(ChunkDirectory):
         return (Delta(base, chunk_file(path)),)
 
     def _remove_old_files(self, manifest: WeightsManifest, before: WeightsManifest | None, digest: str) -> None:
-        """Remove files that neither the newest manifest nor the one before names."""
+        """Remove files that belong neither to the newest manifest nor the previous one."""
         kept = {OFFER, f"{digest}{MANIFEST}", f"{manifest.whole.digest}{SUFFIX}"}
         kept |= {f"{delta.base}{DELTA}" for delta in manifest.deltas}
         if before is not None:
@@ -325,7 +323,7 @@ class OfferedWeights(ChunkDirectory):
                 path.unlink(missing_ok=True)
 
     def has(self, digest: str) -> bool:
-        """Whether there is a chunk or manifest with this digest, including what was offered since the last call."""
+        """Whether a chunk or manifest with this digest is offered now."""
         self._refresh_index()
         return digest in self._places
 
@@ -343,7 +341,7 @@ class OfferedWeights(ChunkDirectory):
 
 @contextmanager
 def _remove_files_on_failure(directory: Path) -> Iterator[None]:
-    """Remove what the block has written if it fails before its offer is in place; else each failure leaves a file."""
+    """Remove the block's files if it fails before its offer is in place; otherwise each failure would leave a file."""
     there, offered = set(directory.iterdir()), _read_or_empty(directory / OFFER)
     try:
         yield

@@ -1,19 +1,19 @@
-"""Files of weights, read by numpy: their tensors without loading them all, checks of values, and deltas.
+"""Reads weight files with numpy: tensors without loading them all, checks of values, and deltas.
 
 The format is safetensors: u64 little-endian length, that many bytes of JSON (name → dtype, shape, offsets), the values
-(https://github.com/huggingface/safetensors). What the library accepts and this module does not (gaps, sub-byte dtypes),
-no trainer here writes.
+(https://github.com/huggingface/safetensors). This module rejects gaps and sub-byte dtypes, which the library accepts
+but no trainer here writes.
 
-A delta is exact, and small if little has changed. Both files are read as 16-bit words, as bfloat16 values are. A
-training step changes few of them, and most of those by one unit in the last place. So a delta holds the positions and
-amounts of changes, block by block:
+A delta is exact, and small if little has changed. Both files are read as 16-bit words, the size of bfloat16. A training
+step changes few of them, most by one unit in the last place. So a delta holds the positions and amounts of changes,
+block by block:
 
     "swarmd-delta-1\\0", then for each block of 1 Mi words: u32 little-endian length, and that many bytes of zlib, of
     u32 n; n bytes of gaps; the low bytes of the changes, then the high bytes.
 
-A gap is the number of unchanged words before a changed one; 255 stands for 255 of them without a change. A change is
-the difference of the words modulo 2^16, zigzag: 0, -1, 1, -2 … become 0, 1, 2, 3 …. Files of other dtypes are encoded
-exactly, too, only larger. Both files must have the same size and header.
+A gap is the number of unchanged words before a changed one; 255 stands for 255 unchanged words that no change follows.
+A change is the difference of the words modulo 2^16, zigzag-encoded: 0, -1, 1, -2 … become 0, 1, 2, 3 …. Other dtypes
+are encoded exactly, too, only less compactly. Both files must have the same size and header.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ MAGIC = b"swarmd-delta-1\0"
 BLOCK_WORDS = 1024 * 1024
 SKIP = 255
 LEVEL = 9
-PLAIN_BYTES_MAX = 4 + BLOCK_WORDS * 3 + BLOCK_WORDS // SKIP + 1  # of a block before zlib
+PLAIN_BYTES_MAX = 4 + BLOCK_WORDS * 3 + BLOCK_WORDS // SKIP + 1  # of a decompressed block
 PACKED_BYTES_MAX = PLAIN_BYTES_MAX + PLAIN_BYTES_MAX // 100 + 1024
 
 Words = NDArray[np.uint16]
@@ -53,8 +53,8 @@ def write_delta(base: Path, new: Path, to: Path) -> None:
 
 
 def apply_delta(base: Path, delta: Path, to: Path) -> None:
-    """Write the file that a delta makes of its base. The caller checks its digest. Raises RecordRejected: "malformed"
-    or "oversized": the delta is damaged, or does not belong to this base; OSError: a file cannot be read or written."""
+    """Write the file that a delta makes from its base. The caller checks its digest. Raises RecordRejected: "malformed"
+    or "oversized": the delta is damaged, or does not match this base; OSError."""
     with base.open("rb") as first, delta.open("rb") as changes, to.open("wb") as new:
         if changes.read(len(MAGIC)) != MAGIC:
             raise RecordRejected("malformed", "not a delta of weights")
@@ -72,7 +72,7 @@ def _read_blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _to_words(block: bytes) -> Words:
-    """A block as words that may be changed; an odd last byte becomes a word."""
+    """A block as a mutable array of words; an odd last byte is padded."""
     return np.frombuffer(block + b"\0" * (len(block) % 2), dtype="<u2").copy()
 
 
@@ -89,7 +89,7 @@ def _encode_changes(old: Words, new: Words) -> bytes:
 
 
 def _unpack_next_block(changes: BinaryIO) -> bytes:
-    """The next block of a delta, unpacked within its bound."""
+    """The next block of a delta, decompressed up to its bound."""
     length = int.from_bytes(changes.read(4), "little")
     if not 0 < length <= PACKED_BYTES_MAX:
         raise RecordRejected("oversized", f"a block of a delta of {length} bytes")
@@ -137,18 +137,16 @@ class _HeaderEntry(msgspec.Struct, frozen=True):
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """One tensor of a file."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
-    start: int  # of its bytes in the file
+    start: int  # offset of its data in the file
     end: int
 
 
 def read_tensors(path: Path) -> tuple[Tensor, ...]:
-    """The tensors of a file, in the order of their bytes. Raises RecordRejected: "oversized" or "malformed": it is not
-    safetensors, or its content does not match its header; OSError: it cannot be read."""
+    """The tensors of a file, in order of their offsets. Raises RecordRejected: "oversized" or "malformed": it is not
+    safetensors, or its content does not match its header; OSError."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= HEADER_BYTES_MAX:
@@ -181,8 +179,8 @@ def _tensor(name: str, raw: msgspec.Raw, offset: int) -> Tensor:
 
 
 def check_finite(path: Path) -> None:
-    """Check that every floating-point value of a file is finite, with one block at a time in memory. Raises
-    RecordRejected: "non-finite", naming the tensor; as `read_tensors`; OSError: it cannot be read."""
+    """Check that every floating-point value of a file is finite, one block at a time. Raises RecordRejected:
+    "non-finite", naming the tensor, or as `read_tensors`; OSError."""
     for tensor in read_tensors(path):
         if tensor.dtype == "F64":
             raise RecordRejected("malformed", f"{tensor.name[:80]!r} has float64 values, which no trainer here writes")
@@ -205,9 +203,9 @@ IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use
 
 
 def digest_architecture(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> str:
-    """SHA-256 of a model's configuration and the names and shapes of its tensors: equal if weights fit. `config`: as in
-    `config.json`; what does not describe the architecture (name, versions, dtype) is left out. `shapes`: of each
-    trained tensor."""
+    """SHA-256 of a model's configuration and its tensors' names and shapes: equal if weights are interchangeable.
+    `config`: from `config.json`, of which keys that do not describe the architecture (name, versions, dtype) are
+    ignored. `shapes`: of each trained tensor."""
     plain = {key: value for key, value in config.items() if key not in IGNORED and value is not None}
     named = sorted((name, list(shape)) for name, shape in shapes.items())
     encoded = msgspec.json.encode([plain, named], order="deterministic")

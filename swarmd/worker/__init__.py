@@ -1,1 +1,1 @@
-"""How the daemon and its worker processes talk: messages, frames, and the loop a worker runs."""
+"""Communication between the daemon and its worker processes: messages, frames, and a worker's main loop."""

@@ -1,9 +1,9 @@
-"""The worker's end of the pipe, which exchanges frames with the daemon for it.
+"""A worker's end of the pipe: exchanges frames with the daemon.
 
-- `serve` answers pings from the event loop, so a worker whose loop is stuck counts as silent; long work belongs in a
-  thread.
-- When the daemon goes away (end of file on stdin) the worker ends with all that it started. Workers never outlive their
-  daemon, not even with a stuck loop.
+- `run_worker` answers pings from the event loop, so a worker whose loop is stuck counts as silent; long work belongs in
+  a thread.
+- When the daemon goes away (end of file on stdin) the worker ends with all its children. Workers never outlive their
+  daemon, even with a stuck loop.
 """
 
 import logging
@@ -21,13 +21,13 @@ from swarmd.core.events import Event
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
 from swarmd.worker import messages
 
-COMMANDS_QUEUED_MAX = 256  # beyond it the daemon's writes wait
+COMMANDS_QUEUED_MAX = 256  # when full, the daemon's writes block
 CHUNK_BYTES = 65536
-ORPHAN_S = 5.0  # longest time that a worker outlives its daemon
+ORPHAN_S = 5.0  # longest time that a worker survives its daemon
 
 
 class Outbox:
-    """Sends messages to the daemon; may be used from any thread."""
+    """Sends messages to the daemon. Thread-safe."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -47,15 +47,14 @@ class Outbox:
     def report_progress(
         self, what: str, done: int = 0, total: int = 0, note: str = "", figures: dict[str, float] | None = None
     ) -> None:
-        """Report the progress of a running command."""
         self.send_message(messages.ProgressMessage(what, done, total, note, figures or {}))
 
     def report_fault(self, reason: str, permanent: bool = False, exit_code: int = 0) -> None:
-        """Report why this worker is about to end."""
+        """Report why this worker is about to exit."""
         self.send_message(messages.FaultMessage(reason, permanent, exit_code))
 
     def report_retirement(self, reason: str) -> None:
-        """Report that this worker ends as planned, to be replaced by a fresh process."""
+        """Report that this worker exits as planned, to be replaced by a fresh process."""
         self.send_message(messages.FaultMessage(reason, planned=True))
 
 
@@ -64,14 +63,14 @@ WorkerMain = Callable[[messages.StartMessage, Outbox, Inbox], Awaitable[None]]
 
 
 def claim_stdout() -> int:
-    """Keep the real stdout for frames, and send what is printed to stderr. Returns the frames' descriptor."""
+    """Reserve the real stdout for frames, and redirect prints to stderr. Returns the descriptor for frames."""
     frames = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return frames
 
 
 class OneLineFormatter(logging.Formatter):
-    """A record on one line, tracebacks included: the daemon takes a worker's output line by line."""
+    """Formats a record on one line, tracebacks included, because the daemon reads a worker's output line by line."""
 
     def format(self, record: logging.LogRecord) -> str:
         return super().format(record).replace("\n", " | ")
@@ -87,19 +86,19 @@ def log_lines_to_stderr(level: str) -> None:
 
 
 async def run_worker(main: WorkerMain, prepare: Callable[[messages.StartMessage], None] = lambda start: None) -> None:
-    """Run a worker: wait for `StartMessage`, then `main(start, outbox, inbox)` until it returns or the daemon goes
+    """Run a worker: wait for `StartMessage`, then run `main(start, outbox, inbox)` until it returns or the daemon goes
     away.
 
     `inbox` yields `PerformMessage` and `StopMessage`; after `StopMessage`, `main` should return within its `grace_s`. A
-    SwarmdError from `main` is reported to the daemon as a `FaultMessage` and becomes the exit status; another error
-    also leaves its traceback. `prepare` runs before `main` and before this process has a second thread, so that it may
-    drop privileges.
+    SwarmdError from `main` is reported to the daemon as a `FaultMessage` and becomes the exit status; other errors also
+    leave a traceback. `prepare` runs before `main` and before this process has a second thread, so that it may drop
+    privileges.
     """
     outbox = Outbox(claim_stdout())
     try:
         failure = await _exchange_frames(main, prepare, outbox)
     finally:
-        if is_daemon_gone():  # also if that is why `_exchange_frames` failed
+        if is_daemon_gone():  # perhaps the cause of the error in `_exchange_frames`
             kill_process_group()
     if failure is not None:
         report_failure_and_exit(outbox, failure)
@@ -108,7 +107,7 @@ async def run_worker(main: WorkerMain, prepare: Callable[[messages.StartMessage]
 async def _exchange_frames(
     main: WorkerMain, prepare: Callable[[messages.StartMessage], None], outbox: Outbox
 ) -> SwarmdError | None:
-    """Exchange frames until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
+    """Exchange frames until `main` ends or the daemon is gone. Returns the SwarmdError that ended `main`, if any."""
     reader: messages.FrameReader[messages.ToWorker] = messages.FrameReader(messages.ToWorker)  # type: ignore[arg-type]
     send, inbox = anyio.create_memory_object_stream[messages.PerformMessage | messages.StopMessage](COMMANDS_QUEUED_MAX)
     failure: SwarmdError | None = None
@@ -140,8 +139,8 @@ async def _exchange_frames(
 
 
 def report_failure_and_exit(outbox: Outbox, failure: SwarmdError) -> None:
-    """Report a deliberate error and end with its exit status."""
-    # Not permanent: another process may end, a disk have room again, peers that filled this process go away.
+    """Report a SwarmdError and exit with its status."""
+    # Not permanent: another process may end, a disk may get free space, the peers that filled this process may leave.
     passing = (ExitCode.IN_USE, ExitCode.CANNOT_CREATE, EXIT_FOR_ROOM)
     permanent = failure.exit_code >= ExitCode.USAGE and failure.exit_code not in passing
     outbox.report_fault(str(failure), permanent, failure.exit_code)
@@ -154,21 +153,22 @@ async def _read_stdin() -> bytes:
 
 
 def is_daemon_gone(within_s: float | None = 0.0) -> bool:
-    """Whether the daemon's end of stdin is closed, or closes within the time; None waits for ever."""
+    """Whether the daemon has closed its end of stdin, now or within the time; None waits for ever."""
     hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP is always reported, and nothing else wakes this
+    hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP is always reported, and no other event is requested
     return bool(hang_up.poll(None if within_s is None else within_s * 1000))
 
 
 def _exit_after_daemon(seconds: float) -> None:
-    """Wait in a thread for the daemon's end; then give the event loop `seconds` to end by itself."""
+    """In a thread, wait for the daemon's end; then give the event loop `seconds` to finish."""
     is_daemon_gone(within_s=None)
     threading.Event().wait(seconds)
     kill_process_group()
 
 
 def kill_process_group() -> None:
-    """Kill this process and its children; only itself if it does not lead its process group, as without a daemon."""
+    """Kill this process and its children; only itself unless it leads its process group, as when run without a
+    daemon."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(ExitCode.FAILURE)

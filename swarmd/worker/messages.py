@@ -1,7 +1,7 @@
 """Messages between the daemon and a worker process, one per frame.
 
-The daemon writes to the worker's stdin, the worker answers on its stdout; what a worker prints goes to stderr, which
-the daemon takes into its log line by line.
+The daemon writes to the worker's stdin, the worker to its stdout; what it prints goes to stderr, which the daemon logs
+line by line.
 """
 
 import struct
@@ -15,11 +15,11 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Event
 from swarmd.errors import FrameError
 
-# Takes events for the log; those of one caller keep their order. Raises BrokenPipeError if the daemon is gone, and
-# FrameError if the event is larger than a frame may be.
+# Takes events for the log; events of one caller keep their order. Raises BrokenPipeError if the daemon is gone, and
+# FrameError if the event does not fit into a frame.
 EventSink = Callable[[Event], None]
 
-FRAME_BYTES_MAX = 4 * 1024 * 1024  # a larger frame ends the connection with FrameError
+FRAME_BYTES_MAX = 4 * 1024 * 1024  # a larger frame breaks the connection with FrameError
 
 
 class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -30,11 +30,11 @@ class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
 
 
 class StartMessage(WorkerMessage, frozen=True, tag="start"):
-    """First frame: the node that the worker is for. `config` is encoded by `swarmd.config.encode`."""
+    """The first frame: the node's configuration, encoded by `swarmd.config.encode`, and directory."""
 
     config: bytes
     data_dir: str
-    peer: str = ""  # this node's peer id, which the daemon read from the identity
+    peer: str = ""  # this node's peer id, read by the daemon from the identity
 
 
 class PerformMessage(WorkerMessage, frozen=True, tag="perform"):
@@ -46,7 +46,7 @@ class PingMessage(WorkerMessage, frozen=True, tag="ping"):
 
 
 class StopMessage(WorkerMessage, frozen=True, tag="stop"):
-    """Asks the worker to end within `grace_s`; then the daemon kills it."""
+    """Asks the worker to exit within `grace_s`; then the daemon kills it."""
 
     grace_s: float
 
@@ -63,15 +63,15 @@ class ObservedMessage(WorkerMessage, frozen=True, tag="observed"):
     event: Event
 
 
-STAGE_FAILED = "failed"  # `Progress.what` of a trainer whose stage has failed, with the reason in `note`
+STAGE_FAILED = "failed"  # `ProgressMessage.what` of a trainer whose stage has failed; the reason is in `note`
 
 
 class ProgressMessage(WorkerMessage, frozen=True, tag="progress"):
-    """How far a running command is: for status and metrics only, never logged as an event."""
+    """Progress of a running command, for status and metrics only; never logged as an event."""
 
     what: str  # e.g. "training", "connecting"
     done: int = 0
-    total: int = 0  # 0 when unknown
+    total: int = 0  # 0 if unknown
     note: str = ""
     figures: dict[str, float] = {}  # e.g. tokens_per_s, eta_s, peers
 
@@ -81,12 +81,12 @@ class PongMessage(WorkerMessage, frozen=True, tag="pong"):
 
 
 class FaultMessage(WorkerMessage, frozen=True, tag="fault"):
-    """The worker is about to end for this reason; `permanent` when a restart cannot help."""
+    """The worker is about to exit for this reason; `permanent`: a restart cannot help."""
 
     reason: str
     permanent: bool = False
     exit_code: int = 0
-    planned: bool = False  # a fresh process is to follow, and no failure is counted
+    planned: bool = False  # a fresh process should follow, and no failure is counted
 
 
 FromWorker = ObservedMessage | ProgressMessage | PongMessage | FaultMessage
@@ -98,7 +98,7 @@ M = TypeVar("M")
 
 
 def encode_frame(message: ToWorker | FromWorker) -> bytes:
-    """One frame, ready to be written. Raises FrameError: the encoded message is larger than `FRAME_BYTES_MAX`."""
+    """Encode one frame. Raises FrameError if the message is larger than `FRAME_BYTES_MAX`."""
     body = _encoder.encode(message)
     if len(body) > FRAME_BYTES_MAX:
         raise FrameError(f"a {type(message).__name__} frame has {len(body)} bytes, the limit is {FRAME_BYTES_MAX}")
@@ -106,15 +106,15 @@ def encode_frame(message: ToWorker | FromWorker) -> bytes:
 
 
 class FrameReader(Generic[M]):
-    """Turns a byte stream into messages of a union, `ToWorker` or `FromWorker`."""
+    """Decodes a byte stream into messages of a union, `ToWorker` or `FromWorker`."""
 
     def __init__(self, kind: type[M]) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
     def read_messages(self, chunk: bytes) -> Iterator[M]:
-        """Whole messages that `chunk` completes. Raises FrameError: a length beyond `FRAME_BYTES_MAX`, or a body that
-        is not a message."""
+        """Yield the messages that `chunk` completes. Raises FrameError for a length beyond `FRAME_BYTES_MAX`, or an
+        invalid body."""
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)

@@ -1,7 +1,7 @@
-"""The clock, sleeping, waking and starting of coroutines, as an interface with two implementations.
+"""An interface to the clock, to sleeping, waking and starting coroutines, with two implementations.
 
-Coroutines that decide something (what to submit, when to check again) use nothing else of an event loop, so that the
-simulator can run the same coroutines on simulated time (`swarmd.sim.coroutines`).
+Coroutines that make decisions (what to submit, when to check again) use nothing else of an event loop, so that the
+simulator can run them on simulated time (`swarmd.sim.coroutines`).
 """
 
 import asyncio
@@ -11,27 +11,27 @@ from typing import Any, ClassVar, Protocol
 
 import anyio
 
-TimeSource = Callable[[], float]  # seconds since 1970, or since whenever if only differences count
-Stopper = Callable[[], object]  # cancels a coroutine that was started, where it waits
+TimeSource = Callable[[], float]  # seconds since 1970, or since any time if only differences count
+Stopper = Callable[[], object]  # cancels a started coroutine at its next wait
 
-STEP_S_MIN = 3.0  # peers tolerate a smaller step of the clock
+STEP_S_MIN = 3.0  # smaller clock steps are ignored, since peers tolerate them
 
 
 class Signal(Protocol):
     """Wakes one coroutine."""
 
     def set(self) -> None:
-        """Wake the coroutine that waits, or have the next `wait` return at once."""
+        """Wake the waiting coroutine, or make the next `wait` return at once."""
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Return when it is set, or after `timeout_s`; afterwards it is not set."""
+        """Return when set, or after `timeout_s`; clears the signal."""
 
 
 class Runtime(Protocol):
     """A clock, and ways to wait by it."""
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
-        """Run a coroutine concurrently. It must not raise; `swarmd.worker.tasks.TaskGroup` passes errors on."""
+        """Run a coroutine concurrently. It must not raise; `swarmd.worker.tasks.TaskGroup` handles errors."""
 
     def now(self) -> float:
         """Seconds of a monotonic clock."""
@@ -40,15 +40,13 @@ class Runtime(Protocol):
         """The current time in POSIX seconds."""
 
     async def sleep(self, delay_s: float) -> None:
-        """Return after `delay_s`; with 0, after other coroutines had their turn."""
+        """Return after `delay_s`; with 0, let other coroutines run first."""
 
     def make_signal(self) -> Signal:
         """A new signal, not set."""
 
 
 class LoopSignal:
-    """See `Signal`."""
-
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
@@ -64,7 +62,7 @@ class LoopSignal:
 class LoopRuntime:
     """The running event loop, see `Runtime`."""
 
-    _started: ClassVar[set[asyncio.Task[Any]]] = set()  # the event loop itself would forget them
+    _started: ClassVar[set[asyncio.Task[Any]]] = set()  # strong references, which the event loop does not keep
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
         task = asyncio.ensure_future(coroutine)
@@ -89,13 +87,13 @@ LOOP = LoopRuntime()
 
 
 class ClockStepDetector:
-    """Notices that the wall clock was set, by comparing it with the monotonic clock."""
+    """Detects that the wall clock was set, by comparing it with the monotonic clock."""
 
     def __init__(self) -> None:
         self._offset_s = _wall_clock_offset_s()
 
     def take_clock_step_s(self) -> float:
-        """Seconds that the clock was set forward since it was asked last, negative for back; 0 for less than a step."""
+        """Seconds by which the clock was set since the last call, negative for backwards; 0 if below `STEP_S_MIN`."""
         step_s = _wall_clock_offset_s() - self._offset_s
         if abs(step_s) < STEP_S_MIN:
             return 0.0

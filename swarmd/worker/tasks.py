@@ -1,4 +1,4 @@
-"""Concurrent coroutines on any `Runtime`: a group that ends together, a time limit, a limit on their number."""
+"""Concurrency on any `Runtime`: task groups, timeouts, and a limit on concurrent coroutines."""
 
 import asyncio
 from collections import deque
@@ -22,7 +22,7 @@ class TaskGroup:
         self._error: Exception | None = None
 
     def start(self, run: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
-        """Run a coroutine concurrently. The first error of any of them is raised by `wait_idle`."""
+        """Run a coroutine concurrently. `wait_idle` raises the first error."""
         self._count += 1
         number = self._count
         self._running[number] = None
@@ -43,7 +43,7 @@ class TaskGroup:
                 self._changed.set()
 
     async def wait_idle(self, timeout_s: float) -> None:
-        """Return when none runs, or after `timeout_s`. Raises what one of them has raised."""
+        """Return when none runs, or after `timeout_s`. Raises the first error of a coroutine."""
         until = self._runtime.now() + timeout_s
         while self._running and self._error is None and (left_s := until - self._runtime.now()) > 0:
             await self._changed.wait(left_s)
@@ -51,7 +51,6 @@ class TaskGroup:
             raise self._error
 
     def stop(self) -> None:
-        """End all of them."""
         running, self._running = self._running, {}
         for stop in running.values():
             if stop is not None:
@@ -59,8 +58,8 @@ class TaskGroup:
 
 
 async def run_within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """The result of a coroutine, which is cancelled if it takes longer than `limit_s`. Raises TimeoutError: it took
-    longer. Errors of the coroutine are raised too."""
+    """Run a coroutine and return its result; cancel it after `limit_s`. Raises TimeoutError, and the coroutine's
+    errors."""
     ended = runtime.make_signal()
     results: list[T] = []
     errors: list[Exception] = []
@@ -86,7 +85,7 @@ async def run_within(runtime: Runtime, limit_s: float, run: Callable[..., Corout
 
 
 class ConcurrencyLimiter:
-    """Admits `places` at once; others wait in order. Use it as `async with limiter:`."""
+    """Admits `places` coroutines at once; others wait in order. Use it as `async with limiter:`."""
 
     def __init__(self, runtime: Runtime, places: int) -> None:
         self._runtime = runtime
@@ -107,7 +106,7 @@ class ConcurrencyLimiter:
         self._waiting.append(signal)
         try:
             await signal.wait()
-        except BaseException:  # cancelled while it waits, or just when its turn had come
+        except BaseException:  # cancelled while waiting, or just as it was admitted
             if signal in self._waiting:
                 self._waiting.remove(signal)
             else:
@@ -129,7 +128,7 @@ log = get_logger(__name__)
 
 
 def spawn_in_background(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run a coroutine that ends by itself in the background; failures are logged at debug level."""
+    """Run a coroutine in the background; failures are logged at debug level."""
     task = asyncio.ensure_future(coroutine)
     _running.add(task)
     task.add_done_callback(_on_task_done)

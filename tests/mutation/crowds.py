@@ -149,7 +149,7 @@ swarmd/eventlog/frame.py
     tests/eventlog/test_reader.py::test_a_torn_frame_full_of_lengths_is_gone_through_up_to_a_bound
 swarmd/swarms/rewards.py
   searches that are cut off cost nothing
-    -             cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # a recursive pattern is cut off late
+    -             cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # recursive patterns time out late
     +             pass
     tests/swarms/test_rewards.py
 swarmd/dht/store/seniority.py

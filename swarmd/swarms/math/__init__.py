@@ -1,1 +1,1 @@
-"""The kinds gsm8k and math-hard: answer, compare the answers of others, agree. Stages are counted from 0."""
+"""The kinds gsm8k and math-hard: stage 0 answers, stage 1 judges peers' answers, stage 2 agrees on one."""

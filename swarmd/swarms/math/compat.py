@@ -1,8 +1,8 @@
-"""The mode `compat`: RL Swarm v0.4's rewards, number by number, and peers' text in prompts as it is.
+"""The mode `compat`: exactly the rewards of RL Swarm v0.4, with peers' text in prompts unescaped.
 
-Quirks that are kept: the patterns take no line breaks inside a tag; the count of tags becomes negative for long texts
-without a closing line; "None" pays most if the answers are right, and compares no more answers than there are
-completions; an answer must be equal letter by letter. `swarmd.swarms.math.fixed` does without them.
+Quirks kept: patterns do not match line breaks inside a tag; the tag reward becomes negative for long texts without a
+closing line; "None" pays most if all answers are right, and only as many answers are checked as there are completions;
+an answer must match character by character. `swarmd.swarms.math.fixed` avoids them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ from swarmd.swarms.math.questions import (
 from swarmd.swarms.plan import Outcome
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, Source
 
-RESTATED_CHARACTERS_MAX = 4096  # longer questions are not compared: that takes time by the product of the lengths
-STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; 4,000 letters of prose take 60,000 for each common part
+RESTATED_CHARACTERS_MAX = 4096  # longer questions are not compared: cost is the product of the lengths
+STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; for 4,000 letters of prose each common part costs 60,000
 
 
 def tag_reward(text: str, stage: int) -> float:
-    """An eighth for each line that opens or closes one of the stage's tags and occurs once, less for what follows. Each
-    character after the last closing tag costs a thousandth, or each of the whole text if that line is missing."""
+    """1/8 for each line with one of the stage's tags that occurs once, minus 0.001 for each character after the last
+    closing tag, or for each character of the whole text if that tag is missing."""
     *tags, last = texts.TAGS[stage]
     count = 0.0
     for tag in tags:
@@ -88,14 +88,14 @@ SCORERS: tuple[Callable[[str, str, Sequence[str]], list[Parts]], ...] = (score_a
 
 
 def text_similarity(restated: str, question: str) -> float:
-    """Ratio of difflib's SequenceMatcher; 0 if comparing would take too long."""
+    """difflib's SequenceMatcher ratio; 0 if computing it would take too long."""
     if max(len(restated), len(question)) > RESTATED_CHARACTERS_MAX:
         return 0.0
     return texts.bounded_similarity(STEPS_MAX, restated, question)
 
 
 def _choice_reward(choice: str, answers: Mapping[str, str], truth: str, compared: int) -> float:
-    """What naming a student is worth. If none is named, at most `compared` answers are compared with the truth."""
+    """The reward for naming a student. For naming none, at most `compared` answers are checked against the truth."""
     if choice in answers:
         shown = answers[choice]
         value = texts.extract_tag(shown, "answer")
@@ -106,7 +106,7 @@ def _choice_reward(choice: str, answers: Mapping[str, str], truth: str, compared
 
 
 def _form_parts(text: str, stage: int) -> Parts:
-    """The last parts of every stage's reward."""
+    """The format rewards, which every stage has."""
     return {
         "strict_format": 0.5 * texts.has_tags_in_lines(text, texts.TAGS[stage]),
         "soft_format": 0.5 * texts.has_tags_in_order(text, texts.TAGS[stage]),
@@ -114,12 +114,12 @@ def _form_parts(text: str, stage: int) -> Parts:
     }
 
 
-ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered only other questions
-SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions
+ABSENT = COMPLETIONS_MAX - 1  # index used for a peer that answered only other questions
+SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions together
 
 
 class CompatMode(MathMode):
-    """Peers are numbered by their place in the prompt; the last critic decides which answers a question shows."""
+    """Peers are numbered by position in the prompt; the last critic decides which answers a question shows."""
 
     def choose_answers(
         self, item: QuestionItem, answers: Sequence[Outcome], absent: Sequence[str]
@@ -162,7 +162,8 @@ class CompatMode(MathMode):
     def _choose_best(
         self, stage: int, item: QuestionItem, outcomes: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
-        """The best by the rewards of the stage before, with the bare question as prompt: there "None" pays most."""
+        """The best peers by the rewards of the stage before, scored with the bare question as prompt: there "None" pays
+        most."""
         completions = {outcome.place.peer: outcome.completions[outcome.best] for outcome in outcomes}
         completions |= {peer: texts.NO_ANSWER for peer in absent if peer not in completions}
         scored = SCORERS[stage](item.text, item.answer, list(completions.values()))
@@ -175,7 +176,7 @@ class CompatMode(MathMode):
 
 
 def _is_right_completion(stage: int, prompt: str, truth: str, text: str) -> bool:
-    """Whether a completion is right, without the quirks of the rewards."""
+    """Whether a completion is correct, without the rewards' quirks."""
     if stage != 1:
         return texts.extract_tag(text, "answer") == truth
     answers = {

@@ -1,7 +1,7 @@
-"""The default mode `fixed`: v0.4's rewards without those that cost nothing or pay for the wrong thing.
+"""The default mode `fixed`: v0.4's rewards without those that are free or pay for the wrong thing.
 
-- A completion is scored by facts of the question as this node made it (`ScoringFacts`), never by the text of a prompt,
-  so nothing that a peer wrote can pass for an id, a vote or an answer.
+- Completions are scored against this node's own facts about the question (`ScoringFacts`), never the prompt's text, so
+  nothing that a peer wrote can pass for an id, a vote or an answer.
 - A student's id is the same in every prompt, and peers' texts are escaped and cut to a number of bytes.
 """
 
@@ -27,10 +27,10 @@ from swarmd.swarms.plan import Outcome, hash_number
 from swarmd.swarms.rollouts import Source
 from swarmd.swarms.text import read_number
 
-CUT = " [...] "  # in place of the middle of a long text
-NUMBER_BYTES_MAX = 120  # of an answer that is shown
-NUMBER_DIGITS = 3  # of a student's number
-LONG_DIGITS = 9  # of the numbers of students whose short ones are the same
+CUT = " [...] "  # replaces the middle of a long text
+NUMBER_BYTES_MAX = 120  # of an answer in a prompt
+NUMBER_DIGITS = 3  # digits of a student's number
+LONG_DIGITS = 9  # digits if two students' short numbers collide
 
 _TAG = re.compile(r"<(?=[/\\|!?A-Za-z])")
 _SENTENCE = re.compile(
@@ -41,12 +41,12 @@ _OWN_TAG = re.compile(r"</?(?:think|answer|compare|explain|identify)>")
 
 
 def escape_tags(text: str) -> str:
-    """The text with a blank in every tag, and no colon after the sentences that separate the parts of a prompt."""
+    """Break every tag with a blank, and remove the colon of sentences that delimit a prompt's parts."""
     return _SENTENCE.sub(lambda found: f"{found[0][:-1]};", _TAG.sub("< ", text))
 
 
 def cut_middle(text: str, bytes_max: int) -> str:
-    """The text, or if it has more than `bytes_max` of UTF-8, its beginning and its end, where answers stand."""
+    """The text; if longer than `bytes_max` of UTF-8, only its start and end, where answers stand."""
     body = text.encode(errors="replace")
     if len(body) <= bytes_max:
         return text
@@ -55,7 +55,7 @@ def cut_middle(text: str, bytes_max: int) -> str:
 
 
 def format_answer(completion: str, bytes_max: int) -> str:
-    """What a student wrote, in new tags: nothing in the text passes for one."""
+    """A student's text in fresh tags, escaped so that nothing in it passes for a tag."""
     answer = texts.read_last_tag(completion, "answer")
     reasoning = _clean_text(completion.rpartition("<answer>")[0] if answer is not None else completion, bytes_max)
     if answer is None:
@@ -66,7 +66,7 @@ def format_answer(completion: str, bytes_max: int) -> str:
 
 
 def format_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
-    """What a critic wrote, and the id that it votes for, which the caller has read; None if it votes for nobody."""
+    """A critic's text and vote. `choice`: the id it votes for; None if it votes for nobody."""
     if choice is None:
         return _clean_text(completion, bytes_max)
     reasons = _clean_text(completion.rpartition("<identify>")[0], bytes_max)
@@ -75,7 +75,7 @@ def format_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
 
 
 def number_peers(peers: Iterable[str]) -> dict[str, str]:
-    """A number for each peer, the same in every prompt; a longer one if two of these peers share the short one."""
+    """A number for each peer, the same in every prompt; longer if the short numbers of two of these peers collide."""
     ordered = sorted(set(peers))
     short = {peer: _peer_digits(peer, NUMBER_DIGITS) for peer in ordered}
     numbers: dict[str, str] = {}
@@ -95,20 +95,20 @@ def _clean_text(text: str, bytes_max: int) -> str:
     return cut_middle(escape_tags(_BLANK_LINES.sub("\n", _OWN_TAG.sub("", text)).strip()), bytes_max)
 
 
-SHOWN_BYTES_MIN = 8  # of a text; nothing is cut further
+SHOWN_BYTES_MIN = 8  # texts are never cut below this
 
 
 class ShownTexts(msgspec.Struct, frozen=True):
-    """A question and peers' texts. Each is cut to `bytes_max`, so short ones stay whole."""
+    """A question and peers' texts, each cut to `bytes_max`."""
 
     question: str
     bytes_max: int
-    answers: tuple[tuple[str, str], ...]  # (id, what the student wrote)
-    opinions: tuple[tuple[str, str, str | None], ...] = ()  # (id, what the critic wrote, whom it votes for)
+    answers: tuple[tuple[str, str], ...]  # (id, student's text)
+    opinions: tuple[tuple[str, str, str | None], ...] = ()  # (id, critic's text, id it votes for)
 
     @property
     def prompt(self) -> str:
-        """The user's message: of stage 2 if there are opinions, else of stage 1."""
+        """The user's message: for stage 2 if there are opinions, else for stage 1."""
         comparison = texts.comparison_prompt(
             self.question, [(name, format_answer(text, self.bytes_max)) for name, text in self.answers]
         )
@@ -116,30 +116,28 @@ class ShownTexts(msgspec.Struct, frozen=True):
         return texts.agreement_prompt(comparison, opinions) if opinions else comparison
 
     def shorten(self) -> "ShownTexts | None":
-        """The same with half the bytes for each text; None if that is too little."""
+        """The same with half the bytes for each text; None below the minimum."""
         half = self.bytes_max // 2
         return msgspec.structs.replace(self, bytes_max=half) if half >= SHOWN_BYTES_MIN else None
 
 
 NONE = "None"
-WORDS_MAX = 400  # of a restated question that are compared with it
-STEPS_MAX = 250_000  # of comparing, some 0.03 s; an honest question of as many words takes a tenth
-TAIL_COST = 0.001  # of each character after the last closing tag, up to what its tags pay
+WORDS_MAX = 400  # words of a restated question that are compared
+STEPS_MAX = 250_000  # of comparing, some 0.03 s; an honest question of this length takes a tenth
+TAIL_COST = 0.001  # penalty for each character after the last closing tag, up to 0.25 in all
 
 _NONE_WORDS = {word.casefold() for word in texts.NONE_WORDS}
 
 
 class ScoringFacts(msgspec.Struct, frozen=True):
-    """What completions are compared with."""
-
     truth: str
     question: str = ""
-    right: Mapping[str, bool] = {}  # by the id of each student that is shown
+    right: Mapping[str, bool] = {}  # for each student shown, by id: whether the answer is correct
     leaders: Sequence[str] = ()  # ids with the most votes, or NONE
 
 
 def read_choice(text: str | None, ids: Mapping[str, object]) -> str | None:
-    """The id or NONE that a completion names, in any case and with any white space; None if it names neither."""
+    """The id or NONE that a completion names, ignoring case and white space; None if it names neither."""
     named = " ".join((text or "").casefold().split()).rstrip(".")
     if named in _NONE_WORDS:
         return NONE
@@ -147,12 +145,12 @@ def read_choice(text: str | None, ids: Mapping[str, object]) -> str | None:
 
 
 def is_right_choice(choice: str | None, right: Mapping[str, bool]) -> bool:
-    """Whether it names a student who is right, or nobody if nobody is."""
+    """Whether it names a student who is right, or NONE when nobody is."""
     return not any(right.values()) if choice == NONE else right.get(choice or "", False)
 
 
 def score_answer(facts: ScoringFacts, text: str) -> Parts:
-    """Stage 0: parts of a completion's reward; 3.5 together at most."""
+    """Stage 0: reward parts of a completion, at most 3.5 together."""
     answer = texts.read_last_tag(text, "answer") or ""
     return {
         "xmlcount": tag_reward(text, 0),
@@ -163,7 +161,7 @@ def score_answer(facts: ScoringFacts, text: str) -> Parts:
 
 
 def score_choice(facts: ScoringFacts, text: str) -> Parts:
-    """Stage 1: parts of a completion's reward; 3.75 together at most."""
+    """Stage 1: reward parts of a completion, at most 3.75 together."""
     choice = read_choice(texts.read_last_tag(text, "identify"), facts.right)
     return {
         "proper_id": 0.5 * (choice is not None),
@@ -174,7 +172,7 @@ def score_choice(facts: ScoringFacts, text: str) -> Parts:
 
 
 def score_agreement(facts: ScoringFacts, text: str) -> Parts:
-    """Stage 2: parts of a completion's reward; 6.75 together at most."""
+    """Stage 2: reward parts of a completion, at most 6.75 together."""
     choice = read_choice(texts.read_last_tag(text, "majority"), facts.right)
     return {
         "consensus": 1.0 * (choice in facts.leaders),
@@ -190,7 +188,7 @@ SCORERS: tuple[Callable[[ScoringFacts, str], Parts], ...] = (score_answer, score
 
 
 def tag_reward(text: str, stage: int) -> float:
-    """An eighth for each opening and closing tag that occurs once, less a little for text after the last."""
+    """1/8 for each opening and closing tag that occurs once, minus a little for text after the last."""
     tags = texts.TAGS[stage]
     count = 0.125 * sum(text.count(mark) == 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>"))
     _, closing, tail = text.rpartition(f"</{tags[-1]}>")
@@ -198,20 +196,21 @@ def tag_reward(text: str, stage: int) -> float:
 
 
 def text_similarity(restated: str, question: str) -> float:
-    """The share of words that both have in the same order, from 0 to 1."""
+    """The share of words that both have in the same order, in [0, 1]."""
     ours, theirs = question.split()[:WORDS_MAX], restated.split()[: WORDS_MAX + 1]
     return texts.bounded_similarity(STEPS_MAX, theirs, ours, autojunk=False) if theirs else 0.0
 
 
 def _form_parts(text: str, stage: int) -> Parts:
-    """Half a point for the template, a quarter for its tags in order without its lines; never both."""
+    """0.5 for the template with its line breaks, else 0.25 for its tags in order."""
     sections = texts.read_sections(text, texts.TAGS[stage])
     strict = sections is not None and texts.has_template_line_breaks(text, sections)
     return {"strict_format": 0.5 * strict, "soft_format": 0.25 * (sections is not None and not strict)}
 
 
 class FixedMode(MathMode):
-    """A student has the same number in every prompt; a vote counts for the peer whom the critic was shown."""
+    """The default mode. A student has the same number in every prompt; a vote counts for the peer the critic was
+    shown."""
 
     def choose_answers(
         self, item: QuestionItem, answers: Sequence[Outcome], absent: Sequence[str]
@@ -224,7 +223,7 @@ class FixedMode(MathMode):
     def choose_opinions(
         self, item: QuestionItem, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
-        """Students with a vote first, then the best of those that critics compared: `students` at most."""
+        """Choose at most `students` students: first those with votes, then the best of those that critics compared."""
         critics = select_best_peers(_best_rewards_by_peer(opinions), 1, self._students)
         shown = [outcome for outcome in opinions if outcome.place.peer in critics]
         compared = {peer for outcome in shown for peer in _shown_peers(outcome)}
@@ -278,7 +277,8 @@ class FixedMode(MathMode):
         return _make_posed_question(shorter, entry) if shorter is not None else None
 
     def _read_vote(self, voice: PeerCompletion, names: Mapping[str, str]) -> str | None:
-        """The id, in this prompt, that a critic names. Raises RecordRejected if that student is not shown."""
+        """The id that a critic voted for, as numbered in this prompt. Raises RecordRejected if that student is not
+        shown."""
         peer = _read_voted_peer(voice.outcome, voice.text) if voice.outcome is not None else None
         if peer is None or peer == NONE:
             return peer
@@ -306,12 +306,12 @@ def _best_rewards_by_peer(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _shown_peers(opinion: Outcome) -> set[str]:
-    """The students that a critic was shown."""
+    """The students whose answers a critic was shown."""
     return {str(student["peer"]) for student in opinion.question.entry["students"].values() if student["peer"]}
 
 
 def _read_voted_peer(opinion: Outcome, text: str) -> str | None:
-    """The peer whom a critic names, by the prompt that the critic was shown; NONE for nobody, None for no vote."""
+    """The peer a critic voted for, resolved by the prompt it was shown; NONE for nobody, None for no vote."""
     students = opinion.question.entry["students"]
     choice = read_choice(texts.read_last_tag(text, "identify"), students)
     return choice if choice is None or choice == NONE else str(students[choice]["peer"]) or None

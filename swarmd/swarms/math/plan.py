@@ -1,9 +1,9 @@
 """The kinds `gsm8k` and `math-hard`: three stages on the same questions.
 
-- Stage 0 answers a question. Stage 1 is shown what several students answered and says who is right. Stage 2 is shown
-  the answers and these opinions, names the student whom most of them favour, and answers the question again.
-- All nodes of a round answer the same questions in the same order, so that there are several answers to each. A node
-  that has nothing of the stage before continues with stage 0's questions.
+- Stage 0 answers a question. Stage 1 sees several students' answers and says who is right. Stage 2 also sees these
+  opinions, names the student favoured by most, and answers the question again.
+- All nodes of a round answer the same questions in the same order, so that each gets several answers. A node without
+  any results of the stage before continues with stage 0's questions.
 """
 
 import itertools
@@ -29,8 +29,8 @@ from swarmd.swarms.text import span_answer
 
 
 class MathPlan(SplitPlan):
-    """Base of both kinds. `swarm`: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
-    Raises SwarmError: an option or task is wrong, or the data cannot be loaded; names the option."""
+    """Base of both kinds. `swarm`: its `options` are read as `MathOptions`; its `tasks` replace the default tasks.
+    Raises SwarmError, naming the option, if an option or task is wrong or the data cannot be loaded."""
 
     stages: ClassVar[int] = 3
     name: ClassVar[str]
@@ -62,7 +62,7 @@ class MathPlan(SplitPlan):
         return self._bank.tasks
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        """See `Plan.draw`: the round's questions in order, of this stage if there is material for it, repeatedly."""
+        """See `Plan.draw`: the round's questions in order, at this stage if there is material for it, repeatedly."""
         while True:
             posed = False
             for question in self._make_later_questions(place, material) if place.stage else ():
@@ -79,7 +79,7 @@ class MathPlan(SplitPlan):
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's
-        questions), `source` (not known here, or one that the question cannot have)."""
+        questions), `source` (unknown here, or impossible for this question)."""
         item = self._find_item(reference, place)
         if not reference.sources:
             return self._make_first_question(item, place)
@@ -90,7 +90,7 @@ class MathPlan(SplitPlan):
         return self._make_later_question(item, reference.sources, place, material)
 
     def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
-        """See `Plan.score`. A scorer that raises, or gives no number, counts as 0."""
+        """See `Plan.score`. If a scorer raises or returns no number, the score is 0."""
         try:
             scored = self._mode.score(question.stage, question.entry, question.messages[-1].content, completions)
         except Exception:
@@ -98,8 +98,8 @@ class MathPlan(SplitPlan):
         return [_make_score(*each) for each in scored]
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.true_spans`: the last pair of answer tags, if the data's answer is between them on its own line, as
-        in the template. None at stage 1, where several students may be named."""
+        """See `Plan.true_spans`: the last pair of answer tags, if the true answer is between them on its own line. None
+        at stage 1, where several students may be right."""
         answer = question.entry.get("answer")
         if question.stage == 1 or not isinstance(answer, str):
             return ()
@@ -115,7 +115,7 @@ class MathPlan(SplitPlan):
         return f"{found!r} is found in it", f"Let the column {self.shape.answer!r} have one answer, without tags"
 
     def shorten(self, question: Question) -> Question | None:
-        """See `Plan.shorten`: half as much of each peer's text. Not in `compat` mode, which scores by the prompt."""
+        """See `Plan.shorten`: halve each peer's text. Not in `compat` mode, which scores by the prompt."""
         posed = self._mode.shorten(question.entry)
         if posed is None:
             return None
@@ -123,7 +123,8 @@ class MathPlan(SplitPlan):
         return msgspec.structs.replace(question, messages=messages, entry=posed.entry)
 
     def _task_digest(self, task: str) -> str:
-        """Covers all that makes a question and its score: nodes that differ in it refuse each other's groups."""
+        """Covers everything that determines questions and scores: nodes with different digests refuse each other's
+        groups."""
         options = self._options
         parts = (options.rewards, options.students, options.questions, options.question_characters)
         return f"{hash_number('math', self._bank.task_digest(task), *parts, bits=63):016x}"
@@ -139,7 +140,7 @@ class MathPlan(SplitPlan):
         raise RecordRejected("seed", f"{place.peer} sent a question that is not one of round {place.round}")
 
     def _check_sources(self, sources: Sequence[Source], place: StageId) -> None:
-        """Raise RecordRejected unless each peer occurs once in a stage, in order, and there are not too many."""
+        """Raise RecordRejected unless sources are in order, with each peer once in a stage, and not too many."""
         keys = [(source.stage, source.peer) for source in sources]
         crowded = any(sum(key[0] == stage for key in keys) > self._options.students for stage in range(2))
         if crowded or any(second <= first for first, second in itertools.pairwise(keys)):
@@ -166,7 +167,7 @@ class MathPlan(SplitPlan):
         return Question(reference, messages, posed.entry, stage)
 
     def _make_later_questions(self, place: StageId, material: Material) -> Iterator[Question]:
-        """A question of this stage for each one that somebody answered at the stage before, in the round's order."""
+        """This stage's question for each question that somebody answered at the stage before, in the round's order."""
         answers, opinions = (
             _group_outcomes_by_question(material, place.round, 0),
             _group_outcomes_by_question(material, place.round, 1),
@@ -183,13 +184,13 @@ class MathPlan(SplitPlan):
             else:
                 sources = self._mode.choose_opinions(item, answers[base], groups[base], absent)
             if sources:
-                with suppress(RecordRejected):  # what peers wrote contradicts itself: go on with the next question
+                with suppress(RecordRejected):  # peers' texts contradict each other: skip this question
                     yield self._make_later_question(item, sources, place, material)
 
     def _make_later_question(
         self, item: questions.QuestionItem, sources: tuple[Source, ...], place: StageId, material: Material
     ) -> Question:
-        """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
+        """The later-stage question that shows these sources. Raises RecordRejected(`source`)."""
         base = self._base_reference(item)
         answers, opinions = (
             [_find_completion(s, place, base, material) for s in sources if s.stage == stage] for stage in (0, 1)
@@ -200,7 +201,7 @@ class MathPlan(SplitPlan):
 
 
 class Gsm8kPlan(MathPlan):
-    """School mathematics: answer, judge the answers of others, agree."""
+    """Grade-school mathematics in three stages."""
 
     name = "gsm8k"
     shape = questions.GSM8K
@@ -208,7 +209,7 @@ class Gsm8kPlan(MathPlan):
 
 
 class MathHardPlan(MathPlan):
-    """Competition mathematics, in the same three stages."""
+    """Competition mathematics in three stages."""
 
     name = "math-hard"
     shape = questions.DAPO
@@ -229,7 +230,7 @@ def _make_score(parts: Mapping[str, float], accuracy: float, form: float) -> Sco
 
 
 def _group_outcomes_by_question(material: Material, round: int, stage: int) -> dict[Reference, list[Outcome]]:
-    """Outcomes of a stage by question, without those of late nodes, which answered stage 0's questions."""
+    """A stage's outcomes by question, except those of late nodes, which answered stage 0's questions."""
     groups: dict[Reference, list[Outcome]] = defaultdict(list)
     for outcome in material.at(round, stage):
         if outcome.question.stage == stage:
@@ -238,7 +239,8 @@ def _group_outcomes_by_question(material: Material, round: int, stage: int) -> d
 
 
 def _find_completion(source: Source, place: StageId, base: Reference, material: Material) -> questions.PeerCompletion:
-    """What a source names. Raises RecordRejected(`source`) if it is not known here, or of another stage."""
+    """The completion that a source refers to. Raises RecordRejected(`source`) if it is unknown here or of another
+    stage."""
     outcome = material.find(StageId(source.peer, place.round, source.stage), base)
     authors = (each.place.peer for each in material.at(place.round, source.stage))
     if outcome is None and source.choice == ABSENT and source.peer in authors:

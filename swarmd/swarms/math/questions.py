@@ -1,8 +1,8 @@
-"""Banks of questions, and the base of the two ways (`MathMode`) to ask and score the later stages.
+"""Question banks, and the base of the two modes (`MathMode`) for asking and scoring the later stages.
 
-- A bank gives every node the same pool of questions for a round, and holds others out.
-- Generated questions are items of reasoning-gym's tasks under seeds hashed from (swarm, round, task). Rows of a data
-  set are named by their index, under seed 0.
+- A bank gives every node the same pool of questions for a round, and holds some out.
+- Generated questions are items of reasoning-gym's tasks, with seeds hashed from (swarm, round, task). Data-set rows are
+  referred to by index, with seed 0.
 """
 
 import abc
@@ -27,7 +27,7 @@ from swarmd.swarms.rollouts import Source
 from swarmd.swarms.text import MARK, collapse_whitespace, extract_final_answer
 
 ROWS_MAX = 200_000
-COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
+COMPAT_ROWS = 100  # of DAPO, the number that upstream sampled
 COMPAT_SEED = 42
 
 
@@ -36,10 +36,10 @@ class DatasetSchema(msgspec.Struct, frozen=True):
 
     repo: str
     config: str
-    question: str  # column
-    answer: str  # column
-    marked: bool = False  # the answer stands behind `MARK` at the end of a worked solution
-    sample: bool = False  # upstream took `COMPAT_ROWS` of the rows
+    question: str  # column of the question
+    answer: str  # column of the answer
+    marked: bool = False  # the answer follows `MARK` at the end of a worked solution
+    sample: bool = False  # `compat` uses only `COMPAT_ROWS` rows, as upstream did
 
 
 GSM8K = DatasetSchema("openai/gsm8k", "main", "question", "answer", marked=True)
@@ -53,8 +53,8 @@ def load_question_rows(
 
     Args:
         data: "hub", or the path of a JSONL file or of a directory with a copy of the data set, relative to `home`.
-        rewards: "compat" takes the same part of the rows as upstream took.
-        digest: that a JSONL file must have (`swarmd.swarms.jsonl`); empty if any will do.
+        rewards: "compat" selects the same rows as upstream did.
+        digest: required digest of a JSONL file (`swarmd.swarms.jsonl`); empty: any.
 
     Raises:
         SwarmError: the data cannot be loaded, have other columns, or have no row with an answer.
@@ -62,7 +62,7 @@ def load_question_rows(
     try:
         path = home / Path(data).expanduser()
         is_copy = path.is_dir()
-    except (RuntimeError, OSError) as error:  # an unknown ~user; a name that is too long; no permission
+    except (RuntimeError, OSError) as error:  # an unknown ~user, a name that is too long, no permission
         raise SwarmError(
             f"swarm.options.data: the path {data!r} cannot be resolved: {error}", "Write the path out"
         ) from error
@@ -95,7 +95,7 @@ def read_true_answer(shape: DatasetSchema, cell: object) -> str:
 
 
 def _load_dataset(name: str, shape: DatasetSchema, sample: bool) -> Any:
-    """The training split, from the cache if the Hub cannot be reached."""
+    """Load the training split; from the cache if the Hub is unreachable."""
     try:
         if name == shape.repo:
             found = load_from_hub(
@@ -107,7 +107,7 @@ def _load_dataset(name: str, shape: DatasetSchema, sample: bool) -> Any:
             found = datasets.load_dataset(name, shape.config, split="train")
     except DatasetRefused:
         raise
-    except Exception as error:  # datasets raises what its many back-ends raise
+    except Exception as error:  # the back-ends of datasets raise many kinds of error
         raise SwarmError(
             f"the data set {name} ({shape.config}) cannot be loaded: {describe_causes(error)}",
             'Load it once with a network, name a copy of it or a JSONL file in swarm.options.data, or take "generated"',
@@ -123,14 +123,12 @@ def _load_dataset(name: str, shape: DatasetSchema, sample: bool) -> Any:
     return found.select_columns([shape.question, shape.answer])
 
 
-GENERATED_MAX = 4096  # items of one seed
-SELECT_TRIES = 80  # items generated for each question that is held out
-ROUNDS_KEPT = 8  # whose pools are cached
+GENERATED_MAX = 4096  # items generated from one seed
+SELECT_TRIES = 80  # items tried for each question to select
+ROUNDS_KEPT = 8  # rounds whose pools are cached
 
 
 class QuestionItem(msgspec.Struct, frozen=True):
-    """A question with its true answer."""
-
     task: str
     digest: str
     seed: int
@@ -144,12 +142,12 @@ class QuestionItem(msgspec.Struct, frozen=True):
 
 
 class QuestionBank(abc.ABC):
-    """The questions of a swarm. Nodes with the same bank have the same pools."""
+    """The questions of a swarm. Equal banks give equal pools on all nodes."""
 
     def __init__(self, swarm: str, size: int, characters_max: int) -> None:
         self._swarm = swarm
-        self._size = size  # questions in the pool of a round
-        self._characters_max = characters_max  # longer questions are left out
+        self._size = size  # questions in a round's pool
+        self._characters_max = characters_max  # longer questions are skipped
         self.pool = lru_cache(ROUNDS_KEPT)(self._make_round_pool)
 
     @property
@@ -159,7 +157,7 @@ class QuestionBank(abc.ABC):
 
     @abc.abstractmethod
     def task_digest(self, task: str) -> str:
-        """Identifies the questions of a task: equal digests, equal questions."""
+        """Identifies a task's questions: equal digests mean equal questions."""
 
     @abc.abstractmethod
     def select_items(self, task: str, side: Split, count: int) -> list[QuestionItem]:
@@ -167,12 +165,12 @@ class QuestionBank(abc.ABC):
 
     @abc.abstractmethod
     def _make_round_pool(self, round: int) -> tuple[QuestionItem, ...]:
-        """The questions of a round, all on the training side, each once, in the order of drawing."""
+        """The distinct training questions of a round, in drawing order."""
 
 
 class GeneratedBank(QuestionBank):
-    """Questions made by reasoning-gym's tasks. Raises SwarmError for a task that is unknown, does not take its
-    settings, or has questions without one right answer."""
+    """Questions generated by reasoning-gym's tasks. Raises SwarmError for a task that is unknown, rejects its settings,
+    or has questions with several right answers."""
 
     def __init__(self, swarm: str, size: int, characters_max: int, tasks: Sequence[TaskConfig]) -> None:
         super().__init__(swarm, size, characters_max)
@@ -225,7 +223,7 @@ class GeneratedBank(QuestionBank):
 
 
 class RowBank(QuestionBank):
-    """Rows of (question, answer) under one task name. Raises SwarmError if there is none to train on."""
+    """Rows of (question, answer) under one task name. Raises SwarmError if none is on the training side."""
 
     def __init__(self, swarm: str, size: int, characters_max: int, task: str, rows: Sequence[tuple[str, str]]) -> None:
         super().__init__(swarm, size, characters_max)
@@ -274,12 +272,12 @@ def _make_task(config: TaskConfig) -> GymTask:
     return levels[0]
 
 
-COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's names, which break ties between peers
+COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's column names, used to break ties between peers
 Parts = dict[str, float]
 
 
 class PeerCompletion(msgspec.Struct, frozen=True):
-    """A peer's completion of an earlier stage; without an outcome if the peer did not answer this question."""
+    """A peer's completion of an earlier stage; `outcome` is None if the peer did not answer this question."""
 
     source: Source
     text: str
@@ -287,55 +285,55 @@ class PeerCompletion(msgspec.Struct, frozen=True):
 
 
 class PosedQuestion(msgspec.Struct, frozen=True):
-    """A question of a later stage: the user's message, and what its completions are compared with."""
+    """A question of a later stage: the user's message, and the facts to score completions against."""
 
     prompt: str
     entry: dict[str, Any]
 
 
 class MathMode(abc.ABC):
-    """One way to choose which texts of peers are shown, to show them, and to score."""
+    """A way to select and show peers' texts, and to score."""
 
     def __init__(self, students: int, shown_bytes: int) -> None:
-        self._students = students  # peers shown at most, and critics at most
+        self._students = students  # number of peers, and of critics, shown at most
         self._shown_bytes = shown_bytes  # of each peer's text, if the mode cuts it
 
     @abc.abstractmethod
     def choose_answers(
         self, item: QuestionItem, answers: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
-        """The answers that a question of stage 1 shows. `absent` are peers that answered only other questions."""
+        """Choose the answers for a stage 1 question. `absent`: peers that answered only other questions."""
 
     @abc.abstractmethod
     def choose_opinions(
         self, item: QuestionItem, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
-        """The answers and opinions that a question of stage 2 shows; none if the answers are not known here."""
+        """Choose answers and opinions for a stage 2 question; none if the answers are unknown here."""
 
     @abc.abstractmethod
     def pose_comparison(self, item: QuestionItem, answers: Sequence[PeerCompletion]) -> PosedQuestion:
-        """The question of stage 1."""
+        """Make the stage 1 question."""
 
     @abc.abstractmethod
     def pose_agreement(
         self, item: QuestionItem, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]
     ) -> PosedQuestion:
-        """The question of stage 2. Raises RecordRejected."""
+        """Make the stage 2 question. Raises RecordRejected."""
 
     def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
-        """A question that `pose_comparison` or `pose_agreement` gave, with less of peers' texts; None if none can be
-        cut."""
+        """A question from `pose_comparison` or `pose_agreement` with peers' texts cut further; None if they cannot
+        be."""
         return None
 
     @abc.abstractmethod
     def score(
         self, stage: int, entry: Mapping[str, Any], prompt: str, completions: Sequence[str]
     ) -> Sequence[tuple[Parts, float, float]]:
-        """Parts of the reward, accuracy and form of each completion."""
+        """Reward parts, accuracy and format of each completion."""
 
 
 def select_best_peers(rewards: Mapping[str, float], stage: int, count: int) -> list[str]:
-    """The `count` peers with the highest rewards, the best last; the MD5 of upstream's column names breaks ties."""
+    """The `count` peers with the highest rewards, best last; the MD5 of upstream's column names breaks ties."""
 
     def rank_key(peer: str) -> tuple[float, int, str]:
         column = COLUMNS[stage] + peer
@@ -345,7 +343,7 @@ def select_best_peers(rewards: Mapping[str, float], stage: int, count: int) -> l
 
 
 def make_sources(stage: int, choices: Mapping[str, int]) -> tuple[Source, ...]:
-    """Sources in the order in which they are shown, by peer id. `choices` are indices of completions by peer."""
+    """Sources in display order, by peer id. `choices`: peer → index of its completion."""
     return tuple(Source(stage, peer, choices[peer]) for peer in sorted(choices))
 
 

@@ -1,7 +1,7 @@
-"""The prompts of each stage, and what is read out of completions: answers, votes, forms, likeness.
+"""Prompts of each stage, and parsing of completions: answers, votes, format, similarity.
 
 The delimiters of the user's messages are those of RL Swarm v0.4, character by character, as the rewards of `compat`
-parse prompts. In a stage's template each tag is on a line of its own.
+parse prompts. In a stage's template each tag is on its own line.
 """
 
 import re
@@ -68,7 +68,7 @@ _BRIEF = (
 
 
 def system_prompt(stage: int, brief: bool = False, persona: str = "") -> str:
-    """The system message of a stage, which begins with the persona."""
+    """The system message of a stage, starting with the persona."""
     if brief:
         shape = "".join(f"<{tag}></{tag}>" for tag in TAGS[stage])
         return f"{persona}\n{_BRIEF[stage]} {shape}\n"
@@ -77,7 +77,7 @@ def system_prompt(stage: int, brief: bool = False, persona: str = "") -> str:
 
 
 def persona_sentence(name: str, place: StageId) -> str:
-    """The persona's sentence, or nothing. RANDOM chooses the same for a peer's stage on every machine."""
+    """The persona's sentence, or "". RANDOM picks the same one for a peer's stage on every machine."""
     chosen = name.upper()
     if chosen == RANDOM:
         names = sorted(PERSONAS)
@@ -86,13 +86,13 @@ def persona_sentence(name: str, place: StageId) -> str:
 
 
 def comparison_prompt(question: str, answers: Sequence[tuple[str, str]]) -> str:
-    """The user's message of stage 1. `answers` are (id, text) in the order shown."""
+    """The user's message of stage 1. `answers`: (id, text) in display order."""
     shown = "".join(f"<student>{name}</student> said \n{text}\n\n\n" for name, text in answers)
     return f"{QUESTION_IS}{question}  \n\n{ANSWERS_ARE} \n{shown}"
 
 
 def agreement_prompt(comparison: str, opinions: Sequence[tuple[str, str]]) -> str:
-    """The user's message of stage 2: that of stage 1, and opinions as (id, text) in the order shown."""
+    """The user's message of stage 2: that of stage 1, then opinions as (id, text) in display order."""
     shown = "".join(f"<criticism>{name}</criticism> was \n{text}\n\n\n" for name, text in opinions)
     return f"{comparison}  \n{FEEDBACK_IS} \n{shown}"
 
@@ -111,18 +111,17 @@ NONE_WORDS = (
 
 
 def extract_tag(text: str, tag: str) -> str:
-    """What follows the last opening tag, up to the closing one, stripped; the whole text if there is no tag."""
+    """The stripped text from the last opening tag to its closing tag; the whole text if there is no tag."""
     return text.split(f"<{tag}>")[-1].split(f"</{tag}>")[0].strip()
 
 
 def extract_students(prompt: str) -> list[str]:
-    """Ids of the students whose answers a prompt shows."""
     return [part.split("</student>")[0].strip() for part in prompt.split("<student>")[1:]]
 
 
 def extract_answers(prompt: str, stage: int) -> dict[str, str]:
-    """Answers by student's id, stripped; the last if an id occurs twice. At stage 2, those before the feedback. At
-    stage 1 there is no feedback, and an answer that holds its leading sentence must not cut off the others."""
+    """Stripped answers by student id; for repeated ids the last. At stage 2, only those before the feedback; at stage 1
+    there is no feedback, and an answer that contains its leading sentence must not cut off the others."""
     answers = {}
     shown = prompt.split(f"  \n{FEEDBACK_IS} \n")[0] if stage == 2 else prompt
     for part in shown.split("<student>")[1:]:
@@ -131,17 +130,17 @@ def extract_answers(prompt: str, stage: int) -> dict[str, str]:
 
 
 def extract_votes(prompt: str) -> list[str]:
-    """What the feedback in a prompt identifies, one entry for each opening tag."""
+    """The ids voted for in a prompt's feedback, one for each opening tag."""
     return [part.split("</identify>")[0].strip() for part in prompt.split("<identify>")[1:]]
 
 
 def extract_question(prompt: str) -> str:
-    """The question that a prompt of a later stage is about, not stripped."""
+    """The question in the prompt of a later stage, not stripped."""
     return prompt.split(f"  \n\n{ANSWERS_ARE}")[0].split(QUESTION_IS)[-1]
 
 
 def most_voted(votes: list[str]) -> list[str]:
-    """Those with the most votes; several if they are equal, none if there are no votes."""
+    """The ids with the most votes: several if tied, none without votes."""
     counts = Counter(votes)
     most = max(counts.values(), default=0)
     return [vote for vote, count in counts.items() if count == most]
@@ -165,7 +164,7 @@ def has_tags_in_order(text: str, tags: Sequence[str]) -> bool:
     if not text.startswith(f"<{tags[0]}>"):
         return False
     breaks = [match.start() for match in re.finditer("\n", text)]
-    begins = {0: len(tags[0]) + 2}  # by line: the earliest index at which the tag's inside may begin
+    begins = {0: len(tags[0]) + 2}  # line → earliest index at which the tag's content may begin
     for tag, following in zip(tags, (*tags[1:], ""), strict=True):
         seam = re.compile(rf"</{tag}>" + (rf"\s*<{following}>" if following else ""))
         reached: dict[int, int] = {}
@@ -178,8 +177,8 @@ def has_tags_in_order(text: str, tags: Sequence[str]) -> bool:
 
 
 def read_sections(text: str, tags: Sequence[str]) -> dict[str, str] | None:
-    """What the tags hold, if each is opened and closed exactly once, they are in order, and nothing but white space is
-    outside them; else None. Lines may break anywhere."""
+    """The content of each tag, if the tags occur exactly once and in order, with only white space outside; else None.
+    Line breaks may be anywhere."""
     if any(text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1 for tag in tags):
         return None
     sections, at = {}, 0
@@ -193,19 +192,19 @@ def read_sections(text: str, tags: Sequence[str]) -> dict[str, str] | None:
 
 
 def has_template_line_breaks(text: str, sections: dict[str, str]) -> bool:
-    """Whether the text has the template's line breaks around the sections that were read from it."""
+    """Whether these sections have the template's line breaks around them."""
     return text.strip() == "\n".join(f"<{tag}>\n{held.strip()}\n</{tag}>" for tag, held in sections.items())
 
 
 def read_last_tag(text: str, tag: str) -> str | None:
-    """What the last pair of a tag holds, stripped; None if there is no whole pair."""
+    """The stripped content of the last complete pair of a tag; None if there is none."""
     closed = text.rfind(f"</{tag}>")
     opened = text.rfind(f"<{tag}>", 0, max(closed, 0))
     return None if closed < 0 or opened < 0 else text[opened + len(tag) + 2 : closed].strip()
 
 
 def is_same_answer(answer: str, truth: str) -> bool:
-    """Whether an answer is the true one: the same number, or the same words if the truth is not a number."""
+    """Whether an answer matches the truth: as a number, or as words if the truth is not a number."""
     expected = read_number(truth)
     if expected is not None:
         return read_number(answer) == expected
@@ -217,18 +216,18 @@ def _split_words(text: str) -> str:
 
 
 def bounded_similarity(steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool = True) -> float:
-    """SequenceMatcher's ratio of two texts, as characters or words; 0 if it takes more than `steps_max`, of which a
-    million take some 0.1 s. `autojunk` ignores what is frequent in a model of 200 or more elements."""
+    """SequenceMatcher's ratio of two texts, as characters or words; 0 beyond `steps_max` steps, a million of which take
+    some 0.1 s. `autojunk` ignores frequent elements in a model of 200 or more."""
     matcher = _BoundedMatcher(steps_max, text, model, autojunk)
     ratio = matcher.ratio()
     return ratio if matcher.steps <= steps_max else 0.0
 
 
 class _BoundedMatcher(SequenceMatcher[str]):
-    """A SequenceMatcher that finds nothing more once it has taken too many steps.
+    """A SequenceMatcher that finds no more matches after too many steps.
 
-    For each common part, it looks through all that is left of both texts. Honest texts have few common parts; texts can
-    be made to have as many as letters.
+    Each match costs a scan of the remaining text. Honest texts have few common parts; crafted ones can have as many as
+    letters.
     """
 
     def __init__(self, steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool) -> None:

@@ -1,1 +1,1 @@
-"""The kind proposer-solver: models set each other programming problems with tests, and solve them."""
+"""The kind proposer-solver: models propose programming problems with tests, and solve each other's."""

@@ -1,7 +1,7 @@
 """The kind `proposer-solver`: stage 0 proposes programming problems with tests, stage 1 solves the valid ones.
 
-- Each node that reads a proposal runs its solution against its tests, so no peer has to be believed.
-- A question of stage 1 names the peer and the completion that it comes from. A node that has not seen this proposal, or
+- Each node runs a proposal's solution against its tests itself, so no peer has to be trusted.
+- A question of stage 1 names the peer and completion that it comes from. A node that has not seen this proposal, or
   finds it invalid, refuses the question.
 """
 
@@ -34,10 +34,10 @@ from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
 
 PROPOSE, SOLVE = "propose", "solve"
 NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage
-REPEATS_MAX = 64  # built-in problems in a row that were drawn before; then one is repeated
-SELECT_TRIES = 80  # problems made for each one of a side
+REPEATS_MAX = 64  # already drawn built-in problems in a row, after which one is repeated
+SELECT_TRIES = 80  # problems generated for each one on the wanted side of the split
 SELECT_MAX = 4096
-WORDING = 3  # version of prompts, of built-in problems and of what is valid: part of the digest
+WORDING = 3  # version of prompts, built-in problems and validity checks; part of the digest
 
 
 class ProposerSolverPlan(plan.SplitPlan):
@@ -86,7 +86,7 @@ class ProposerSolverPlan(plan.SplitPlan):
             self._judge.begin_stage()
 
     def draw(self, place: plan.StageId, material: plan.Material) -> Iterator[plan.Question]:
-        """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
+        """See `Plan.draw`. At stage 1, each valid proposal once, then built-in problems at this node's level."""
         self._level.enter_round(place.round)
         return (
             self._draw_proposal_questions(place, material)
@@ -95,7 +95,7 @@ class ProposerSolverPlan(plan.SplitPlan):
         )
 
     def select_questions(self, task: str, side: plan.Split, count: int) -> list[plan.Question]:
-        """Distinct built-in problems of one side of the split, from all levels in turn; none for proposing."""
+        """Distinct built-in problems of one side of the split, from all levels in turn; none for the proposing task."""
         if task != SOLVE:
             return []
         seed = plan.hash_number("held-out", SOLVE)
@@ -113,7 +113,7 @@ class ProposerSolverPlan(plan.SplitPlan):
 
     def regenerate(self, reference: Reference, place: plan.StageId, material: plan.Material) -> plan.Question:
         """See `Plan.regenerate`. Raises RecordRejected: `unknown-task`, `config-digest`, `seed`, `held-out`, or
-        `source` (a proposal that is not valid here, or a question of another stage)."""
+        `source` (an invalid proposal, or a question of another stage)."""
         self._check_reference(reference, place)
         if reference.task == PROPOSE:
             return self._make_proposal_question(reference.seed, reference.index, place, place.peer)
@@ -130,7 +130,7 @@ class ProposerSolverPlan(plan.SplitPlan):
             return [plan.Score(0.0, failed=True) for _ in completions]
 
     def learn(self, question: plan.Question, scores: Sequence[plan.Score]) -> None:
-        """See `Plan.learn`: rewards for solving move the level."""
+        """See `Plan.learn`: rewards for solving adjust the level."""
         rewards = [score.reward for score in scores]
         if question.task == SOLVE and rewards and all(map(math.isfinite, rewards)):
             self._level.record_reward(question.entry["round"], sum(rewards) / len(rewards))
@@ -140,7 +140,7 @@ class ProposerSolverPlan(plan.SplitPlan):
         return memory
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
-        """See `Plan.load_memory`. An empty memory, of a node that trained another kind before, changes nothing."""
+        """See `Plan.load_memory`. An empty memory, from a node that trained another kind, is ignored."""
         if memory:
             self._level = problems.read_level(memory)
 
@@ -148,7 +148,7 @@ class ProposerSolverPlan(plan.SplitPlan):
         return plan.hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
 
     def _check_reference(self, reference: Reference, place: plan.StageId) -> None:
-        """Check what holds for questions of both stages. Raises RecordRejected."""
+        """Checks common to both stages. Raises RecordRejected."""
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
         if reference.config_digest != self._digest:
@@ -163,7 +163,7 @@ class ProposerSolverPlan(plan.SplitPlan):
             raise RecordRejected("seed", f"{place.peer} sent a question that is not its own in round {place.round}")
 
     def _draw_proposal_questions(self, place: plan.StageId, material: plan.Material) -> Iterator[plan.Question]:
-        """One question after the other, each at this node's level of the moment."""
+        """Yield questions of stage 0, each at this node's current level."""
         rates = problems.measure_pass_rates(material.at(place.round - 1, 1))
         seed = self._stage_seed(PROPOSE, place)
         for number in itertools.cycle(range(NUMBERS_MAX)):
@@ -173,7 +173,7 @@ class ProposerSolverPlan(plan.SplitPlan):
     def _make_proposal_question(
         self, seed: int, index: int, place: plan.StageId, author: str, rates: problems.PassRates = problems.NO_RATES
     ) -> plan.Question:
-        """A question of stage 0. Peers' proposals are scored without `rates`, which other nodes may not know."""
+        """Make a question of stage 0. For peers' proposals `rates` is left out, since other nodes may not know it."""
         topic, level = problems.topic_of(seed, index // LEVELS), index % LEVELS + 1
         entry = {"topic": topic, "level": level, "round": place.round, "author": author, "rates": rates}
         reference = Reference(PROPOSE, self._digest, seed, index)
@@ -190,7 +190,7 @@ class ProposerSolverPlan(plan.SplitPlan):
                 yield self._make_solving_question(seed, index, (), made.problem, place)
 
     def _draw_peer_problems(self, place: plan.StageId, material: plan.Material) -> Iterator[plan.Question]:
-        """Valid proposals of the round, each problem once, one of each peer in turn."""
+        """Valid proposals of the round, without duplicates, one from each peer in turn."""
         by_peer: dict[str, list[tuple[plan.Outcome, int]]] = defaultdict(list)
         for outcome in material.at(place.round, 0):
             valid = [choice for choice, score in enumerate(outcome.scores) if score.accuracy >= plan.CORRECT]
@@ -212,7 +212,7 @@ class ProposerSolverPlan(plan.SplitPlan):
     def _question_from_proposal(
         self, outcome: plan.Outcome, choice: int, place: plan.StageId, author: str = ""
     ) -> plan.Question | None:
-        """The question that a proposal makes; None if it is not valid here."""
+        """The question made from a proposal; None if the proposal is invalid here."""
         proposal = (
             self._read_proposal(outcome.completions[choice])
             if outcome.scores[choice].accuracy >= plan.CORRECT
@@ -257,7 +257,7 @@ class ProposerSolverPlan(plan.SplitPlan):
         author: str = "",
         more: Mapping[str, Any] | None = None,
     ) -> plan.Question:
-        """A question of stage 1; `author` is the peer who wrote the completions, empty for this node."""
+        """Make a question of stage 1. `author`: the peer whose completions are scored, empty for this node."""
         entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
         return plan.Question(
             Reference(SOLVE, self._digest, seed, index, sources), problems.make_solution_messages(problem), entry, 1
@@ -285,7 +285,7 @@ class ProposerSolverPlan(plan.SplitPlan):
         return scores
 
     def _check_solutions(self, proposals: Sequence[problems.Proposal], author: str) -> list[TestResults]:
-        """Results of the solutions. Those that pass run a second time: what differs from run to run proves nothing."""
+        """Run the solutions. Those that pass run a second time: a result that varies between runs proves nothing."""
         marks = run_jobs(self._runner, [ProgramJob(each.solution, each.problem.tests) for each in proposals], author)
         again = [place for place, mark in enumerate(marks) if mark.all_passed]
         jobs = [ProgramJob(proposals[place].solution, proposals[place].problem.tests, copy=1) for place in again]
@@ -303,7 +303,7 @@ class ProposerSolverPlan(plan.SplitPlan):
         jobs = {text: ProgramJob(text, problem.tests) for text in programs if text is not None}
         marks = dict(zip(jobs, run_jobs(self._runner, list(jobs.values()), question.entry["author"]), strict=True))
         if any(mark.state == "unaffordable" for mark in marks.values()):
-            marks = dict.fromkeys(jobs, FAILED)  # so that no completion of a group is better off than another
+            marks = dict.fromkeys(jobs, FAILED)  # all fail, so that completions of a group are treated alike
         judged = self._ask_judge(problem, list(jobs))
         return [
             self._rewards.score_program(text, found, marks.get(program or ""), judged.get(program or ""))
@@ -311,7 +311,7 @@ class ProposerSolverPlan(plan.SplitPlan):
         ]
 
     def _ask_judge(self, problem: problems.Problem, programs: list[str]) -> dict[str, bool]:
-        """The judge's verdict on each program of a group; empty if it does not judge all of them."""
+        """The judge's verdict on each program of a group; empty unless it judges all of them."""
         judged: dict[str, bool] = {}
         for program in programs:
             if self._judge is None or self._is_cancelled():
@@ -324,13 +324,14 @@ class ProposerSolverPlan(plan.SplitPlan):
 
 
 def is_held_out_problem(problem: problems.Problem) -> bool:
-    """Whether a proposal has the words of a built-in problem that is held out."""
+    """Whether a proposal is worded like a held-out built-in problem."""
     found = problems.parse_steps(problem.text)
     return found is not None and plan.split_of(SOLVE, problems.canonical_form_of_steps(*found)) == "held-out"
 
 
 def _options_digest(options: ProposerOptions) -> str:
-    """Covers all that makes a question and its score: nodes that differ in it refuse each other's groups."""
+    """Covers everything that determines questions and scores: nodes with different digests refuse each other's
+    groups."""
     limits = msgspec.json.encode(options.limits).decode()
     parts = (options.rewards, options.problem_bytes, options.test_bytes, options.solution_bytes, limits)
     return f"{plan.hash_number('proposer-solver', WORDING, *parts, bits=63):016x}"

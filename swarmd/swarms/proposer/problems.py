@@ -1,7 +1,7 @@
-"""Programming problems: how proposals are asked for, read and shown, how hard they are, and built-in ones by number.
+"""Programming problems: prompts for proposals, parsing and display, difficulty, and built-in problems by number.
 
-A built-in problem takes a few steps on a number, a list of numbers or a text, one step for each level. Built-in
-problems are solved if there is no valid proposal, and some of them are held out.
+A built-in problem applies a few steps to a number, a list of numbers or a text, one step for each level. They are
+solved when there is no valid proposal, and some are held out.
 """
 
 import ast
@@ -24,17 +24,17 @@ from swarmd.swarms.plan import CORRECT, Message, Outcome, hash_number
 FUNCTION = "solve"
 TESTS_MIN = 4
 TESTS_MAX = 8
-SHOWN = 2  # in the question; the others decide
-RESULT_CHARACTERS_MAX = 1000  # of one value that a program returned, as `repr` writes it
+SHOWN = 2  # tests shown in the question; the hidden ones decide
+RESULT_CHARACTERS_MAX = 1000  # of the `repr` of one returned value
 PLAIN = (bool, int, float, str)
 
 _UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 class ProblemTest(msgspec.Struct, frozen=True):
-    """A call and what it must return, both as `repr` writes them, so that equal tests are equal texts."""
+    """A call and its expected result, both as `repr` writes them, so that equal tests are equal texts."""
 
-    arguments: str  # a tuple
+    arguments: str  # `repr` of a tuple
     expected: str
 
     @property
@@ -44,12 +44,11 @@ class ProblemTest(msgspec.Struct, frozen=True):
 
 
 def make_test(arguments: tuple[Any, ...], expected: Any) -> ProblemTest:
-    """A test of plain values."""
     return ProblemTest(repr(arguments), repr(expected))
 
 
 def read_test(line: str) -> ProblemTest | None:
-    """The test in a line; None if it is not one call with plain values, compared with a plain value."""
+    """Parse a test from a line; None unless it compares one call on plain values with a plain value."""
     tree = _parse_python(line.strip())
     match tree.body if isinstance(tree, ast.Module) else None:
         case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]), None)] if (
@@ -67,7 +66,7 @@ def read_test(line: str) -> ProblemTest | None:
 
 
 def is_plain_value(value: Any) -> bool:
-    """Whether a literal can be written in one way only: no set, no bytes, no complex number, no NaN or infinity."""
+    """Whether a literal has only one spelling: no set, bytes, complex number, NaN or infinity."""
     if isinstance(value, list | tuple):
         return all(map(is_plain_value, value))
     if isinstance(value, dict):
@@ -78,7 +77,7 @@ def is_plain_value(value: Any) -> bool:
 
 
 def is_passed(test: ProblemTest, returned: str) -> bool:
-    """Whether what a program returned, as `repr` wrote it, equals what the test expects, as Python compares them."""
+    """Whether a program's result, as its `repr`, equals the expected value under Python's `==`."""
     if returned == test.expected:
         return True
     if len(returned) > RESULT_CHARACTERS_MAX:
@@ -91,11 +90,11 @@ def is_passed(test: ProblemTest, returned: str) -> bool:
 
 
 def do_tests_need_solution(tests: Sequence[ProblemTest]) -> bool:
-    """Whether the hidden tests need a solution: no constant passes them, and no argument that is returned."""
+    """Whether the hidden tests need a real solution: neither a constant nor returning an argument passes them."""
     hidden = tests[SHOWN:]
     calls = [ast.literal_eval(test.arguments) for test in hidden]
     expected = [ast.literal_eval(test.expected) for test in hidden]
-    if all(value == expected[0] for value in expected):  # as `passes` compares them: True is 1, and 1 is 1.0
+    if all(value == expected[0] for value in expected):  # compared as in `is_passed`: True == 1 == 1.0
         return False
     places = min(map(len, calls))
     return not any(all(call[at] == value for call, value in zip(calls, expected, strict=True)) for at in range(places))
@@ -104,7 +103,7 @@ def do_tests_need_solution(tests: Sequence[ProblemTest]) -> bool:
 def _parse_python(text: str, mode: str = "exec") -> ast.AST | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as one for the literal "\d"
+            warnings.simplefilter("ignore")  # such as for the literal "\d"
             return ast.parse(text, mode=mode)
     except _UNREADABLE:
         return None
@@ -119,27 +118,25 @@ _FENCE = re.compile(r"```(?:python3?|py)[ \t]*\r?\n(.*?)```", re.DOTALL)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is asked, and how it is checked. The text is safe to be shown."""
+    """A problem statement and its tests. The text is safe to display."""
 
     text: str
     tests: tuple[ProblemTest, ...]
 
     @property
     def digest(self) -> str:
-        """16 hex digits, the same for the same problem whoever proposed it."""
+        """16 hex digits, equal for equal problems, whoever proposed them."""
         lines = (self.text, *(test.source_line for test in self.tests))
         return hashlib.sha256("\x1f".join(lines).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A problem with the program that its author gives as the solution."""
-
     problem: Problem
     solution: str
 
 
 def find_sections(completion: str) -> dict[str, str] | None:
-    """The three texts, if each tag occurs once, in order, and nothing follows the last; else None."""
+    """The content of the three tags, if each occurs once, in order, and nothing follows the last; else None."""
     tags = [tag for name in SECTIONS for tag in (f"<{name}>", f"</{name}>")]
     if any(completion.count(tag) != 1 for tag in tags):
         return None
@@ -148,7 +145,7 @@ def find_sections(completion: str) -> dict[str, str] | None:
 
 
 def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal | None:
-    """The proposal in three texts; None if one of them is out of bounds, or the tests can be passed without solving."""
+    """Parse a proposal; None if a section is out of bounds, or trivial programs pass the tests."""
     text = neutralize_markup(sections["problem"].strip())
     lines = [line for line in sections["tests"].splitlines() if line.strip()]
     solution = strip_fence(sections["solution"])
@@ -165,13 +162,13 @@ def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal
 
 
 def _read_bounded_test(line: str, bytes_max: int) -> ProblemTest | None:
-    """The test in a line, if both the line and the test as it is shown are short enough."""
+    """Parse a test, if both the line and its displayed form are short enough."""
     test = read_test(line) if is_within_bytes(line, bytes_max) else None
     return test if test is not None and is_within_bytes(neutralize_markup(test.source_line), bytes_max) else None
 
 
 def is_within_bytes(text: str, bytes_max: int) -> bool:
-    """Whether a text is valid Unicode of at most `bytes_max` bytes of UTF-8."""
+    """Whether a text is valid Unicode of at most `bytes_max` bytes in UTF-8."""
     try:
         return len(text.encode()) <= bytes_max
     except UnicodeEncodeError:
@@ -179,19 +176,18 @@ def is_within_bytes(text: str, bytes_max: int) -> bool:
 
 
 def neutralize_markup(text: str) -> str:
-    """A peer's text, changed so that nothing in it passes for a tag, a fence or a control character."""
+    """Escape a peer's text so that nothing in it passes for a tag, a fence or a control character."""
     printable = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
     return _TAG.sub("< ", printable).replace("```", "'''")
 
 
 def strip_fence(text: str) -> str:
-    """A program, without the fence if it stands in one alone."""
+    """Remove the fence if the text is a single fenced program."""
     found = _FENCE.fullmatch(text.strip())
     return (str(found[1]) if found else text).strip("\r\n")
 
 
 def find_fenced_programs(completion: str) -> list[str]:
-    """The fenced blocks of Python in a solver's completion."""
     return [str(block) for block in _FENCE.findall(completion)]
 
 
@@ -238,22 +234,22 @@ def make_proposal_messages(topic: str, level: int) -> tuple[Message, ...]:
 
 
 def make_solution_messages(problem: Problem) -> tuple[Message, ...]:
-    """The messages of stage 1: the problem and its first tests. A peer wrote them, so they are not trusted."""
+    """The messages of stage 1: the problem and its first tests. They are a peer's text, so they are not trusted."""
     examples = "\n".join(neutralize_markup(test.source_line) for test in problem.tests[:SHOWN])
     return Message("system", SOLVE, trusted=True), Message("user", f"{problem.text}\n\n{examples}")
 
 
-EVERY_ROUNDS = 5  # after so many rounds with results the level may move
-COMPARED = 10  # rounds, with as many before them
-THRESHOLD = 0.05  # of the difference in mean reward
-NEUTRAL = 0.5  # worth of a proposal that nobody has tried yet
+EVERY_ROUNDS = 5  # rounds with results between changes of the level
+COMPARED = 10  # rounds averaged, and compared with as many before
+THRESHOLD = 0.05  # difference in mean reward that changes the level
+NEUTRAL = 0.5  # difficulty reward of a proposal that nobody has tried yet
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class DifficultyLevel(msgspec.Struct, forbid_unknown_fields=True):
-    """A node's level, from 1 to 5, moved by the mean of its rewards for solving in each round.
+    """A node's difficulty level, from 1 to 5, adjusted by its mean reward for solving in each round.
 
     After every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. If it
     is better by more than 0.05, the level rises by one; if it is as much worse, it falls by one. A checkpoint holds
@@ -262,20 +258,20 @@ class DifficultyLevel(msgspec.Struct, forbid_unknown_fields=True):
 
     level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)]
     rewards: Annotated[list[Finite], msgspec.Meta(max_length=2 * COMPARED)] = []
-    rounds: Number = 0  # since the means were last compared
-    round: int = -1  # that is not over
-    total: float = 0.0  # of its groups' mean rewards
+    rounds: Number = 0  # rounds since the last comparison
+    round: int = -1  # round in progress; -1: none
+    total: float = 0.0  # sum of this round's mean group rewards
     groups: Number = 0
 
     def record_reward(self, round: int, reward: float) -> None:
-        """Take the mean reward of one own group into account."""
+        """Add the mean reward of one own group."""
         self.enter_round(round)
         self.round = round
         self.total += reward
         self.groups += 1
 
     def enter_round(self, round: int) -> None:
-        """Close the round before, if it had results and this is another one."""
+        """If another round begins, close the previous one, provided it had results."""
         if round == self.round or not self.groups:
             return
         self.rewards = [*self.rewards, self.total / self.groups][-2 * COMPARED :]
@@ -287,7 +283,7 @@ class DifficultyLevel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_level(remembered: Any) -> DifficultyLevel:
-    """The level in a checkpoint. Raises SwarmError if it cannot be read."""
+    """Read the level from a checkpoint. Raises SwarmError if it is malformed."""
     try:
         return msgspec.convert(remembered, DifficultyLevel)
     except msgspec.ValidationError as error:
@@ -306,13 +302,13 @@ def compare_halves(rewards: list[float]) -> int:
 
 
 class PassRates(msgspec.Struct, frozen=True):
-    """Shares of solvers' programs that were right in the round before."""
+    """Pass rates of solvers' programs in the round before."""
 
-    by_problem: Mapping[str, float] = {}  # by the problem's digest
+    by_problem: Mapping[str, float] = {}  # by problem digest
     by_kind: Mapping[tuple[str, int], float] = {}  # by topic and level
 
     def difficulty_reward(self, problem: str, topic: str, level: int) -> float:
-        """What a valid proposal's difficulty is worth: 1 - share, but 0 if all or none could solve it."""
+        """The reward for a valid proposal's difficulty: 1 - pass rate, but 0 if everyone or no one solved it."""
         share = self.by_problem.get(problem, self.by_kind.get((topic, level)))
         if share is None:
             return NEUTRAL
@@ -323,7 +319,7 @@ NO_RATES = PassRates()
 
 
 def measure_pass_rates(outcomes: Iterable[Outcome]) -> PassRates:
-    """The rates of proposals in these outcomes; built-in problems are left out."""
+    """Pass rates of proposals in these outcomes, without built-in problems."""
     by_problem: dict[str, list[bool]] = defaultdict(list)
     by_kind: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for outcome in outcomes:
@@ -339,22 +335,22 @@ def measure_pass_rates(outcomes: Iterable[Outcome]) -> PassRates:
 
 
 TESTS = 6
-ATTEMPTS_MAX = 64  # at a problem whose tests need a solution
+ATTEMPTS_MAX = 64  # tries to generate a problem whose tests need a real solution
 VOWELS = "aeiou"
 LETTERS = VOWELS * 2 + "bcdlmnprst"
-THEN = "; then "  # between the words of two steps
+THEN = "; then "  # joins the descriptions of steps
 
 _TEXT = re.compile(r"solve takes ([^.]+)\. ([^.]+)\. return the result\.")
 
 
 class TransformStep(NamedTuple):
-    """One transformation of `x`; `k`, in its words and in its expression, is drawn from a range."""
+    """One transformation of `x`; its parameter `k` is drawn from a range."""
 
     words: str
-    python: str  # the expression
+    python: str  # Python expression
     least: int = 0
     most: int = 0
-    easy: bool = False  # a tiny model can compute what it gives
+    easy: bool = False  # a tiny model can compute it
 
     def apply(self, value: Any, k: int) -> Any:
         return _compile_expression(self.python)(value, k)
@@ -362,18 +358,18 @@ class TransformStep(NamedTuple):
 
 @cache
 def _compile_expression(expression: str) -> Callable[[Any, int], Any]:
-    """The function of a step. Only the expressions below get here, and nothing that a peer or a model wrote."""
+    """Compile a step's expression. Only expressions from this file get here, never text of a peer or a model."""
     function: Callable[[Any, int], Any] = eval(f"lambda x, k: {expression.format(k='k')}")
     return function
 
 
 class StepFamily(NamedTuple):
-    """Steps on one kind of value, and how such values are drawn."""
+    """Steps on one type of value, and how to draw such values."""
 
     name: str
     takes: str
     steps: tuple[TransformStep, ...]
-    endings: tuple[TransformStep, ...]  # steps to another kind of value: only the last may be one of them
+    endings: tuple[TransformStep, ...]  # steps that change the type; allowed only as the last step
     draw: Callable[[Random], Any]
 
 
@@ -438,14 +434,14 @@ Steps = Sequence[tuple[TransformStep, int]]
 
 
 class BuiltInProblem(msgspec.Struct, frozen=True):
-    """A built-in problem. Equal `canonical`, equal solutions."""
+    """A built-in problem. Equal `canonical` means equal solutions."""
 
     problem: Problem
     canonical: str
 
 
 def make_built_in_problem(seed: int, number: int, level: int) -> BuiltInProblem:
-    """The same problem on every node, with one step for each level."""
+    """Make a problem with one step for each level; the same on every node."""
     for attempt in range(ATTEMPTS_MAX):
         random = Random(hash_number("built-in", seed, number, level, attempt, bits=63))
         made = _try_make_problem(random, level)
@@ -480,7 +476,7 @@ def canonical_form_of_steps(family: StepFamily, steps: Steps) -> str:
 
 
 def parse_steps(text: str) -> tuple[StepFamily, Steps] | None:
-    """The steps of a problem in the words of the built-in ones, in any case and white space; None for any other."""
+    """Parse the steps from a problem worded like a built-in one, ignoring case and white space; None for any other."""
     found = _TEXT.fullmatch(" ".join(text.lower().split()))
     family = next((each for each in FAMILIES if found and each.takes == found[1]), None)
     if found is None or family is None:
