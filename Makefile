@@ -95,7 +95,7 @@ drift: $(READY) ## generated files are what their sources say
 	$(BIN)/python packaging/charts.py build/charts build/chart_types.py
 	diff -r build/charts docs/charts
 	diff build/chart_types.py swarmd/core/chart_types.py
-	$(BIN)/typer swarmd.cli utils docs --name swarmd --output build/CLI.md
+	$(BIN)/python packaging/cli_docs.py build/CLI.md
 	diff build/CLI.md docs/CLI.md
 
 ledger: $(READY) ## how much there is of everything, and how much more than at the last release
@@ -127,7 +127,7 @@ durations: $(READY) types ## time every test file, into tests/durations.json; on
 	$(call pytest,--record)
 
 cli-docs: $(READY) ## write docs/CLI.md
-	$(BIN)/typer swarmd.cli utils docs --name swarmd --output docs/CLI.md
+	$(BIN)/python packaging/cli_docs.py docs/CLI.md
 
 dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
 	rm -rf dist
