@@ -15,7 +15,9 @@ PAYING = re.compile(r"(?:\* `--(?:rpc URL|account KEYSTORE|passphrase-file FILE|
 def shorten(text: str) -> str:
     """Drop indexes of commands, `--help`, headings of lists, usage that names no argument, and repeated options."""
     text = re.sub(r"\*\*Commands\*\*:\n\n(?:\* .*\n)+\n?", "", text)
-    text = re.sub(r"^\* `--help`: .*\n", "", text, flags=re.M)
+    text = re.sub(r"^\* `--help`: .*\n| *\[env var: SWARMD_INIT_\w+\]", "", text, flags=re.M)
+    text = re.sub(r"^(\* `[^-].*)  \[required\]$", r"\1", text, flags=re.M)
+    text = re.sub(r"env var: SWARMD_INIT_\w+; ", "", text).replace("<int range>", "N").replace("<float range>", "N")
     text = re.sub(r"\*\*(?:Usage|Options|Arguments)\*\*:\n\n", "", text)
     text = re.sub(r"```console\n\$ swarmd(?: [a-z-]+)* \[OPTIONS\](?: COMMAND \[ARGS\]\.\.\.)?\n```\n\n", "", text)
     text = re.sub(r"```console\n\$ (.*)\n```", r"`\1`", text).replace(" [OPTIONS]", "")
