@@ -123,7 +123,7 @@ def tell_kept(costs: Path) -> str:
     return text + "".join(f"\n{note}\n" for note in kept["notes"])
 
 
-HEAD = "| Arm | seeds | learned | × filtered | in equal time | unlearned, lost |\n" + "|---" * 6 + "|\n"
+HEAD = "| Arm | seeds | learned | × loner | × filtered | in equal time | unlearned, lost |\n" + "|---" * 7 + "|\n"
 
 
 def _line(arm: str, found: Runs, arms: Arms) -> str:
@@ -136,7 +136,8 @@ def _line(arm: str, found: Runs, arms: Arms) -> str:
     in_time = "" if arm == FILTERED else _tell_times(found, arms.get(FILTERED, {}), seconds_of)
     unlearnt, lost = (sum(each) for each in zip(*(o.count_unlearnt() for o in found.values()), strict=True))
     seeds = len({start.seed for start in found})
-    return f"| {arm} | {seeds} | {mean(lambda o: area(o, o.tokens)):+.4f} | {above} | {than} | {in_time} | {unlearnt}, {lost} |\n"
+    learned = mean(lambda o: area(o, o.tokens))
+    return f"| {arm} | {seeds} | {learned:+.4f} | {above} | {than} | {in_time} | {unlearnt}, {lost} |\n"
 
 
 def _tell_times(ours: Runs, theirs: Runs, axis: Axis) -> str:
