@@ -42,8 +42,8 @@ def page(chart: AnyChart) -> str:
         f"| {each['trigger']} | {_in_words(each['source'], 'any other')} | {each['why']} |"
         for each in chart.source.get("ignored", ())
     )
-    # On a page no state is coloured, so the diagram needs no styles.
-    mermaid = re.sub(r"^ *(?:classDef|Class) .*\n", "", to_mermaid(chart), flags=re.M)
+    # On a page no state is coloured, so the diagram needs no styles, and states no declarations but for nested ones.
+    mermaid = re.sub(r'^ *(?:classDef .*|Class .*|state "(\w+)" as \1)\n', "", to_mermaid(chart), flags=re.M)
     return PAGE.format(name=chart.name, mermaid=mermaid, rows=rows, ignored=ignored)
 
 
