@@ -9,18 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+ORDER = "Arguments of a command come first, in their order, then its options."
 PAYING = re.compile(r"(?:\* `--(?:rpc URL|account KEYSTORE|passphrase-file FILE|max-gwei <float>)`: .*\n){4}")
 
 
 def shorten(text: str) -> str:
-    """Drop indexes of commands, `--help`, headings of lists, usage that names no argument, and repeated options."""
+    """Drop indexes of commands, `--help`, headings of lists, usage, types of arguments, and repeated options."""
     text = re.sub(r"\*\*Commands\*\*:\n\n(?:\* .*\n)+\n?", "", text)
     text = re.sub(r"^\* `--help`: .*\n| *\[env var: SWARMD_INIT_\w+\]", "", text, flags=re.M)
     text = re.sub(r"^(\* `[^-].*)  \[required\]$", r"\1", text, flags=re.M)
     text = re.sub(r"env var: SWARMD_INIT_\w+; ", "", text).replace("<int range>", "N").replace("<float range>", "N")
     text = re.sub(r"\*\*(?:Usage|Options|Arguments)\*\*:\n\n", "", text)
-    text = re.sub(r"```console\n\$ swarmd(?: [a-z-]+)* \[OPTIONS\](?: COMMAND \[ARGS\]\.\.\.)?\n```\n\n", "", text)
-    text = re.sub(r"```console\n\$ (.*)\n```", r"`\1`", text).replace(" [OPTIONS]", "")
+    text = re.sub(r"```console\n\$ .*\n```\n\n", "", text)
+    text = re.sub(r"^(\* `[^-`]+?) <[^`]*>`", r"\1`", text, flags=re.M)
+    text = text.replace("\n\n## ", f"\n\n{ORDER}\n\n## ", 1)
     first = PAYING.search(text)
     if first is None:
         raise SystemExit("no command has the options of payments; adapt PAYING")
