@@ -368,7 +368,7 @@ GAUGES: dict[str, GaugeSpec] = {
     "chain_day_spent_coins": GaugeSpec("Most coins that transactions signed today (UTC) may cost."),
     "chain_day_budget_coins": GaugeSpec("chain.fees.day_coins_max; absent for none."),
     "submissions_open": GaugeSpec("Open submissions: waiting, sent, or in a block.", ("state",)),
-    "submission_oldest_seconds": GaugeSpec("Age of the oldest open submission; absent if there is none."),
+    "submission_oldest_seconds": GaugeSpec("Age of the next submission in the queue; absent if there is none."),
 }
 
 
