@@ -49,7 +49,7 @@ run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C
 	  [ $$code -eq 130 ] || exit $$code  # 130: Ctrl-C, which is no error
 
 # Most tests wait, so what needs no tests is checked beside them.
-test: programs ## everything CI checks, with what that needs; STRICT=1: a test whose program is missing fails
+test: verifiers programs ## everything CI checks, with what that needs; STRICT=1: a test whose program is missing fails
 	@begun=$$(date +%s); $(MAKE) --no-print-directory -j2 $(COMPILED) $(CONTRACTS_READY) && \
 	  $(MAKE) --no-print-directory -j3 tests lint types layers drift && $(MAKE) --no-print-directory ledger && \
 	  echo "make test: all passed, $$(($$(date +%s) - begun)) s"
@@ -95,7 +95,7 @@ drift: $(READY) ## generated files are what their sources say
 	$(BIN)/python packaging/charts.py build/charts build/chart_types.py
 	diff -r build/charts docs/charts
 	diff build/chart_types.py swarmd/core/chart_types.py
-	$(BIN)/typer swarmd.cli utils docs --name swarmd --output build/CLI.md
+	$(BIN)/python packaging/cli_docs.py build/CLI.md
 	diff build/CLI.md docs/CLI.md
 
 ledger: $(READY) ## how much there is of everything, and how much more than at the last release
@@ -127,7 +127,7 @@ durations: $(READY) types ## time every test file, into tests/durations.json; on
 	$(call pytest,--record)
 
 cli-docs: $(READY) ## write docs/CLI.md
-	$(BIN)/typer swarmd.cli utils docs --name swarmd --output docs/CLI.md
+	$(BIN)/python packaging/cli_docs.py docs/CLI.md
 
 dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
 	rm -rf dist
@@ -152,9 +152,9 @@ gpu-check: ## on that machine, with this checkout and gpu-wheels in it: is swarm
 
 verifiers: .tools/verifiers/bin/python ## an environment with verifiers 0.4 and nothing of swarmd, for the tests of that kind
 
-.tools/verifiers/bin/python:
-	$(PYTHON) -m venv --clear .tools/verifiers
-	.tools/verifiers/bin/python -m pip install --quiet verifiers==0.4.0
+.tools/verifiers/bin/python: | $(READY)
+	$(PYTHON) -m venv --clear --without-pip .tools/verifiers
+	$(BIN)/uv pip install --quiet --python $@ verifiers==0.4.0
 
 soak: $(READY) verifiers ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), all attacks (SOAK_S=3600), long tests
 	$(BIN)/swarmd sim --seeds $(SEEDS)

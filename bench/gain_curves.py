@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.measure import Sample
-from bench.paired import SEEDS_MIN, interval, ratio_interval
+from bench.paired import SEEDS_MIN, ratio_interval
 
 LONER, FILTERED, POISONED, POOLED = "loner", "filtered loner", "poisoned", "pooled"
 FASTER, REPLAY = "faster loner", "replay"
@@ -116,13 +115,6 @@ def _alike(start: Start, runs: Runs) -> Outcome | None:
         return runs[start]
     others = [each for each in sorted(runs) if each.seed == start.seed and len(each.held_out) != len(start.held_out)]
     return runs[others[0]] if others else None
-
-
-def difference(pairs: Sequence[tuple[float, float]]) -> Sample | None:
-    """The interval of what the first has more; None of too few seeds."""
-    if len(pairs) < SEEDS_MIN:
-        return None
-    return interval([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
 
 
 class Times(msgspec.Struct, frozen=True):

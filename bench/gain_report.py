@@ -23,7 +23,6 @@ from bench.gain_curves import (
     area,
     by_regime,
     compare,
-    difference,
     seconds_of,
     times,
     tokens_of,
@@ -78,24 +77,22 @@ Written by `python -m bench gain` from [its results](../bench/gain.jsonl); do no
 families of reasoning-gym, alone or learning from each other ([recipe](../bench/gain.toml)).
 
 - *Learned*: the area under held-out accuracy against generated tokens, above the base's, divided by all tokens.
-- *Above the loner*: the difference to a node that trains alone, from the same base, up to the same tokens.
-- *× filtered*: how many times as much was learned as by the filtered loner, which generates more and keeps only
+- *× loner*: how many times as much was learned as by a node that trains alone on all that it generates.
+- *× filtered*: how many times as much was learned, at equal tokens, as by the filtered loner, which keeps only
   informative groups: the mean over seeds, its 95 % interval (bootstrap over pairs of seeds) and the lowest seed. Fewer
-  than three seeds have no interval and prove nothing. *In equal time*: the same at equal processor time, on a busy
-  machine.
+  than three seeds prove nothing. *In equal time*: the same at equal processor time, on a busy machine.
 - *Unlearned, lost*: skills (families with an accuracy of at least .3 at first) that fell by more than half, and those
   below .05.
 
 *Half generated* is swarmd as shipped: a step generates only what peers' groups leave open; with *sharing* it generates
 a whole batch besides. *Weights averaged* averages all nodes' weights every two rounds, *bounded means* as swarmd does
-([ADR 61](adr/0061-means-exact-and-bounded.md)), *averaged in pairs* those of two, as it did. A *faster loner* has the
-learning rate of nodes that share; *pooled* is one node with everybody's data, an upper bound.
-*Distilled* and *importance-corrected* losses are gone
-([ADR 39](adr/0039-foreign-text-with-its-probabilities.md)).
+([ADR 61](adr/0061-means-exact-and-bounded.md)), *averaged in pairs* those of two. A *faster loner* has the learning
+rate of nodes that share; *pooled* is one node with everybody's data, an upper bound.
 
 Families: {families}.
 
 """
+GONE = ("distilled", "importance-corrected")  # losses that swarmd no longer has: ADR 39
 
 
 def tell(name: str, outcomes: Sequence[Outcome], recipe: Recipe) -> str:
@@ -110,7 +107,8 @@ def tell(name: str, outcomes: Sequence[Outcome], recipe: Recipe) -> str:
     if not name:
         text += "\n![Held-out accuracy against generated tokens](images/gain.svg)\n"
     for regime, arms in by_regime(outcomes).items():
-        text += f"\n### {regime}\n\n{HEAD}{''.join(_line(arm, found, arms) for arm, found in arms.items())}"
+        lines = (_line(arm, found, arms) for arm, found in arms.items() if arm not in GONE)
+        text += f"\n### {regime}\n\n{HEAD}{''.join(lines)}"
         text += _tell_goal(regime, arms, len(recipe.seeds))
     return text + "\n"
 
@@ -118,44 +116,28 @@ def tell(name: str, outcomes: Sequence[Outcome], recipe: Recipe) -> str:
 def tell_kept(costs: Path) -> str:
     """What groups cost, as `bench crossover` measured it last."""
     kept = msgspec.json.decode(costs.read_bytes())
-    text = f"## What a group costs\n\nMeasured by `python -m bench crossover`: {kept['settings']}. {kept['taken']}.\n"
+    text = f"## What a group costs\n\nMeasured by `python -m bench crossover`: {kept['settings']}.\n"
     for table in kept["tables"]:
         lines = (table["columns"], ["---"] * len(table["columns"]), *table["rows"])
         text += "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return text + "".join(f"\n{note}\n" for note in kept["notes"])
 
 
-HEAD = (
-    "| Arm | seeds | learned | above the loner | × filtered | in equal time | unlearned, lost | tokens |\n"
-    + "|---" * 8
-    + "|\n"
-)
+HEAD = "| Arm | seeds | learned | × loner | × filtered | in equal time | unlearned, lost |\n" + "|---" * 7 + "|\n"
 
 
 def _line(arm: str, found: Runs, arms: Arms) -> str:
     def mean(read: Callable[[Outcome], float]) -> float:
         return fmean(map(read, found.values()))
 
-    above = _tell_difference(found, arms.get(LONER, {}), arm == LONER)
+    beside = times(compare(found, arms.get(LONER, {}), tokens_of))
+    above = "" if arm == LONER or beside is None else f"{beside.mean:.2f}"
     than = "" if arm == FILTERED else _tell_times(found, arms.get(FILTERED, {}), tokens_of)
     in_time = "" if arm == FILTERED else _tell_times(found, arms.get(FILTERED, {}), seconds_of)
     unlearnt, lost = (sum(each) for each in zip(*(o.count_unlearnt() for o in found.values()), strict=True))
     seeds = len({start.seed for start in found})
-    return (
-        f"| {arm} | {seeds} | {mean(lambda o: area(o, o.tokens)):+.4f} | {above} | {than} | {in_time} "
-        f"| {unlearnt}, {lost} | {mean(lambda o: o.tokens[-1]):,.0f} |\n"
-    )
-
-
-def _tell_difference(ours: Runs, theirs: Runs, is_same: bool) -> str:
-    pairs = compare(ours, theirs)
-    if is_same or not pairs:
-        return ""
-    known = difference(pairs)
-    if known is None:
-        return f"{fmean(a - b for a, b in pairs):+.4f} ({len(pairs)} seed{'s' * (len(pairs) > 1)})"
-    low, mean, high = known.values
-    return f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
+    learned = mean(lambda o: area(o, o.tokens))
+    return f"| {arm} | {seeds} | {learned:+.4f} | {above} | {than} | {in_time} | {unlearnt}, {lost} |\n"
 
 
 def _tell_times(ours: Runs, theirs: Runs, axis: Axis) -> str:

@@ -3,6 +3,7 @@
 DIR gets a Markdown page for each chart, TYPES the states and triggers of all charts as types of Python.
 """
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,8 +24,7 @@ Drawn from `statecharts/{name}.yaml` by `make charts`; edit that file, not this 
 |---|---|---|---|
 {rows}
 
-These change nothing. Any other trigger in any other state is an error in tests and in the simulator; a node leaves its
-state as it is, and logs it.
+These change nothing. Any other trigger is an error in tests and in the simulator; a node logs it and keeps its state.
 
 | Trigger | In | Why |
 |---|---|---|
@@ -42,7 +42,9 @@ def page(chart: AnyChart) -> str:
         f"| {each['trigger']} | {_in_words(each['source'], 'any other')} | {each['why']} |"
         for each in chart.source.get("ignored", ())
     )
-    return PAGE.format(name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
+    # On a page no state is coloured, so the diagram needs no styles, and states no declarations but for nested ones.
+    mermaid = re.sub(r'^ *(?:classDef .*|Class .*|state "(\w+)" as \1)\n', "", to_mermaid(chart), flags=re.M)
+    return PAGE.format(name=chart.name, mermaid=mermaid, rows=rows, ignored=ignored)
 
 
 def _in_words(source: str | list[str], all_of_them: str) -> str:

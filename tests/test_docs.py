@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -18,6 +19,7 @@ from swarmd.swarms.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_KEYS = (".toml", ".py", ".pem", ".proto", ".json", ".key", ".pass")
+PROOFS = tomllib.loads((ROOT / "tests" / "proofs.toml").read_text(encoding="utf-8"))
 MANIFEST_ONLY = {"chain.min_submissions", "chain.max_stage_s"}
 
 
@@ -31,7 +33,7 @@ def name_of(path: Path) -> str:
 
 
 PAGES = tracked("*.md")
-# Typer writes docs/CLI.md from the verbs themselves.
+# docs/CLI.md is made from the commands themselves.
 COMMANDED = [page for page in tracked("*.md", "*.toml", "*.md.txt", "*.service") if page.name != "CLI.md"]
 
 
@@ -136,20 +138,24 @@ def test_every_kind_and_decision_is_in_its_table() -> None:
     assert all(f"]({page.name})" in index for page in tracked("docs/adr/0*.md"))
 
 
+def missing_tests(proofs: dict[str, list[str]]) -> list[str]:
+    """What names no test, and tests that are not there."""
+    missing = [what for what, tests in proofs.items() if not tests]
+    for file, _, name in (test.partition("::") for tests in proofs.values() for test in tests):
+        if not re.search(rf"\bdef {name}\b", (ROOT / "tests" / file).read_text(encoding="utf-8")):
+            missing.append(f"{file}::{name}")
+    return missing
+
+
 def test_every_requirement_names_tests_that_are_there() -> None:
-    text = (ROOT / "docs" / "OPERATING.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text.partition("## What operators ask for")[2], re.M)
-    assert [int(number) for number, _ in rows] == list(range(1, 31))
-    for number, proofs in rows:
-        assert check_tests_in(proofs), f"requirement {number} names no test"
+    assert len(PROOFS["requirements"]) == 30 and missing_tests(PROOFS["requirements"]) == []
 
 
-def check_tests_in(text: str) -> int:
-    """How many tests a text names, all of which are there."""
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
-    for file, name in named:
-        assert re.search(rf"\bdef {name}\b", (ROOT / "tests" / file).read_text(encoding="utf-8")), f"{file}::{name}"
-    return len(named)
+def test_every_attack_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8").partition("## What holds")[2]
+    rows = re.findall(r"^\| ([^|]+) \|(?: [^|]+ \|){2}$", text, re.M)
+    assert [row for row in rows if row != "Attack"] == list(PROOFS["attacks"])
+    assert len(PROOFS["attacks"]) > 40 and missing_tests(PROOFS["attacks"]) == []
 
 
 def names_in(path: Path) -> set[str]:
@@ -239,10 +245,3 @@ def test_contributing_names_targets_and_modules_that_are_there() -> None:
     assert len(shown) > 20 and {word for words in shown for word in words.split()} - targets == set()
     modules = set(re.findall(r"python -m ([\w.]+)", text))
     assert len(modules) > 1 and [name for name in modules if importlib.util.find_spec(name) is None] == []
-
-
-def test_every_claim_of_safety_names_tests_that_are_there() -> None:
-    text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\|(?: [^|]+ \|){3} ([^|]+) \|$", text, re.M)
-    unproved = [row for row in rows if "::" not in row and row not in ("Proved by", "no test of its own")]
-    assert check_tests_in(text) > 40 and unproved == []

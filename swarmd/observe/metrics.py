@@ -64,29 +64,29 @@ class CounterSpec(NamedTuple):
 
 
 COUNTERS: Mapping[str, CounterSpec] = {
-    "rounds_joined": CounterSpec("Rounds this node took up."),
-    "rounds_skipped": CounterSpec("Rounds this node took no part in, by cause.", {"cause": labels.SKIP_CAUSES}),
+    "rounds_joined": CounterSpec("Rounds joined."),
+    "rounds_skipped": CounterSpec("Rounds skipped, by cause.", {"cause": labels.SKIP_CAUSES}),
     "stages_trained": CounterSpec("Stages trained."),
     "stage_time_seconds": CounterSpec(
-        "Wall-clock time of trained stages, by what it went into; the parts add up to all of it.",
+        "Wall time of trained stages, by part.",
         {"part": labels.TIME_PARTS},
     ),
     "stages_cancelled": CounterSpec("Stages whose training was given up for a newer one."),
     "generated_tokens": CounterSpec("Completion tokens generated."),
     "reports_published": CounterSpec("Signed reports of a stage that are in the DHT."),
     "submissions": CounterSpec(
-        "Submissions to the contract that came into a state, by kind.",
+        "Submissions to the contract that entered a state, by kind.",
         {"kind": labels.SUBMISSION_KINDS, "state": labels.SUBMISSION_STATES},
     ),
     "submissions_refused": CounterSpec(
-        "Submissions that the contract will never take, by its error or swarmd's own word.",
+        "Submissions refused for good, by error.",
         {"kind": labels.SUBMISSION_KINDS, "code": labels.REFUSAL_CODES},
     ),
     "submission_failures": CounterSpec(
-        "Submissions that could not be made for now, by cause; they are tried again.", {"cause": labels.FAILURE_CAUSES}
+        "Submissions that failed for now, by cause; they are tried again.", {"cause": labels.FAILURE_CAUSES}
     ),
     "worker_exits": CounterSpec(
-        "Ends of worker processes, each followed by a restart unless permanent; orderly stops are not counted.",
+        "Ends of worker processes, each followed by a restart unless permanent, without orderly stops.",
         {"worker": labels.WORKERS, "cause": labels.EXIT_CAUSES},
     ),
     "records_rejected": CounterSpec(
@@ -96,20 +96,16 @@ COUNTERS: Mapping[str, CounterSpec] = {
         "Peers found to have signed two different records for one place, by kind of record.",
         {"kind": labels.EQUIVOCATIONS},
     ),
-    "tokens_set_aside": CounterSpec("Tokens of peers' right completions that were not learnt from."),
-    "groups_passed_over": CounterSpec(
-        "Peers' groups whose places in batches went to others, by reason.", {"reason": labels.PASSED_OVER}
-    ),
-    "payload_marks": CounterSpec(
-        "Peers whose right answers carry what hardly any other answer has; again in each stage."
-    ),
+    "tokens_set_aside": CounterSpec("Tokens of peers' right completions that were masked."),
+    "groups_passed_over": CounterSpec("Peers' groups left out of batches, by reason.", {"reason": labels.PASSED_OVER}),
+    "payload_marks": CounterSpec("Peers whose right answers share a text that others lack; counted in each stage."),
     "commands_failed": CounterSpec(
-        "Commands that a worker could not carry out; most are given again.", {"command": labels.COMMANDS}
+        "Commands that a worker could not carry out; most are repeated.", {"command": labels.COMMANDS}
     ),
     "chain_reorgs": CounterSpec("Reorganisations of the chain."),
     "chain_reorged_blocks": CounterSpec("Blocks that reorganisations dropped."),
     "peer_weights": CounterSpec(
-        "Peers' weights by what became of them: fetched, begun from, or why not.", {"outcome": labels.WEIGHTS}
+        "Peers' weights, by outcome: fetched, adopted, or why not.", {"outcome": labels.WEIGHTS}
     ),
     "peer_weights_bytes": CounterSpec("Bytes of peers' weights received."),
     "model_pushes": CounterSpec("Attempts to put the model on the Hub.", {"outcome": labels.OUTCOMES}),
@@ -311,47 +307,45 @@ class GaugeSpec(NamedTuple):
 
 
 GAUGES: dict[str, GaugeSpec] = {
-    "build_info": GaugeSpec("Version of the program that serves these figures; always 1.", ("version",)),
+    "build_info": GaugeSpec("Version of the program that serves these metrics; always 1.", ("version",)),
     "node_info": GaugeSpec("The node: its swarm, role and daemon's version; always 1.", ("swarm", "role", "version")),
     "daemon_up": GaugeSpec("1 while the daemon answers."),
     "start_time_seconds": GaugeSpec("When the daemon started, POSIX seconds; counters begin then."),
-    "health": GaugeSpec("1 where the node is well to this depth: live, ready, productive.", ("depth",)),
-    "layer_healthy": GaugeSpec("1 where a layer of the status is well.", ("layer",)),
+    "health": GaugeSpec("1 if the node is well to this depth: live, ready, productive.", ("depth",)),
+    "layer_healthy": GaugeSpec("1 if a layer of the status is well.", ("layer",)),
     "peers": GaugeSpec("Peers that the network worker is connected to."),
-    "isolated": GaugeSpec("1 where the node is connected and cut off from its coordinator, or this from its members."),
+    "isolated": GaugeSpec("1 if the node is connected but cut off from its coordinator or members."),
     "members": GaugeSpec("Members of the swarm that are present, as the coordinator counts; on a coordinator only."),
     "reports": GaugeSpec("Reports in for the open stage; on a coordinator only."),
     "reports_expected": GaugeSpec("Reports that the open stage waits for; on a coordinator only."),
     "members_not_waited_for": GaugeSpec(
-        "Present members that the open stage does not wait for: they, or for newcomers others like them, were silent.",
+        "Present members that the open stage does not wait for.",
         ("kind",),
     ),
     "round": GaugeSpec("Round that the swarm is in."),
     "stage": GaugeSpec("Stage that the swarm is in."),
-    "stage_limit_seconds": GaugeSpec("Longest the stage that is open may take, by its deadline."),
+    "stage_limit_seconds": GaugeSpec("Longest time that the open stage may take, by its deadline."),
     "deadline_overdue_seconds": GaugeSpec("Time since the open stage's deadline passed with nothing newer announced."),
     "swarm_finished": GaugeSpec("1 when the swarm has run its rounds."),
-    "reward_earned": GaugeSpec("Sum of the node's own rewards, over all lives of its log."),
-    "reward_last": GaugeSpec("Reward of the stage trained last."),
-    "nothing_to_learn": GaugeSpec("1 by why the stage trained last had nothing to learn from, else 0.", ("cause",)),
-    "stage_bottleneck": GaugeSpec("1 by what held the stage trained last up most, else 0.", ("cause",)),
+    "reward_earned": GaugeSpec("Sum of the node's own rewards in its log."),
+    "reward_last": GaugeSpec("Reward of the last trained stage."),
+    "nothing_to_learn": GaugeSpec("1 for the cause of nothing to learn in the last trained stage, else 0.", ("cause",)),
+    "stage_bottleneck": GaugeSpec("1 for the bottleneck of the last trained stage, else 0.", ("cause",)),
     "held_out_accuracy_ratio": GaugeSpec("Accuracy on held-out questions, as measured last."),
     "tasks_fallen": GaugeSpec(
         "Tasks whose held-out accuracy has fallen, four at most, by how they are drawn: more, as-ever.", ("drawn",)
     ),
     "task_kept_lowest_ratio": GaugeSpec(
-        "Least that a task has left of its best held-out accuracy; 1 where none has fallen."
+        "Smallest share that a task keeps of its best held-out accuracy; 1 if none has fallen."
     ),
-    "stage_trained_timestamp_seconds": GaugeSpec("When a stage was trained last, in this life of the daemon."),
+    "stage_trained_timestamp_seconds": GaugeSpec("When a stage was last trained since the daemon started."),
     "submission_confirmed_timestamp_seconds": GaugeSpec(
-        "When a submission was confirmed last, in this life, by kind.", ("kind",)
+        "When a submission was last confirmed since the daemon started, by kind.", ("kind",)
     ),
     "tokens_per_second": GaugeSpec("Completion tokens per second in the stage being trained."),
     "worker_up": GaugeSpec("1 while a worker's process runs and answers.", ("worker",)),
     "worker_silent_seconds": GaugeSpec("Time since a worker's last sign of life.", ("worker",)),
-    "worker_memory_bytes": GaugeSpec(
-        "Memory that only a worker's end gives back: anonymous pages and swap.", ("worker",)
-    ),
+    "worker_memory_bytes": GaugeSpec("A worker's anonymous pages and swap.", ("worker",)),
     "trainer_memory_limit_bytes": GaugeSpec("training.memory_bytes_max; absent for none."),
     "daemon_resident_memory_bytes": GaugeSpec("Resident memory of the daemon."),
     "log_events": GaugeSpec("Events in the log, those removed by retention included."),
@@ -361,7 +355,7 @@ GAUGES: dict[str, GaugeSpec] = {
     "blob_bytes": GaugeSpec("Size of the rollouts kept."),
     "blob_limit_bytes": GaugeSpec("storage.blob_bytes_max: old rollouts are removed there."),
     "checkpoint_bytes": GaugeSpec("Size of the checkpoints."),
-    "disk_free_bytes": GaugeSpec("Room on the data directory's file system."),
+    "disk_free_bytes": GaugeSpec("Free space on the data directory's file system."),
     "disk_free_limit_bytes": GaugeSpec("storage.free_bytes_min: below it the node pauses."),
     "chain_head_block": GaugeSpec("The chain's newest block, as the endpoint says."),
     "chain_read_block": GaugeSpec("The newest block that the node has read."),
@@ -369,10 +363,10 @@ GAUGES: dict[str, GaugeSpec] = {
     "chain_registered": GaugeSpec("1 when the contract knows this peer."),
     "chain_balance_coins": GaugeSpec("Coins of the account that submits; absent while they are not known."),
     "chain_rounds_paid": GaugeSpec("Rounds that these coins pay for at the present price of gas; 1000000 at most."),
-    "chain_day_spent_coins": GaugeSpec("Coins that what was signed today (UTC) may cost at most."),
-    "chain_day_budget_coins": GaugeSpec("chain.fees.day_coins_max: more is not signed for in a day; absent for none."),
-    "submissions_open": GaugeSpec("Submissions that are not settled: waiting, sent, or in a block.", ("state",)),
-    "submission_oldest_seconds": GaugeSpec("How long ago the submission was wanted whose turn it is; absent for none."),
+    "chain_day_spent_coins": GaugeSpec("Most coins that transactions signed today (UTC) may cost."),
+    "chain_day_budget_coins": GaugeSpec("chain.fees.day_coins_max; absent for none."),
+    "submissions_open": GaugeSpec("Open submissions: waiting, sent, or in a block.", ("state",)),
+    "submission_oldest_seconds": GaugeSpec("Age of the next submission in the queue; absent if there is none."),
 }
 
 
@@ -536,7 +530,7 @@ def _read_held_bytes(path: Path) -> int | None:
 
 DISK_LOOK_S = 15.0  # least time between two measurements of the disk
 NOTIFICATIONS = CounterSpec(
-    "Messages about the node's health, by how they were sent and what came of it.",
+    "Notifications, by sender and outcome.",
     {"sender": labels.SENDERS, "outcome": labels.OUTCOMES},
 )
 ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer or malformed one is ignored
