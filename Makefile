@@ -154,7 +154,8 @@ verifiers: .tools/verifiers/bin/python ## an environment with verifiers 0.4 and 
 
 .tools/verifiers/bin/python: | $(READY)
 	$(PYTHON) -m venv --clear --without-pip .tools/verifiers
-	$(BIN)/uv pip install --quiet --python $@ verifiers==0.4.0
+	$(BIN)/uv pip install --quiet --python $@ verifiers==0.4.0 || \
+	  $(BIN)/python -m pip --python $@ install --quiet verifiers==0.4.0
 
 soak: $(READY) verifiers ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), all attacks (SOAK_S=3600), long tests
 	$(BIN)/swarmd sim --seeds $(SEEDS)

@@ -40,7 +40,7 @@ class _Entries(Generic[T]):
     __slots__ = ("before", "latest", "removed", "values")
 
     def __init__(self, values: list[T], latest: dict[str, int]) -> None:
-        self.values: list[T | None] = values  # the list is not shared
+        self.values: list[T | None] = values  # type: ignore[assignment]  # the list is not shared
         self.removed: dict[int, str] = {}
         self.latest = latest
         self.before: dict[int, int] = {}

@@ -25,7 +25,7 @@ CommandKind = Literal[
 
 def timer_name_of(kind: TimerAbout, what: str) -> TimerName:
     """Return the name of a worker's or a command's deadline, such as "ready/chain"."""
-    return f"{kind}/{what}"  # calling `TimerName` takes as long as building the name
+    return f"{kind}/{what}"  # type: ignore[return-value]  # calling `TimerName` takes as long as building the name
 
 
 def kind_of_timer(name: str) -> TimerKind:

@@ -127,7 +127,7 @@ def block_unused_imports(training: TrainingConfig) -> None:
     quantises = training.quantization != "none" or training.optimizer == "adamw_8bit"
     unused = [] if quantises or training.lora.rank else ["peft", "bitsandbytes"]
     for name in unused if training.accelerate else [*unused, "deepspeed"]:
-        sys.modules.setdefault(name, None)  # importers then find it not installed
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importers then find it not installed
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
