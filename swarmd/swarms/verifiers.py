@@ -1,7 +1,7 @@
 """The kind `verifiers`: an unmodified taskset of verifiers 0.4, installed in its own environment and confined.
 
 - One process under that environment's interpreter serves all rollouts (`swarmd.sandbox.verifiers_harness`).
-- A question is a task of the taskset, identified on the wire by the hash of its `VirtualTask.key`: a peer finds the
+- A question is a task of the taskset, identified on the wire by the hash of its `Task.key`: a peer finds the
   task with this key in its own taskset, and reruns and scores the rollout. Peers with another version of the taskset or
   other settings refuse each other's groups (`config-digest`).
 - One agent with one conversation is trained. A rollout that opens a second conversation fails.
@@ -29,7 +29,7 @@ from swarmd.swarms.rollouts import Reference
 
 VERSION = "0.4.0"  # of verifiers: other versions may have another interface
 CLOSE_S = 2.0  # for the process to close a rollout
-KEY = "key"  # key in a question's entry: its `VirtualTask.key`
+KEY = "key"  # key in a question's entry: its `Task.key`
 
 
 class VerifiersPlan(ConversationPlan):
@@ -55,7 +55,7 @@ class VerifiersPlan(ConversationPlan):
         settings = json.dumps([options.taskset, dict(options.config), options.tasks], sort_keys=True)
         self._digest = f"{hash_number('verifiers', versions, settings, bits=63):016x}"
         self._hung: set[int] = set()  # rollouts closed during a request
-        self._keys: dict[int, str] = {}  # `VirtualTask.key` by its number on the wire
+        self._keys: dict[int, str] = {}  # `Task.key` by its number on the wire
         for key in hello["tasks"]:
             self._keys.setdefault(hash_number("verifiers", key), key)
         sides = {number: split_of(options.taskset, key) for number, key in self._keys.items()}
