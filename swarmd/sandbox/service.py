@@ -124,7 +124,7 @@ class _Process:
         try:
             while line := process.stdout.readline(LINE_BYTES_MAX):
                 self._receive(json.loads(line))
-        except (ValueError, TypeError, KeyError):  # its output is no longer readable
+        except (ValueError, TypeError, KeyError, RecursionError):  # its output is no longer readable
             process.kill()
         process.wait()
         with self._lock:

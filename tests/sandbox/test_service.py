@@ -23,7 +23,9 @@ for line in sys.stdin:
     asked = json.loads(line)
     if asked["code"] == "end":
         os._exit(3)
-    if asked["code"] != "silence":
+    if asked["code"] == "nest":
+        print(100_000 * "[", flush=True)
+    elif asked["code"] != "silence":
         print(json.dumps({"id": asked["id"], "result": run(asked["code"])}), flush=True)
 """
 
@@ -60,6 +62,13 @@ def test_it_sees_no_network_no_other_process_and_no_file_of_the_machine(service:
     assert ask(service, "open('/usr/here', 'w')") == "OSError"
     assert ask(service, "sorted(os.environ)[:2]") == "['HF_HUB_OFFLINE', 'HOME']"
     assert ask(service, "open(os.environ['HOME'] + '/here', 'w').write('x')") == "1"
+
+
+@pytest.mark.needs("unshare")
+def test_an_answer_nested_without_an_end_ends_it_and_the_request(service: ConfinedService) -> None:
+    with pytest.raises(ServiceFailed, match="its process ended"):
+        service.request({"code": "nest"}, 30.0)
+    assert ask(service, "1 + 1") == "2"
 
 
 @pytest.mark.needs("unshare")
