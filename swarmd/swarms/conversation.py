@@ -178,7 +178,7 @@ class _Call(Generic[T]):
         _hanging.append(self.thread)
 
 
-_hanging: list[threading.Thread] = []  # threads of abandoned calls in this process
+_hanging: list[threading.Thread] = []  # threads of abandoned calls in this process, also of cancelled stages
 
 
 def _count_hanging() -> int:
@@ -210,7 +210,11 @@ class ConversationCalls:
         running: list[_Call[T]] = []
         results: dict[int, T | None] = {}
         while waiting or running:
-            self._check()
+            try:
+                self._check()
+            except BaseException:
+                _hanging.extend(call.thread for call in running)
+                raise
             while waiting and len(running) < CALLS_AT_ONCE:
                 rollout, function = waiting.pop(0)
                 if _count_hanging() < HANGING_MAX:

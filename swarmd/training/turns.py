@@ -11,6 +11,7 @@
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,19 @@ from itertools import accumulate
 import torch
 
 from swarmd.errors import RecordRejected
-from swarmd.swarms.conversation import Conversation, ConversationCalls, ConversationPlan, EnvironmentFailed
+from swarmd.swarms.conversation import (
+    CALLS_AT_ONCE,
+    Conversation,
+    ConversationCalls,
+    ConversationPlan,
+    EnvironmentFailed,
+)
 from swarmd.swarms.plan import Message, Plan, Question, Score
 from swarmd.swarms.rollouts import Group, split_turns
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import score_own
-from swarmd.training.sampling import BaseSampler, SampledTokens, TurnCompletion, TurnSampler
+from swarmd.training.sampling import BaseSampler, TurnCompletion, TurnSampler
 
 
 def make_turn_sampler(
@@ -67,12 +74,8 @@ class ConversationSampler(TurnSampler):
         cancellation: Cancellation,
     ) -> list[TurnCompletion]:
         """Hold `group` conversations about each question, question by question. Raises Cancelled."""
-
-        def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[SampledTokens]:
-            bounds = (self.tokens_max, self.temperature)
-            return self.sampler.sample(prompts, group, *bounds, generator, cancellation, (), rooms)
-
         assert isinstance(self.plan, ConversationPlan)
+        draw = self._make_draw(generator, cancellation)
         timer, calls = self.sampler.timer, ConversationCalls(cancellation.raise_if_requested)
         rollouts = [Conversation(self.plan, question) for question in questions for _ in range(group)]
         parts: list[list[TurnCompletion]] = [[] for _ in rollouts]  # each rollout's turns and answers
@@ -176,8 +179,9 @@ class Replay:
         try:
             question = self._plan.complete_prompt(question)
             rollouts += [Conversation(self._plan, question) for _ in parts]
+            share = left / math.ceil(len(rollouts) / CALLS_AT_ONCE)  # so many run one after the other
             for rollout in rollouts:
-                rollout.seconds_left = min(rollout.seconds_left, left)
+                rollout.seconds_left = min(rollout.seconds_left, share)
             calls.run_each([(rollout, rollout.begin) for rollout in rollouts])
             pairs = zip(rollouts, parts, strict=True)
             calls.run_each([(rollout, partial(repeat_turns, rollout, each)) for rollout, each in pairs])

@@ -14,7 +14,7 @@ import torch
 
 from swarmd.errors import RecordRejected
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.conversation import ConversationCalls, EnvironmentFailed
+from swarmd.swarms.conversation import Conversation, ConversationCalls, EnvironmentFailed
 from swarmd.swarms.options import TurnLimits
 from swarmd.swarms.plan import Message, Question
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, decode_rollouts, encode_rollouts, split_turns
@@ -210,6 +210,23 @@ def test_a_peer_whose_time_is_used_up_is_refused_unheard(policy: Policy) -> None
     for told in ("cannot be run again", "no time left"):
         with pytest.raises(RecordRejected, match=told):
             ran.run_group("a", ask(NUMBER, PLACE), publish(policy, drawn))
+
+
+def test_a_peers_seconds_are_divided_among_rollouts_that_run_one_after_the_other(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, _ = converse(policy, GuessingPlan(), ["7"] * 17)
+    ran = Replay(GuessingPlan(TurnLimits(peer_s=9.0)), policy, 100, 1, lambda: None)
+    given: list[float] = []
+    begin = Conversation.begin
+
+    def note(rollout: Conversation, fills_prompt: bool = False) -> None:
+        given.append(rollout.seconds_left)
+        begin(rollout, fills_prompt)
+
+    monkeypatch.setattr(Conversation, "begin", note)
+    ran.run_group("a", ask(NUMBER, PLACE), publish(policy, drawn))
+    assert given == [pytest.approx(3.0)] * 17
 
 
 def test_a_longer_rollout_than_this_node_takes_is_cut_and_scored_as_it_is_trained_on(policy: Policy) -> None:
