@@ -532,16 +532,12 @@ class TurnSampler:
         cancellation: Cancellation,
     ) -> list[TurnCompletion]:
         """Draw `group` completions of each question, question by question. Raises Cancelled."""
-
-        def draw_bounded(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[SampledTokens]:
-            bounds = (self.tokens_max, self.temperature)
-            return self.sampler.sample(prompts, group, *bounds, generator, cancellation, self.plan.stops, rooms)
-
+        draw = self._make_draw(generator, cancellation)
         completions = [
             TurnCompletion(
                 drawn.tokens, [1] * len(drawn.tokens), self.policy.decode_completion(drawn.tokens), drawn.logps
             )
-            for drawn in draw_bounded(prompts, group)
+            for drawn in draw(prompts, group)
         ]
         if not self.plan.stops:
             return completions
@@ -557,10 +553,19 @@ class TurnSampler:
                 break
             begun = [asked[place][1] + completions[place].tokens for place in paused]
             rooms = [self.tokens_max - len(completions[place].tokens) for place in paused]
-            for place, more in zip(paused, draw_bounded(begun, 1, rooms), strict=True):
+            for place, more in zip(paused, draw(begun, 1, rooms), strict=True):
                 self._append(completions[place], more, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
         return completions
+
+    def _make_draw(self, generator: torch.Generator, cancellation: Cancellation) -> Callable[..., list[SampledTokens]]:
+        """A function of (prompts, group, rooms) that draws completions within this sampler's bounds."""
+
+        def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[SampledTokens]:
+            bounds = (self.tokens_max, self.temperature)
+            return self.sampler.sample(prompts, group, *bounds, generator, cancellation, self.plan.stops, rooms)
+
+        return draw
 
     def _append_reactions(
         self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation

@@ -6,6 +6,11 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+from tests.typing.literals import CHANGES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +49,11 @@ def look(one: Worker, all: list[Worker]) -> None:
     (one.chart, 1) == ("idle", 1) and [each.chart for each in all] == ["idle"]
     replace(one, chart="busy")
 """
+
+
+@pytest.mark.parametrize("name", [*CHANGES, *CHANGES.values()])
+def test_what_the_plugin_names_exists(name: str) -> None:
+    assert resolve_name(name)
 
 
 def test_words_are_checked_wherever_they_are_compared(tmp_path: Path) -> None:
