@@ -32,6 +32,7 @@ ServiceIsolation = Literal["namespaces", "none-i-accept-the-risk"]
 
 START_S = 120.0  # timeout of the first line
 PROBE_S = 30.0
+END_S = 2.0  # for a process to end once its output has
 LINE_BYTES_MAX = 16 * MIB  # of one line of its output
 SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")
 SCRATCH = "/scratch"
@@ -126,7 +127,11 @@ class _Process:
                 self._receive(json.loads(line))
         except (ValueError, TypeError, KeyError, RecursionError):  # its output is no longer readable
             process.kill()
-        process.wait()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:  # it has only closed its output
+            process.kill()
+            process.wait()
         with self._lock:
             self.is_over = True
             waiting = [self.hello, *self._waiting.values()]

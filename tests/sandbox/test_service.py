@@ -25,6 +25,9 @@ for line in sys.stdin:
         os._exit(3)
     if asked["code"] == "nest":
         print(100_000 * "[", flush=True)
+    elif asked["code"] == "deaf":
+        os.close(1)
+        threading.Event().wait(60)
     elif asked["code"] != "silence":
         print(json.dumps({"id": asked["id"], "result": run(asked["code"])}), flush=True)
 """
@@ -65,9 +68,11 @@ def test_it_sees_no_network_no_other_process_and_no_file_of_the_machine(service:
 
 
 @pytest.mark.needs("unshare")
-def test_an_answer_nested_without_an_end_ends_it_and_the_request(service: ConfinedService) -> None:
+@pytest.mark.parametrize("code", ["nest", "deaf"])
+def test_output_that_cannot_be_read_on_ends_it_and_the_request(service: ConfinedService, code: str) -> None:
+    """Nested without an end, or closed by a process that goes on."""
     with pytest.raises(ServiceFailed, match="its process ended"):
-        service.request({"code": "nest"}, 30.0)
+        service.request({"code": code}, 30.0)
     assert ask(service, "1 + 1") == "2"
 
 
